@@ -1,0 +1,58 @@
+"""The batch envelope: layout, attribute bits and limits. Constants only; FORMAT.md explains them.
+
+61 bytes, big-endian, as Kafka's record batch v2. The first 21 bytes are outside the CRC, so a
+leader stamps base offset and leader epoch without touching it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+"""base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base
+timestamp, max timestamp, producer id, producer epoch, base sequence, record count"""
+
+HEADER_BYTES = 61
+LENGTH_PREFIX_BYTES = 12
+"""Base offset and batch length: a batch takes ``12 + batch length`` bytes."""
+
+STAMP = struct.Struct(">qii")
+"""What the leader writes: base offset, batch length (unchanged), leader epoch."""
+
+POSITION_MAGIC = 16
+POSITION_CRC = 17
+CRC_FROM = 21
+
+MAGIC_ROWS = 2
+MAGIC_COLUMNS = 0x41
+MAGICS = (MAGIC_ROWS, MAGIC_COLUMNS)
+
+CODEC_MASK = 0x07
+CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD = range(5)
+ATTRIBUTE_LOG_APPEND_TIME = 1 << 3
+ATTRIBUTE_TRANSACTIONAL = 1 << 4
+ATTRIBUTE_CONTROL = 1 << 5
+ATTRIBUTE_DELETE_HORIZON = 1 << 6
+
+# Columns: a preamble follows the header, then one Arrow IPC record batch message.
+PREAMBLE = struct.Struct(">BHII")
+"""body version, flags, schema id, reserved (zero)"""
+PREAMBLE_BYTES = 11
+COLUMNS_FROM = HEADER_BYTES + PREAMBLE_BYTES
+"""72: a multiple of 8, so the Arrow message is aligned as the batch is."""
+BODY_VERSION = 1
+SCHEMA_KAFKA_ROW = 0
+"""The one schema id so far: key, value, timestamp, headers."""
+FLAG_KEY = 1 << 0
+FLAG_VALUE = 1 << 1
+FLAG_TIMESTAMP = 1 << 2
+FLAG_HEADERS = 1 << 3
+FLAG_OFFSET_DELTAS = 1 << 4
+"""Reserved for compaction: an int32 column of offset deltas."""
+
+BATCH_BYTES_MAX = 64 << 20
+"""No batch may be longer, wherever it comes from; topics set a lower limit."""
+DECOMPRESSED_BYTES_MAX = 512 << 20
+"""What a batch may grow to: a compressed bomb is refused before anything is allocated."""
+RECORDS_MAX = 4 << 20
+"""Records in one batch."""
