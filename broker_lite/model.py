@@ -129,6 +129,8 @@ class LeaderAndIsr:
 
     ``version`` is the state znode's version, against which every change is a compare-and-set.
     ``leader`` is -1 while no in-sync replica lives; ``isr`` then keeps its last members.
+    ``leader_broker_epoch`` is the registration that was made leader: a later process of the same
+    broker does not lead until it is elected anew, so no leader epoch has two processes.
     """
 
     leader: int
@@ -136,6 +138,7 @@ class LeaderAndIsr:
     isr: tuple[ReplicaId, ...]
     controller_epoch: int
     version: int = 0
+    leader_broker_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

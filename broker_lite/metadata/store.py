@@ -1,0 +1,120 @@
+"""The port to the coordination service: reads, atomic writes, one-shot watches, session events.
+
+Two implementations: ``metadata/zookeeper.py`` and the simulator's. All methods are called on the
+loop thread; events arrive there too, in the order in which the service sent them, and never after a
+read that already shows the change. Paths are below the chroot. While there is no connection every
+call raises CoordinationUnavailableError at once; a write that raises it may have happened
+(``surely`` decides by reading again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+
+class Znode(NamedTuple):
+    """A znode as read. ``created_zxid`` is unique to this incarnation of the path."""
+
+    data: bytes
+    version: int
+    created_zxid: int
+    session_id: int
+    """Of its owner if it is ephemeral, else 0."""
+
+
+class Check(NamedTuple):
+    """The path exists with this version, else the whole write is refused."""
+
+    path: str
+    version: int
+
+
+class Create(NamedTuple):
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+class Set(NamedTuple):
+    path: str
+    data: bytes
+    version: int = -1
+    """-1: whatever it is."""
+
+
+class Delete(NamedTuple):
+    path: str
+    version: int = -1
+
+
+Operation = Check | Create | Set | Delete
+
+
+class Refused(NamedTuple):
+    """A write that had no effect: which operation was at fault, and why."""
+
+    index: int
+    operation: Operation
+    reason: Literal["exists", "missing", "version", "not_empty"]
+
+
+class Connected(NamedTuple):
+    """A connection is there. ``new_session``: ephemerals of the one before are gone or will be.
+
+    Watches of before the connection was lost are void in either case.
+    """
+
+    session_id: int
+    new_session: bool
+
+
+class Suspended(NamedTuple):
+    """The connection was lost; the session may live on."""
+
+
+class SessionLost(NamedTuple):
+    """The session expired: its ephemerals are deleted."""
+
+
+class DataChanged(NamedTuple):
+    """A watch of ``get`` fired: the znode was created, set or deleted."""
+
+    path: str
+
+
+class ChildrenChanged(NamedTuple):
+    """A watch of ``children`` fired."""
+
+    path: str
+
+
+StoreEvent = Connected | Suspended | SessionLost | DataChanged | ChildrenChanged
+
+
+class MetadataStore(Protocol):
+    """What ``server/registry.py`` and ``server/controller.py`` stand on."""
+
+    async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
+        """Connect and make the chroot. Raises CoordinationUnavailableError after the timeout."""
+
+    async def close(self) -> None:
+        """End the session: its ephemerals vanish at once."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def session_id(self) -> int: ...
+
+    async def get(self, path: str, *, watch: bool = False) -> Znode | None:
+        """The znode, or None. A watch is set in both cases and fires once."""
+
+    async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
+        """Names below a path, sorted, or None if it is not there (then no watch is set)."""
+
+    async def write(self, operations: Sequence[Operation]) -> Refused | None:
+        """All or nothing. None means done."""
+
+    async def sync(self, path: str) -> None:
+        """Reads that follow see every write that was answered to anyone before this call."""

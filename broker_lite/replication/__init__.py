@@ -1,0 +1,1 @@
+"""Pure state machines: a partition's replica and the controller. See README.md."""
