@@ -46,8 +46,6 @@ class AppendRequested(NamedTuple):
     acks: int
     payload: Any
     record_count: int = 1
-    leader_epoch: int = -1
-    """The epoch that the client believes in; -1: any."""
 
 
 class EpochStarted(NamedTuple):
