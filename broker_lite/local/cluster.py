@@ -1,0 +1,217 @@
+"""A whole cluster on this machine: ZooKeeper and brokers as child processes of this one.
+
+Nothing outlives this process: one guard ends all children when it ends, however it ends. A
+directory is used by one cluster at a time (a lock file). ``cluster.json`` in it tells others where
+the cluster is. All methods are for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from broker_lite.errors import DirectoryLockedError, InvalidConfigError, MissingDependencyError
+from broker_lite.local.broker import LocalBroker
+from broker_lite.local.guard import Guard
+from broker_lite.local.process import start_mark
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
+
+CHROOT = "/logbus"
+BROKERS_MAX = 64
+"""More processes than this on one machine is a slip of the finger."""
+
+_PORTS_TRIED = 1000
+_OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
+
+
+class LocalCluster:
+    """ZooKeeper and ``brokers`` broker processes.
+
+    ``directory``: where data stay; None takes a temporary one that ``stop`` removes.
+    ``config``: settings of ``conf/broker.conf`` for every broker, as text.
+    ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None starts an embedded one.
+    ``port``: 0 gives each broker any free port; otherwise the first free ones from there upward.
+
+    A context manager; ``start`` and ``stop`` do the same by hand. Raises MissingDependencyError
+    where Java or ZooKeeper's jars are missing, DirectoryLockedError where the directory is in use,
+    and the brokers' own errors.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        directory: str | Path | None = None,
+        config: Mapping[str, str] | None = None,
+        zookeeper: str | None = None,
+        zookeeper_jars: str | Path | None = None,
+        port: int = 0,
+    ) -> None:
+        if not 1 <= brokers <= BROKERS_MAX:
+            raise InvalidConfigError(f"brokers={brokers}: give 1 to {BROKERS_MAX}")
+        for key in _OURS:
+            if config and key in config:
+                raise InvalidConfigError(f"{key} is set by LocalCluster itself; leave it out")
+        self.brokers: list[LocalBroker] = []
+        self.zookeeper_server: EmbeddedZooKeeper | None = None
+        self._count = brokers
+        self._settings = {key: str(value) for key, value in (config or {}).items()}
+        self._external = zookeeper
+        self._jars = zookeeper_jars
+        self._first_port = port
+        self._is_temporary = directory is None
+        self._directory = Path(directory).absolute() if directory is not None else None
+        self._guard: Guard | None = None
+        self._lock: IO[bytes] | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where this cluster keeps everything. Raises RuntimeError before ``start``."""
+        if self._directory is None:
+            raise RuntimeError("this cluster was not started")
+        return self._directory
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,…`` of all brokers, those that are down included."""
+        return ",".join(broker.endpoint for broker in self.brokers)
+
+    @property
+    def zookeeper(self) -> str:
+        """``host:port/chroot`` of the coordination."""
+        if self.zookeeper_server is not None:
+            return self.zookeeper_server.address + CHROOT
+        return self._external or ""
+
+    def start(self) -> LocalCluster:
+        """Start everything and wait until every broker is registered and listening."""
+        if sys.platform == "win32":
+            raise MissingDependencyError("logbus runs on Linux and macOS; on Windows use WSL")
+        if self._guard is not None:
+            return self
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="logbus-"))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        self._guard = Guard()
+        try:
+            self._start_zookeeper()
+            self._start_brokers()
+        except BaseException:
+            self.stop()
+            raise
+        self.write_facts()
+        return self
+
+    def stop(self) -> None:
+        """Stop brokers in good order, then ZooKeeper; remove a temporary directory. Idempotent."""
+        for broker in self.brokers:
+            broker.resume()
+            broker.request_stop()
+        for broker in self.brokers:
+            broker.wait_stopped()
+        if self.zookeeper_server is not None:
+            self.zookeeper_server.stop()
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
+        if self._lock is not None:
+            with contextlib.suppress(FileNotFoundError):
+                (self.directory / "cluster.json").unlink()
+            self._lock.close()
+            self._lock = None
+            if self._is_temporary:
+                shutil.rmtree(self.directory, ignore_errors=True)
+                self._directory = None
+                self.brokers, self.zookeeper_server = [], None
+
+    def __enter__(self) -> LocalCluster:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def facts(self) -> dict[str, Any]:
+        """What ``cluster.json`` holds. ``processes`` maps each pid to its start mark."""
+        pids = [os.getpid(), *(broker.pid for broker in self.brokers)]
+        if self.zookeeper_server is not None:
+            pids.append(self.zookeeper_server.pid)
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "zookeeper": self.zookeeper,
+            "console": "",
+            "brokers": [
+                {"id": broker.id, "port": broker.port, "pid": broker.pid} for broker in self.brokers
+            ],
+            "directory": str(self.directory),
+            "pid": os.getpid(),
+            "zookeeper_pid": self.zookeeper_server.pid if self.zookeeper_server else None,
+            "processes": {str(pid): start_mark(pid) for pid in pids if pid is not None},
+        }
+
+    def write_facts(self) -> None:
+        """Write ``cluster.json``; called again by whoever restarts a broker by hand."""
+        write_json(self.directory / "cluster.json", self.facts())
+
+    def _take_lock(self) -> None:
+        lock = (self.directory / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise DirectoryLockedError(
+                f"a cluster already runs in {self.directory}; stop it with "
+                f"logbus down --dir {self.directory}, or take another --dir"
+            ) from None
+        self._lock = lock
+
+    def _start_zookeeper(self) -> None:
+        if self._external is not None:
+            return
+        self.zookeeper_server = EmbeddedZooKeeper(
+            self.directory / "zookeeper", jars=self._jars, guard=self._guard
+        )
+        self.zookeeper_server.start()
+
+    def _start_brokers(self) -> None:
+        assert self._guard is not None
+        host = self._settings.get("host", "127.0.0.1")
+        ports = first_free_ports(host, self._first_port, self._count)
+        for number, port in enumerate(ports):
+            settings = self._settings | {"port": str(port), "zookeeper.connect": self.zookeeper}
+            directory = self.directory / f"broker-{number}"
+            broker = LocalBroker(self._guard, directory, number, settings)
+            self.brokers.append(broker)
+            broker.start(wait=False)
+        for broker in self.brokers:
+            broker.wait_ready()
+
+
+def first_free_ports(host: str, first: int, count: int) -> list[int]:
+    """The first ``count`` ports from ``first`` that are free; zeros (any port) where it is 0."""
+    if first == 0:
+        return [0] * count
+    found: list[int] = []
+    for port in range(first, min(first + _PORTS_TRIED, 65536)):
+        with contextlib.suppress(OSError), socket.create_server((host, port)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise InvalidConfigError(f"no {count} free ports from {first} on; give another --port")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace a small file at once, so that a reader sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
+    new.replace(path)

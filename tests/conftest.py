@@ -1,0 +1,47 @@
+"""What every test gets: fixtures by name, groups for the two workers, the right package.
+
+``tests/`` itself is on the path (``from sim.zk import …``), the checkout's root is not: under
+``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, importing the checkout instead of the
+installed wheel is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+
+if str(TESTS) not in sys.path:
+    sys.path.insert(0, str(TESTS))
+# Spark's Python workers and its lookup of data sources run in this interpreter, not in "python3".
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# A cluster that the developer has running is not the tests' business.
+for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
+    os.environ.pop(_name, None)
+
+pytest_plugins = ["fix_cluster", "fix_spark"]
+
+_SPARK_FOLDERS = ("spark", "notebooks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("LOGBUS_TEST_INSTALLED") != "1":
+        return
+    import broker_lite
+
+    found = Path(str(broker_lite.__file__)).resolve()
+    if found.is_relative_to(ROOT.resolve() / "broker_lite"):
+        raise pytest.UsageError(f"the checkout is under test, not the installed package: {found}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in _SPARK_FOLDERS:
+            item.add_marker(pytest.mark.xdist_group("spark"))

@@ -1,0 +1,61 @@
+"""A real cluster and what is needed to talk to it; one per worker, temporary, gone at the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers and ZooKeeper. A test that kills something starts it again."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(brokers=3, directory=directory) as running:
+        yield running
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
+    """A function that starts a cluster of the test's own (same arguments as LocalCluster)."""
+    started: list[LocalCluster] = []
+
+    def make(brokers: int = 1, **options: object) -> LocalCluster:
+        options.setdefault("directory", tmp_path / f"cluster-{len(started)}")
+        started.append(LocalCluster(brokers, **options))  # type: ignore[arg-type]
+        return started[-1].start()
+
+    yield make
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A ZooKeeper without brokers; a test takes a chroot of its own in it."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture
+def bus(cluster: LocalCluster) -> Iterator[client.Bus]:
+    """A connection to the worker's cluster."""
+    with client.connect(cluster.bootstrap_servers) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(bus: client.Bus) -> str:
+    """A new topic of three partitions."""
+    name = f"t-{os.getpid()}-{next(_NUMBERS)}"
+    bus.create_topic(name, partitions=3)
+    return name

@@ -1,0 +1,26 @@
+"""The one direction of flow, as contracts in setup.cfg, checked by import-linter."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_import_contracts() -> None:
+    linter = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    if linter is None:
+        pytest.skip("import-linter comes with the extra [check]")
+    run = subprocess.run(
+        [linter, "--config", "setup.cfg", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr

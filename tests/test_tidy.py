@@ -1,0 +1,98 @@
+"""Rules of shape, checked like any other test: what a reader may count on in every file."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("broker_lite", "pyspark_logbus")
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+DOCSTRING_LINES_MAX = 12
+COLUMNS_MAX = 100
+NAMES_FORBIDDEN = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager2"}
+
+LAZY_IMPORTS = {
+    "broker_lite/__main__.py": "python -m broker_lite is the command line, which is lazy too",
+    "broker_lite/cli/broker.py": "`logbus --help` must not load the broker",
+    "broker_lite/cli/consume.py": "`logbus --help` must not load pyarrow",
+    "broker_lite/cli/context.py": "the client is loaded by the commands that talk to a cluster",
+    "broker_lite/cli/demo.py": "`logbus --help` must not load what the demo needs",
+    "broker_lite/cli/doctor.py": "each check imports what it checks, and tells if it cannot",
+    "broker_lite/cli/main.py": "a command's module is loaded when it is called",
+    "broker_lite/cli/perf.py": "`logbus --help` must not load pyarrow",
+    "broker_lite/cli/produce.py": "`logbus --help` must not load pyarrow",
+    "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",
+    "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
+}
+"""Files that may import inside functions, each with the reason: lightness, never a cycle."""
+
+
+def sources() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def faults(path: Path) -> Iterator[str]:
+    text = path.read_text("utf-8")
+    lines = text.splitlines()
+    if path.stem in NAMES_FORBIDDEN:
+        yield f"{name(path)}: a module's name says what it is; {path.stem} does not"
+    if len(lines) > MODULE_LINES_MAX:
+        yield f"{name(path)}: {len(lines)} lines"
+    for number, line in enumerate(lines, 1):
+        if len(line) > COLUMNS_MAX:
+            yield f"{name(path)}:{number}: {len(line)} columns"
+    tree = ast.parse(text)
+    docstring = ast.get_docstring(tree)
+    if lines and not docstring:
+        yield f"{name(path)}: no module docstring"
+    if docstring and len(docstring.splitlines()) > DOCSTRING_LINES_MAX:
+        yield f"{name(path)}: a module docstring of {len(docstring.splitlines())} lines"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from function_faults(path, node)
+
+
+def function_faults(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    length = (node.end_lineno or node.lineno) - node.lineno + 1
+    if length > FUNCTION_LINES_MAX:
+        yield f"{name(path)}:{node.lineno}: {node.name} has {length} lines"
+    if name(path) in LAZY_IMPORTS:
+        return
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Import | ast.ImportFrom):
+            yield f"{name(path)}:{inner.lineno}: import hidden in {node.name}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_shape(package: str) -> None:
+    found = [
+        fault for path in sources() if name(path).startswith(package) for fault in faults(path)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_table_of_lazy_imports_has_no_stale_row() -> None:
+    missing = [row for row in LAZY_IMPORTS if not (ROOT / row).is_file()]
+    assert not missing
+
+
+def test_no_path_of_a_machine_and_no_unfinished_mark() -> None:
+    marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
+    found = [
+        f"{name(path)}:{number}: {mark}"
+        for path in sources()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        for mark in marks
+        if mark in line
+    ]
+    assert not found, "\n".join(found)
