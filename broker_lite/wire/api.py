@@ -1,0 +1,193 @@
+"""Which APIs there are, in which versions, and the headers before every message.
+
+``VERSIONS`` is what the broker serves and advertises; ``PROTOCOL.md`` explains it, and a test holds
+each row to the message tables. Request headers are v1, with tagged fields (v2) in flexible
+versions; response headers are v0, in flexible versions v1, but for ApiVersions always v0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+from broker_lite.errors import ProtocolError
+from broker_lite.wire.primitives import I32, Reader, Writer
+
+
+class ApiKey(IntEnum):
+    """The APIs that a broker of ours answers; from 10000 up they are our own."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    OFFSETS_FOR_BYTES = 10000
+
+
+VERSIONS: Mapping[int, tuple[int, int]] = {
+    ApiKey.PRODUCE: (3, 13),
+    ApiKey.FETCH: (4, 17),
+    ApiKey.LIST_OFFSETS: (1, 7),
+    ApiKey.METADATA: (0, 12),
+    ApiKey.OFFSET_COMMIT: (2, 9),
+    ApiKey.OFFSET_FETCH: (1, 8),
+    ApiKey.FIND_COORDINATOR: (0, 4),
+    ApiKey.DESCRIBE_GROUPS: (0, 6),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.DELETE_RECORDS: (0, 2),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.DESCRIBE_CLUSTER: (0, 2),
+    ApiKey.OFFSETS_FOR_BYTES: (0, 0),
+}
+"""First and last version of each API that is served."""
+
+ADVERTISED: Mapping[int, tuple[int, int]] = {**VERSIONS, ApiKey.PRODUCE: (0, 13)}
+"""What ApiVersions answers. Produce 0-2 are named, though refused, since librdkafka takes a broker
+without them for one that knows no compression."""
+
+FLEXIBLE_FROM: Mapping[int, int] = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 6,
+    ApiKey.METADATA: 9,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 6,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.DESCRIBE_GROUPS: 5,
+    ApiKey.LIST_GROUPS: 3,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.CREATE_TOPICS: 5,
+    ApiKey.DELETE_TOPICS: 4,
+    ApiKey.DELETE_RECORDS: 2,
+    ApiKey.INIT_PRODUCER_ID: 2,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.DESCRIBE_LOG_DIRS: 2,
+    ApiKey.CREATE_PARTITIONS: 2,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.DESCRIBE_CLUSTER: 0,
+    ApiKey.OFFSETS_FOR_BYTES: 0,
+}
+"""First flexible version of each API: compact lengths and tagged fields."""
+
+
+def is_flexible(key: int, version: int) -> bool:
+    """Whether that version has compact lengths and tagged fields; False for an unknown API."""
+    return version >= FLEXIBLE_FROM.get(key, 1 << 15)
+
+
+def is_served(key: int, version: int) -> bool:
+    """Whether the broker answers that API in that version."""
+    first, last = VERSIONS.get(key, (0, -1))
+    return first <= version <= last
+
+
+class RequestHeader(NamedTuple):
+    """What precedes every request. ``body_at`` is where the body begins in the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def parse_header(frame: memoryview) -> RequestHeader:
+    """A request's header. Its tagged fields are skipped where the version is served; of an
+    API or version that is not, only the fixed part is certain. Raises ProtocolError."""
+    reader = Reader(frame)
+    key, version, correlation_id = reader.i16(), reader.i16(), reader.i32()
+    client_id = reader.classic_nullable_string()
+    if is_flexible(key, version) and is_served(key, version):
+        reader.skip_tags()
+    return RequestHeader(key, version, correlation_id, client_id, reader.position)
+
+
+def write_request_header(
+    writer: Writer, key: int, version: int, correlation_id: int, client_id: str | None
+) -> None:
+    """The header of a request of ours; the four bytes of the frame's length are not included."""
+    writer.i16(key)
+    writer.i16(version)
+    writer.i32(correlation_id)
+    writer.classic_nullable_string(client_id)
+    if is_flexible(key, version):
+        writer.tag_end()
+
+
+def response_header_bytes(key: int, version: int, correlation_id: int) -> bytes:
+    """A response's header; the four bytes of the frame's length are not included."""
+    if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
+        return I32.pack(correlation_id) + b"\x00"
+    return I32.pack(correlation_id)
+
+
+def read_response_header(frame: memoryview, key: int, version: int) -> tuple[int, Reader]:
+    """Correlation id of a response, and a reader that stands at its body."""
+    reader = Reader(frame)
+    correlation_id = reader.i32()
+    if is_flexible(key, version) and key != ApiKey.API_VERSIONS:
+        reader.skip_tags()
+    return correlation_id, reader
+
+
+def correlation_id_of(frame: memoryview) -> int:
+    """Which request a response answers; raises ProtocolError for a frame that is too short."""
+    if len(frame) < 4:
+        raise ProtocolError(f"a response of {len(frame)} bytes has no correlation id")
+    return int(I32.unpack_from(frame, 0)[0])
+
+
+ResponseT = TypeVar("ResponseT", covariant=True)
+
+
+class Call(Protocol[ResponseT]):
+    """A request of the client: the classes of ``wire.calls`` are these."""
+
+    API_KEY: ClassVar[int]
+    VERSION: ClassVar[int]
+
+    def encode(self, writer: Writer) -> None:
+        """Write the body."""
+
+    @staticmethod
+    def decode(reader: Reader) -> ResponseT:
+        """Read the response's body; raises ProtocolError."""
+
+
+def encode_call(call: Call[Any], correlation_id: int, client_id: str | None) -> bytearray:
+    """A whole frame, its length included, ready to send."""
+    writer = Writer()
+    writer.i32(0)
+    write_request_header(writer, call.API_KEY, call.VERSION, correlation_id, client_id)
+    call.encode(writer)
+    I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
+    return writer.buffer
+
+
+def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview) -> ResponseT:
+    """The answer to ``call``; the correlation id was matched by the connection."""
+    _, reader = read_response_header(frame, call.API_KEY, call.VERSION)
+    return call.decode(reader)

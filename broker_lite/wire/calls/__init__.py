@@ -1,0 +1,6 @@
+"""The client's requests, one version each, by hand: import them from their family's module.
+
+``cluster`` (ApiVersions, Metadata, DescribeCluster), ``topics``, ``configs``, ``offsets``
+(ListOffsets, OffsetsForBytes), ``groups``, ``producers``, ``log_dirs``. Produce and Fetch are in
+``wire.produce`` and ``wire.fetch``. ``wire.api.encode_call`` and ``decode_call`` carry them.
+"""

@@ -1,0 +1,261 @@
+"""Client side of ApiVersions v3, Metadata v12 and DescribeCluster v0: who is there, who leads what.
+
+Field names are Kafka's; topic ids are their 22 characters. Each request writes itself and reads
+its answer; answers raise ProtocolError where they lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broker_lite.errors import ProtocolError
+from broker_lite.model import NULL_TOPIC_ID
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """Versions of one API that a broker answers."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRange:
+    """Levels of one feature: supported by a broker, or finalized for the cluster."""
+
+    name: str
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsResponse:
+    """``finalized_features_epoch`` is -1 where a broker names none."""
+
+    error_code: int
+    api_keys: tuple[VersionRange, ...]
+    throttle_time_ms: int
+    supported_features: tuple[FeatureRange, ...]
+    finalized_features_epoch: int
+    finalized_features: tuple[FeatureRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsRequest:
+    """What a broker speaks; the first request on a connection."""
+
+    API_KEY: ClassVar[int] = ApiKey.API_VERSIONS
+    VERSION: ClassVar[int] = 3
+
+    client_software_name: str
+    client_software_version: str
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.client_software_name)
+        writer.string(self.client_software_version)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> ApiVersionsResponse:
+        error_code = reader.i16()
+        if error_code:
+            # A broker that does not know this version answers in version 0.
+            rows = tuple([_classic_range(reader) for _ in range(reader.classic_count())])
+            return ApiVersionsResponse(error_code, rows, 0, (), -1, ())
+        api_keys = reader.array(_version_range)
+        throttle_time_ms = reader.i32()
+        tags = reader.tags()
+        return ApiVersionsResponse(
+            error_code,
+            api_keys,
+            throttle_time_ms,
+            Reader(tags[0]).array(_supported_feature) if 0 in tags else (),
+            Reader(tags[1]).i64() if 1 in tags else -1,
+            Reader(tags[2]).array(_finalized_feature) if 2 in tags else (),
+        )
+
+
+def _classic_range(reader: Reader) -> VersionRange:
+    return VersionRange(reader.i16(), reader.i16(), reader.i16())
+
+
+def _version_range(reader: Reader) -> VersionRange:
+    row = _classic_range(reader)
+    reader.skip_tags()
+    return row
+
+
+def _supported_feature(reader: Reader) -> FeatureRange:
+    row = FeatureRange(reader.string(), reader.i16(), reader.i16())
+    reader.skip_tags()
+    return row
+
+
+def _finalized_feature(reader: Reader) -> FeatureRange:
+    name, max_version, min_version = reader.string(), reader.i16(), reader.i16()
+    reader.skip_tags()
+    return FeatureRange(name, min_version, max_version)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataBroker:
+    """A live broker."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataPartition:
+    """A partition; ``leader_id`` is -1 while nobody leads it."""
+
+    error_code: int
+    partition_index: int
+    leader_id: int
+    leader_epoch: int
+    replica_nodes: tuple[int, ...]
+    isr_nodes: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTopic:
+    """A topic; ``name`` is empty where an unknown id was asked for."""
+
+    error_code: int
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: tuple[MetadataPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataResponse:
+    """The cluster as one broker sees it."""
+
+    throttle_time_ms: int
+    brokers: tuple[MetadataBroker, ...]
+    cluster_id: str | None
+    controller_id: int
+    topics: tuple[MetadataTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    """``topics`` None asks for all, () for none; ``topic_ids`` are asked for besides ``topics``."""
+
+    API_KEY: ClassVar[int] = ApiKey.METADATA
+    VERSION: ClassVar[int] = 12
+
+    topics: tuple[str, ...] | None
+    topic_ids: tuple[str, ...] = ()
+
+    def encode(self, writer: Writer) -> None:
+        if self.topics is None:
+            writer.uvarint(0)
+        else:
+            writer.uvarint(len(self.topics) + len(self.topic_ids) + 1)
+            for name in self.topics:
+                writer.uuid(NULL_TOPIC_ID)
+                writer.string(name)
+                writer.tag_end()
+            for topic_id in self.topic_ids:
+                writer.uuid(topic_id)
+                writer.nullable_string(None)
+                writer.tag_end()
+        writer.boolean(False)  # allow_auto_topic_creation
+        writer.boolean(False)  # include_topic_authorized_operations
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> MetadataResponse:
+        response = MetadataResponse(
+            reader.i32(),
+            reader.array(_broker),
+            reader.nullable_string(),
+            reader.i32(),
+            reader.array(_topic),
+        )
+        reader.skip_tags()
+        return response
+
+
+def _broker(reader: Reader) -> MetadataBroker:
+    row = MetadataBroker(reader.i32(), reader.string(), reader.i32(), reader.nullable_string())
+    reader.skip_tags()
+    return row
+
+
+def _topic(reader: Reader) -> MetadataTopic:
+    row = MetadataTopic(
+        reader.i16(),
+        reader.nullable_string() or "",
+        reader.uuid(),
+        reader.boolean(),
+        reader.array(_partition),
+    )
+    reader.i32()  # topic_authorized_operations
+    reader.skip_tags()
+    indexes = sorted(partition.partition_index for partition in row.partitions)
+    if indexes != list(range(len(indexes))):
+        raise ProtocolError(f"the metadata of topic {row.name!r} lacks partitions")
+    return row
+
+
+def _partition(reader: Reader) -> MetadataPartition:
+    row = MetadataPartition(
+        reader.i16(),
+        reader.i32(),
+        reader.i32(),
+        reader.i32(),
+        reader.array(Reader.i32),
+        reader.array(Reader.i32),
+        reader.array(Reader.i32),
+    )
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeClusterResponse:
+    """The cluster's id, controller and live brokers."""
+
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[MetadataBroker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeClusterRequest:
+    """Who is in the cluster, without its topics."""
+
+    API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CLUSTER
+    VERSION: ClassVar[int] = 0
+
+    def encode(self, writer: Writer) -> None:
+        writer.boolean(False)  # include_cluster_authorized_operations
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DescribeClusterResponse:
+        response = DescribeClusterResponse(
+            reader.i32(),
+            reader.i16(),
+            reader.nullable_string(),
+            reader.string(),
+            reader.i32(),
+            reader.array(_broker),
+        )
+        reader.i32()  # cluster_authorized_operations
+        reader.skip_tags()
+        return response

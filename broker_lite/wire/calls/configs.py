@@ -1,0 +1,203 @@
+"""Client side of DescribeConfigs v4 and IncrementalAlterConfigs v1. Field names are Kafka's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+
+OPERATION_SET, OPERATION_DELETE, OPERATION_APPEND, OPERATION_SUBTRACT = range(4)
+
+SOURCE_TOPIC = 1
+SOURCE_DYNAMIC_BROKER = 2
+SOURCE_STATIC_BROKER = 4
+SOURCE_DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """A topic or a broker; ``configuration_keys`` None asks for all settings."""
+
+    resource_type: int
+    resource_name: str
+    configuration_keys: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """Where else a setting's value could come from, nearest first."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedConfig:
+    """One setting: its value, who set it, what it means."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    config_source: int
+    is_sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...]
+    config_type: int
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConfigsResult:
+    """The settings of one resource."""
+
+    error_code: int
+    error_message: str | None
+    resource_type: int
+    resource_name: str
+    configs: tuple[DescribedConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConfigsResponse:
+    throttle_time_ms: int
+    results: tuple[DescribeConfigsResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConfigsRequest:
+    """Settings of topics (any broker answers) or of a broker (that broker answers)."""
+
+    API_KEY: ClassVar[int] = ApiKey.DESCRIBE_CONFIGS
+    VERSION: ClassVar[int] = 4
+
+    resources: tuple[ConfigResource, ...]
+    include_synonyms: bool = False
+    include_documentation: bool = False
+
+    def encode(self, writer: Writer) -> None:
+        def put_resource(row: ConfigResource) -> None:
+            writer.i8(row.resource_type)
+            writer.string(row.resource_name)
+            writer.nullable_array(row.configuration_keys, writer.string)
+            writer.tag_end()
+
+        writer.array(self.resources, put_resource)
+        writer.boolean(self.include_synonyms)
+        writer.boolean(self.include_documentation)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DescribeConfigsResponse:
+        response = DescribeConfigsResponse(reader.i32(), reader.array(_described_resource))
+        reader.skip_tags()
+        return response
+
+
+def _described_resource(reader: Reader) -> DescribeConfigsResult:
+    row = DescribeConfigsResult(
+        reader.i16(),
+        reader.nullable_string(),
+        reader.i8(),
+        reader.string(),
+        reader.array(_described_config),
+    )
+    reader.skip_tags()
+    return row
+
+
+def _described_config(reader: Reader) -> DescribedConfig:
+    row = DescribedConfig(
+        reader.string(),
+        reader.nullable_string(),
+        reader.boolean(),
+        reader.i8(),
+        reader.boolean(),
+        reader.array(_synonym),
+        reader.i8(),
+        reader.nullable_string(),
+    )
+    reader.skip_tags()
+    return row
+
+
+def _synonym(reader: Reader) -> ConfigSynonym:
+    row = ConfigSynonym(reader.string(), reader.nullable_string(), reader.i8())
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class AlterableConfig:
+    """A change of one setting; ``value`` is None to delete it."""
+
+    name: str
+    config_operation: int
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsResource:
+    """The changes of one resource; all of them or none are made."""
+
+    resource_type: int
+    resource_name: str
+    configs: tuple[AlterableConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsResult:
+    error_code: int
+    error_message: str | None
+    resource_type: int
+    resource_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalAlterConfigsResponse:
+    throttle_time_ms: int
+    responses: tuple[AlterConfigsResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalAlterConfigsRequest:
+    """Change settings; goes to the controller."""
+
+    API_KEY: ClassVar[int] = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    VERSION: ClassVar[int] = 1
+
+    resources: tuple[AlterConfigsResource, ...]
+    validate_only: bool = False
+
+    def encode(self, writer: Writer) -> None:
+        def put_config(row: AlterableConfig) -> None:
+            writer.string(row.name)
+            writer.i8(row.config_operation)
+            writer.nullable_string(row.value)
+            writer.tag_end()
+
+        def put_resource(row: AlterConfigsResource) -> None:
+            writer.i8(row.resource_type)
+            writer.string(row.resource_name)
+            writer.array(row.configs, put_config)
+            writer.tag_end()
+
+        writer.array(self.resources, put_resource)
+        writer.boolean(self.validate_only)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> IncrementalAlterConfigsResponse:
+        response = IncrementalAlterConfigsResponse(reader.i32(), reader.array(_altered))
+        reader.skip_tags()
+        return response
+
+
+def _altered(reader: Reader) -> AlterConfigsResult:
+    row = AlterConfigsResult(reader.i16(), reader.nullable_string(), reader.i8(), reader.string())
+    reader.skip_tags()
+    return row

@@ -1,0 +1,372 @@
+"""Client side of FindCoordinator v4, OffsetCommit v9, OffsetFetch v8, ListGroups v5 and
+DescribeGroups v6: the progress of consumer groups. Field names are Kafka's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broker_lite.model import NO_EPOCH
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+KEY_TYPE_GROUP = 0
+KEY_TYPE_TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """Which broker to ask about ``key``."""
+
+    key: str
+    node_id: int
+    host: str
+    port: int
+    error_code: int
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinatorResponse:
+    throttle_time_ms: int
+    coordinators: tuple[Coordinator, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinatorRequest:
+    """Which broker keeps the offsets of these groups."""
+
+    API_KEY: ClassVar[int] = ApiKey.FIND_COORDINATOR
+    VERSION: ClassVar[int] = 4
+
+    coordinator_keys: tuple[str, ...]
+    key_type: int = KEY_TYPE_GROUP
+
+    def encode(self, writer: Writer) -> None:
+        writer.i8(self.key_type)
+        writer.array(self.coordinator_keys, writer.string)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> FindCoordinatorResponse:
+        response = FindCoordinatorResponse(reader.i32(), reader.array(_coordinator))
+        reader.skip_tags()
+        return response
+
+
+def _coordinator(reader: Reader) -> Coordinator:
+    row = Coordinator(
+        reader.string(),
+        reader.i32(),
+        reader.string(),
+        reader.i32(),
+        reader.i16(),
+        reader.nullable_string(),
+    )
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    """``committed_offset`` is the next offset to read."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int = NO_EPOCH
+    committed_metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitTopic:
+    name: str
+    partitions: tuple[OffsetToCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPartition:
+    partition_index: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTopic:
+    name: str
+    partitions: tuple[CommittedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse:
+    throttle_time_ms: int
+    topics: tuple[CommittedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest:
+    """Without a member (generation -1, empty id) it is accepted while the group has none."""
+
+    API_KEY: ClassVar[int] = ApiKey.OFFSET_COMMIT
+    VERSION: ClassVar[int] = 9
+
+    group_id: str
+    topics: tuple[OffsetCommitTopic, ...]
+    generation_id_or_member_epoch: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+    def encode(self, writer: Writer) -> None:
+        def put_partition(row: OffsetToCommit) -> None:
+            writer.i32(row.partition_index)
+            writer.i64(row.committed_offset)
+            writer.i32(row.committed_leader_epoch)
+            writer.nullable_string(row.committed_metadata)
+            writer.tag_end()
+
+        def put_topic(row: OffsetCommitTopic) -> None:
+            writer.string(row.name)
+            writer.array(row.partitions, put_partition)
+            writer.tag_end()
+
+        writer.string(self.group_id)
+        writer.i32(self.generation_id_or_member_epoch)
+        writer.string(self.member_id)
+        writer.nullable_string(self.group_instance_id)
+        writer.array(self.topics, put_topic)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> OffsetCommitResponse:
+        response = OffsetCommitResponse(reader.i32(), reader.array(_committed_topic))
+        reader.skip_tags()
+        return response
+
+
+def _committed_topic(reader: Reader) -> CommittedTopic:
+    row = CommittedTopic(reader.string(), reader.array(_committed_partition))
+    reader.skip_tags()
+    return row
+
+
+def _committed_partition(reader: Reader) -> CommittedPartition:
+    row = CommittedPartition(reader.i32(), reader.i16())
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchTopic:
+    name: str
+    partition_indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchGroup:
+    """``topics`` None asks for every partition that the group has an offset of."""
+
+    group_id: str
+    topics: tuple[OffsetFetchTopic, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """``committed_offset`` is -1 where the group has none."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    metadata: str | None
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffsetsTopic:
+    name: str
+    partitions: tuple[FetchedOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffsetsGroup:
+    group_id: str
+    topics: tuple[FetchedOffsetsTopic, ...]
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse:
+    throttle_time_ms: int
+    groups: tuple[FetchedOffsetsGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest:
+    """The progress of one or several groups."""
+
+    API_KEY: ClassVar[int] = ApiKey.OFFSET_FETCH
+    VERSION: ClassVar[int] = 8
+
+    groups: tuple[OffsetFetchGroup, ...]
+    require_stable: bool = False
+
+    def encode(self, writer: Writer) -> None:
+        def put_topic(row: OffsetFetchTopic) -> None:
+            writer.string(row.name)
+            writer.array(row.partition_indexes, writer.i32)
+            writer.tag_end()
+
+        def put_group(row: OffsetFetchGroup) -> None:
+            writer.string(row.group_id)
+            writer.nullable_array(row.topics, put_topic)
+            writer.tag_end()
+
+        writer.array(self.groups, put_group)
+        writer.boolean(self.require_stable)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> OffsetFetchResponse:
+        response = OffsetFetchResponse(reader.i32(), reader.array(_fetched_group))
+        reader.skip_tags()
+        return response
+
+
+def _fetched_group(reader: Reader) -> FetchedOffsetsGroup:
+    row = FetchedOffsetsGroup(reader.string(), reader.array(_fetched_topic), reader.i16())
+    reader.skip_tags()
+    return row
+
+
+def _fetched_topic(reader: Reader) -> FetchedOffsetsTopic:
+    row = FetchedOffsetsTopic(reader.string(), reader.array(_fetched_offset))
+    reader.skip_tags()
+    return row
+
+
+def _fetched_offset(reader: Reader) -> FetchedOffset:
+    row = FetchedOffset(
+        reader.i32(), reader.i64(), reader.i32(), reader.nullable_string(), reader.i16()
+    )
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group of any kind that the asked broker knows."""
+
+    group_id: str
+    protocol_type: str
+    group_state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsResponse:
+    throttle_time_ms: int
+    error_code: int
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsRequest:
+    """Empty filters let every group through."""
+
+    API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
+    VERSION: ClassVar[int] = 5
+
+    states_filter: tuple[str, ...] = ()
+    types_filter: tuple[str, ...] = ()
+
+    def encode(self, writer: Writer) -> None:
+        writer.array(self.states_filter, writer.string)
+        writer.array(self.types_filter, writer.string)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> ListGroupsResponse:
+        response = ListGroupsResponse(reader.i32(), reader.i16(), reader.array(_listed_group))
+        reader.skip_tags()
+        return response
+
+
+def _listed_group(reader: Reader) -> ListedGroup:
+    row = ListedGroup(reader.string(), reader.string(), reader.string(), reader.string())
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroupMember:
+    """A member and, as bytes, what it subscribed to and was given."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    error_code: int
+    error_message: str | None
+    group_id: str
+    group_state: str
+    protocol_type: str
+    protocol_data: str
+    members: tuple[DescribedGroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsResponse:
+    throttle_time_ms: int
+    groups: tuple[DescribedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsRequest:
+    """State and members of groups."""
+
+    API_KEY: ClassVar[int] = ApiKey.DESCRIBE_GROUPS
+    VERSION: ClassVar[int] = 6
+
+    groups: tuple[str, ...]
+
+    def encode(self, writer: Writer) -> None:
+        writer.array(self.groups, writer.string)
+        writer.boolean(False)  # include_authorized_operations
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DescribeGroupsResponse:
+        response = DescribeGroupsResponse(reader.i32(), reader.array(_described_group))
+        reader.skip_tags()
+        return response
+
+
+def _described_group(reader: Reader) -> DescribedGroup:
+    row = DescribedGroup(
+        reader.i16(),
+        reader.nullable_string(),
+        reader.string(),
+        reader.string(),
+        reader.string(),
+        reader.string(),
+        reader.array(_described_member),
+    )
+    reader.i32()  # authorized_operations
+    reader.skip_tags()
+    return row
+
+
+def _described_member(reader: Reader) -> DescribedGroupMember:
+    row = DescribedGroupMember(
+        reader.string(),
+        reader.nullable_string(),
+        reader.string(),
+        reader.string(),
+        bytes(reader.view() or b""),
+        bytes(reader.view() or b""),
+    )
+    reader.skip_tags()
+    return row

@@ -1,0 +1,92 @@
+"""Client side of DescribeLogDirs v4: what a broker holds on its disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirPartition:
+    """``partition_size`` in bytes; ``offset_lag`` behind the high watermark."""
+
+    partition_index: int
+    partition_size: int
+    offset_lag: int
+    is_future_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirTopic:
+    name: str
+    partitions: tuple[LogDirPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """One data directory; sizes of its file system are -1 where unknown."""
+
+    error_code: int
+    log_dir: str
+    topics: tuple[LogDirTopic, ...]
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsResponse:
+    throttle_time_ms: int
+    error_code: int
+    results: tuple[LogDir, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribableTopic:
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsRequest:
+    """``topics`` None asks for everything on the broker that is asked."""
+
+    API_KEY: ClassVar[int] = ApiKey.DESCRIBE_LOG_DIRS
+    VERSION: ClassVar[int] = 4
+
+    topics: tuple[DescribableTopic, ...] | None = None
+
+    def encode(self, writer: Writer) -> None:
+        def put_topic(row: DescribableTopic) -> None:
+            writer.string(row.topic)
+            writer.array(row.partitions, writer.i32)
+            writer.tag_end()
+
+        writer.nullable_array(self.topics, put_topic)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DescribeLogDirsResponse:
+        response = DescribeLogDirsResponse(reader.i32(), reader.i16(), reader.array(_log_dir))
+        reader.skip_tags()
+        return response
+
+
+def _log_dir(reader: Reader) -> LogDir:
+    row = LogDir(reader.i16(), reader.string(), reader.array(_topic), reader.i64(), reader.i64())
+    reader.skip_tags()
+    return row
+
+
+def _topic(reader: Reader) -> LogDirTopic:
+    row = LogDirTopic(reader.string(), reader.array(_partition))
+    reader.skip_tags()
+    return row
+
+
+def _partition(reader: Reader) -> LogDirPartition:
+    row = LogDirPartition(reader.i32(), reader.i64(), reader.i64(), reader.boolean())
+    reader.skip_tags()
+    return row

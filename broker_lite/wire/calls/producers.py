@@ -1,0 +1,44 @@
+"""Client side of InitProducerId v4: the id and epoch of an idempotent producer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broker_lite.model import NO_EPOCH, NO_PRODUCER
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdResponse:
+    throttle_time_ms: int
+    error_code: int
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdRequest:
+    """A new producer's id; with the old id and epoch, the same id in the next epoch."""
+
+    API_KEY: ClassVar[int] = ApiKey.INIT_PRODUCER_ID
+    VERSION: ClassVar[int] = 4
+
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = NO_EPOCH
+
+    def encode(self, writer: Writer) -> None:
+        writer.nullable_string(self.transactional_id)
+        writer.i32(self.transaction_timeout_ms)
+        writer.i64(self.producer_id)
+        writer.i16(self.producer_epoch)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> InitProducerIdResponse:
+        response = InitProducerIdResponse(reader.i32(), reader.i16(), reader.i64(), reader.i16())
+        reader.skip_tags()
+        return response

@@ -1,0 +1,332 @@
+"""Client side of CreateTopics v7, DeleteTopics v6, CreatePartitions v3 and DeleteRecords v2.
+
+Field names are Kafka's; topic ids are their 22 characters. All but DeleteRecords are answered by
+the controller only; DeleteRecords by each partition's leader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from broker_lite.model import NULL_TOPIC_ID
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+DEFAULT_COUNT = -1
+"""For partitions and replication factor: what the broker's configuration says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """Which brokers hold a partition, the preferred leader first."""
+
+    partition_index: int
+    broker_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatableTopic:
+    """With ``assignments`` both counts must be -1."""
+
+    name: str
+    num_partitions: int = DEFAULT_COUNT
+    replication_factor: int = DEFAULT_COUNT
+    assignments: tuple[ReplicaAssignment, ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedConfig:
+    """A setting that a created topic has."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    config_source: int
+    is_sensitive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What became of one topic."""
+
+    name: str
+    topic_id: str
+    error_code: int
+    error_message: str | None
+    num_partitions: int
+    replication_factor: int
+    configs: tuple[CreatedConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicsResponse:
+    throttle_time_ms: int
+    topics: tuple[CreatedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicsRequest:
+    """Make topics, or with ``validate_only`` only say whether they could be made."""
+
+    API_KEY: ClassVar[int] = ApiKey.CREATE_TOPICS
+    VERSION: ClassVar[int] = 7
+
+    topics: tuple[CreatableTopic, ...]
+    timeout_ms: int = 60_000
+    validate_only: bool = False
+
+    def encode(self, writer: Writer) -> None:
+        def put_assignment(row: ReplicaAssignment) -> None:
+            writer.i32(row.partition_index)
+            writer.array(row.broker_ids, writer.i32)
+            writer.tag_end()
+
+        def put_config(row: tuple[str, str | None]) -> None:
+            writer.string(row[0])
+            writer.nullable_string(row[1])
+            writer.tag_end()
+
+        def put_topic(row: CreatableTopic) -> None:
+            writer.string(row.name)
+            writer.i32(row.num_partitions)
+            writer.i16(row.replication_factor)
+            writer.array(row.assignments, put_assignment)
+            writer.array(row.configs, put_config)
+            writer.tag_end()
+
+        writer.array(self.topics, put_topic)
+        writer.i32(self.timeout_ms)
+        writer.boolean(self.validate_only)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> CreateTopicsResponse:
+        response = CreateTopicsResponse(reader.i32(), reader.array(_created_topic))
+        reader.skip_tags()
+        return response
+
+
+def _created_topic(reader: Reader) -> CreatedTopic:
+    row = CreatedTopic(
+        reader.string(),
+        reader.uuid(),
+        reader.i16(),
+        reader.nullable_string(),
+        reader.i32(),
+        reader.i16(),
+        reader.nullable_array(_created_config) or (),
+    )
+    reader.skip_tags()
+    return row
+
+
+def _created_config(reader: Reader) -> CreatedConfig:
+    row = CreatedConfig(
+        reader.string(),
+        reader.nullable_string(),
+        reader.boolean(),
+        reader.i8(),
+        reader.boolean(),
+    )
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What became of one topic; ``name`` is empty where an unknown id was given."""
+
+    name: str
+    topic_id: str
+    error_code: int
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsResponse:
+    throttle_time_ms: int
+    responses: tuple[DeletedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsRequest:
+    """Delete topics by name, by id, or some of each."""
+
+    API_KEY: ClassVar[int] = ApiKey.DELETE_TOPICS
+    VERSION: ClassVar[int] = 6
+
+    names: tuple[str, ...] = ()
+    topic_ids: tuple[str, ...] = ()
+    timeout_ms: int = 60_000
+
+    def encode(self, writer: Writer) -> None:
+        writer.uvarint(len(self.names) + len(self.topic_ids) + 1)
+        for name in self.names:
+            writer.string(name)
+            writer.uuid(NULL_TOPIC_ID)
+            writer.tag_end()
+        for topic_id in self.topic_ids:
+            writer.nullable_string(None)
+            writer.uuid(topic_id)
+            writer.tag_end()
+        writer.i32(self.timeout_ms)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DeleteTopicsResponse:
+        response = DeleteTopicsResponse(reader.i32(), reader.array(_deleted_topic))
+        reader.skip_tags()
+        return response
+
+
+def _deleted_topic(reader: Reader) -> DeletedTopic:
+    row = DeletedTopic(
+        reader.nullable_string() or "", reader.uuid(), reader.i16(), reader.nullable_string()
+    )
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsToCreate:
+    """``count`` is the total that the topic shall have, not what is added to it."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsResult:
+    """What became of one topic."""
+
+    name: str
+    error_code: int
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsResponse:
+    throttle_time_ms: int
+    results: tuple[CreatePartitionsResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsRequest:
+    """Give topics more partitions."""
+
+    API_KEY: ClassVar[int] = ApiKey.CREATE_PARTITIONS
+    VERSION: ClassVar[int] = 3
+
+    topics: tuple[PartitionsToCreate, ...]
+    timeout_ms: int = 60_000
+    validate_only: bool = False
+
+    def encode(self, writer: Writer) -> None:
+        def put_assignment(broker_ids: tuple[int, ...]) -> None:
+            writer.array(broker_ids, writer.i32)
+            writer.tag_end()
+
+        def put_topic(row: PartitionsToCreate) -> None:
+            writer.string(row.name)
+            writer.i32(row.count)
+            writer.nullable_array(row.assignments, put_assignment)
+            writer.tag_end()
+
+        writer.array(self.topics, put_topic)
+        writer.i32(self.timeout_ms)
+        writer.boolean(self.validate_only)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> CreatePartitionsResponse:
+        response = CreatePartitionsResponse(reader.i32(), reader.array(_partitions_result))
+        reader.skip_tags()
+        return response
+
+
+def _partitions_result(reader: Reader) -> CreatePartitionsResult:
+    row = CreatePartitionsResult(reader.string(), reader.i16(), reader.nullable_string())
+    reader.skip_tags()
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsPartition:
+    """Delete what is before ``offset``; -1 is the high watermark."""
+
+    partition_index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsTopic:
+    name: str
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecordsPartition:
+    """``low_watermark`` is the first offset that is left."""
+
+    partition_index: int
+    low_watermark: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecordsTopic:
+    name: str
+    partitions: tuple[DeletedRecordsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsResponse:
+    throttle_time_ms: int
+    topics: tuple[DeletedRecordsTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsRequest:
+    """Delete the oldest records of partitions; goes to their leader."""
+
+    API_KEY: ClassVar[int] = ApiKey.DELETE_RECORDS
+    VERSION: ClassVar[int] = 2
+
+    topics: tuple[DeleteRecordsTopic, ...]
+    timeout_ms: int = 60_000
+
+    def encode(self, writer: Writer) -> None:
+        def put_partition(row: DeleteRecordsPartition) -> None:
+            writer.i32(row.partition_index)
+            writer.i64(row.offset)
+            writer.tag_end()
+
+        def put_topic(row: DeleteRecordsTopic) -> None:
+            writer.string(row.name)
+            writer.array(row.partitions, put_partition)
+            writer.tag_end()
+
+        writer.array(self.topics, put_topic)
+        writer.i32(self.timeout_ms)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DeleteRecordsResponse:
+        response = DeleteRecordsResponse(reader.i32(), reader.array(_deleted_records_topic))
+        reader.skip_tags()
+        return response
+
+
+def _deleted_records_topic(reader: Reader) -> DeletedRecordsTopic:
+    row = DeletedRecordsTopic(reader.string(), reader.array(_deleted_records_partition))
+    reader.skip_tags()
+    return row
+
+
+def _deleted_records_partition(reader: Reader) -> DeletedRecordsPartition:
+    row = DeletedRecordsPartition(reader.i32(), reader.i64(), reader.i16())
+    reader.skip_tags()
+    return row

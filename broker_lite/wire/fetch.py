@@ -1,0 +1,473 @@
+"""Fetch, versions 4 to 17, by hand over memoryviews: requests and responses, both ways.
+
+A response is encoded into parts, bytes or ranges of files, with every length computed beforehand,
+so a file's bytes go from the page cache to the socket without passing through here; decoded
+records are slices of the frame. Topics go by name up to version 12 and by id from 13; the other one
+of ``name`` and ``topic_id`` is then empty. The client always uses version 17. A tagged field of our
+own in the request says which columns its sender reads (``PROTOCOL.md``). Fetch sessions are
+declined: session id 0. Broker: loop thread; client: whichever thread owns the connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from broker_lite.model import NO_BROKER, NO_EPOCH, NO_OFFSET, NULL_TOPIC_ID, OffsetAndEpoch
+from broker_lite.wire.api import (
+    ApiKey,
+    read_response_header,
+    response_header_bytes,
+    write_request_header,
+)
+from broker_lite.wire.primitives import (
+    I32,
+    Reader,
+    Writer,
+    put_count,
+    put_string,
+    uuid_bytes,
+    uvarint_bytes,
+)
+
+FLEXIBLE = 12
+BY_TOPIC_ID = 13
+CLIENT_VERSION = 17
+
+TAG_COLUMNS = 10000
+"""Request: two bytes, the columns body version that the sender reads (0: rows only) and flags."""
+FLAG_CHECKS_CRC = 1
+"""The sender checks every batch itself, so the broker need not before it sends."""
+FLAG_ENDS_ONLY = 2
+"""Wait as usual, but answer without records: the sender wants to know the ends."""
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+BYTES_UNLIMITED = 0x7FFFFFFF
+
+_LIMITS_V4 = struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")
+_ERROR_SESSION = struct.Struct(">hi")
+_PARTITION_V4 = struct.Struct(">iqi")
+_PARTITION_V5 = struct.Struct(">iqqi")
+_PARTITION_V9 = struct.Struct(">iiqqi")
+_PARTITION_V12 = struct.Struct(">iiqiqi")
+_REPLICA_STATE = struct.Struct(">iq")
+_COLUMNS = struct.Struct(">BB")
+_ANSWER_V4 = struct.Struct(">ihqq")
+_ANSWER_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_EPOCH_END = struct.Struct(">iq")
+_LEADER = struct.Struct(">ii")
+# A tagged field: its number, its length, its value, no tagged fields within it.
+_TAGGED_REPLICA = struct.Struct(">BBiqB")
+_TAGGED_EPOCH_END = struct.Struct(">BBiqB")
+_TAGGED_LEADER = struct.Struct(">BBiiB")
+_NO_PREFERRED_REPLICA = I32.pack(-1)
+_NO_RECORDS = memoryview(b"")
+
+
+class HasFileno(Protocol):
+    """A file that keeps its descriptor open for as long as somebody holds the object."""
+
+    def fileno(self) -> int: ...
+
+
+class FileRange(NamedTuple):
+    """Bytes of a file that a response carries without reading them."""
+
+    file: HasFileno
+    position: int
+    length: int
+
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+class FetchPartition(NamedTuple):
+    """Where to read one partition from. Offsets and limits as in Kafka; -1 is unknown."""
+
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    log_start_offset: int = NO_OFFSET
+    directory_id: str = NULL_TOPIC_ID
+
+
+class FetchTopic(NamedTuple):
+    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` null before."""
+
+    name: str
+    topic_id: str
+    partitions: Sequence[FetchPartition]
+
+
+class FetchRequest(NamedTuple):
+    """``replica_id`` is -1 but for followers. ``columns_body_version`` 0: rows only."""
+
+    topics: Sequence[FetchTopic]
+    max_wait_ms: int
+    min_bytes: int = 1
+    max_bytes: int = BYTES_UNLIMITED
+    isolation_level: int = READ_UNCOMMITTED
+    replica_id: int = NO_BROKER
+    replica_epoch: int = -1
+    session_id: int = 0
+    session_epoch: int = -1
+    rack_id: str = ""
+    columns_body_version: int = 0
+    flags: int = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """Records of this producer from this offset on, up to its abort marker, are void."""
+
+    producer_id: int
+    first_offset: int
+
+
+class PartitionAnswer(NamedTuple):
+    """What the broker answers of one partition; ``records`` are whole batches, in parts."""
+
+    partition: int
+    error_code: int = 0
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    records: Sequence[Part] = ()
+    aborted_transactions: Sequence[AbortedTransaction] | None = None
+    diverging: OffsetAndEpoch | None = None
+    leader_id: int = NO_BROKER
+    leader_epoch: int = NO_EPOCH
+
+
+class TopicAnswer(NamedTuple):
+    """The partitions of one topic, named as in the request."""
+
+    name: str
+    topic_id: str
+    partitions: Sequence[PartitionAnswer]
+
+
+class FetchedPartition(NamedTuple):
+    """What the client got of one partition; ``records`` may end in the middle of a batch."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: memoryview
+    aborted_transactions: Sequence[AbortedTransaction] | None
+    diverging: OffsetAndEpoch | None
+    leader_id: int
+    leader_epoch: int
+
+
+class FetchedTopic(NamedTuple):
+    """The partitions of one topic, named as in the response."""
+
+    name: str
+    topic_id: str
+    partitions: list[FetchedPartition]
+
+
+class FetchResponse(NamedTuple):
+    """What the client got. ``error_code`` is about the whole request."""
+
+    error_code: int
+    session_id: int
+    topics: list[FetchedTopic]
+    throttle_time_ms: int
+
+
+def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
+    """The request whose body begins at ``at``. Raises ProtocolError."""
+    reader = Reader(frame, at)
+    flexible = version >= FLEXIBLE
+    replica_id = NO_BROKER if version >= 15 else reader.i32()
+    max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_LIMITS_V4)
+    session_id, session_epoch = reader.unpack(_SESSION) if version >= 7 else (0, -1)
+    topics = []
+    for _ in range(reader.count() if flexible else reader.classic_count()):
+        name, topic_id = "", NULL_TOPIC_ID
+        if version >= BY_TOPIC_ID:
+            topic_id = reader.uuid()
+        else:
+            name = reader.string() if flexible else reader.classic_string()
+        count = reader.count() if flexible else reader.classic_count()
+        rows = [_take_wanted(reader, version) for _ in range(count)]
+        if flexible:
+            reader.skip_tags()
+        topics.append(FetchTopic(name, topic_id, rows))
+    if version >= 7:
+        _skip_forgotten(reader, version)
+    rack_id, replica_epoch, body_version, flags = "", -1, 0, 0
+    if flexible:
+        rack_id = reader.string()
+        tags = reader.tags()
+        if 1 in tags and version >= 15:
+            replica_id, replica_epoch = Reader(tags[1]).unpack(_REPLICA_STATE)
+        if TAG_COLUMNS in tags:
+            body_version, flags = Reader(tags[TAG_COLUMNS]).unpack(_COLUMNS)
+    elif version == 11:
+        rack_id = reader.classic_string()
+    return FetchRequest(
+        topics,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        replica_id,
+        replica_epoch,
+        session_id,
+        session_epoch,
+        rack_id,
+        body_version,
+        flags,
+    )
+
+
+def _take_wanted(reader: Reader, version: int) -> FetchPartition:
+    if version >= FLEXIBLE:
+        index, epoch, offset, last_epoch, start, size = reader.unpack(_PARTITION_V12)
+        tags = reader.tags()
+        if not tags:
+            return FetchPartition(index, offset, size, epoch, last_epoch, start)
+        directory_id = Reader(tags[0]).uuid() if 0 in tags else NULL_TOPIC_ID
+        return FetchPartition(index, offset, size, epoch, last_epoch, start, directory_id)
+    if version >= 9:
+        index, epoch, offset, start, size = reader.unpack(_PARTITION_V9)
+        return FetchPartition(index, offset, size, epoch, NO_EPOCH, start)
+    if version >= 5:
+        index, offset, start, size = reader.unpack(_PARTITION_V5)
+        return FetchPartition(index, offset, size, log_start_offset=start)
+    index, offset, size = reader.unpack(_PARTITION_V4)
+    return FetchPartition(index, offset, size)
+
+
+def _skip_forgotten(reader: Reader, version: int) -> None:
+    """Topics to drop from a session; there are none to drop them from."""
+    if version < FLEXIBLE:
+        for _ in range(reader.classic_count()):
+            reader.classic_string()
+            for _ in range(reader.classic_count()):
+                reader.i32()
+        return
+    for _ in range(reader.count()):
+        if version >= BY_TOPIC_ID:
+            reader.uuid()
+        else:
+            reader.string()
+        reader.array(Reader.i32)
+        reader.skip_tags()
+
+
+def encode_response(
+    topics: Sequence[TopicAnswer],
+    version: int,
+    correlation_id: int,
+    *,
+    error_code: int = 0,
+    throttle_time_ms: int = 0,
+) -> list[Part]:
+    """A whole frame in parts, its length included; ``error_code`` is seen from version 7."""
+    flexible = version >= FLEXIBLE
+    out = bytearray(4)
+    out += response_header_bytes(ApiKey.FETCH, version, correlation_id)
+    out += I32.pack(throttle_time_ms)
+    if version >= 7:
+        out += _ERROR_SESSION.pack(error_code, 0)
+    out += uvarint_bytes(len(topics) + 1) if flexible else I32.pack(len(topics))
+    head = out
+    parts: list[Part] = [out]
+    size = -4
+    for topic in topics:
+        if version >= BY_TOPIC_ID:
+            out += uuid_bytes(topic.topic_id)
+        else:
+            put_string(out, topic.name, flexible)
+        count = len(topic.partitions)
+        out += uvarint_bytes(count + 1) if flexible else I32.pack(count)
+        for row in topic.partitions:
+            _put_answer(out, row, version)
+            length = 0
+            for part in row.records:
+                length += part.length if isinstance(part, FileRange) else len(part)
+            out += uvarint_bytes(length + 1) if flexible else I32.pack(length)
+            if length:
+                size += length + len(out)
+                parts += row.records
+                out = bytearray()
+                parts.append(out)
+            if flexible:
+                _put_answer_tags(out, row)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    if not out:
+        parts.pop()
+    I32.pack_into(head, 0, size + len(out))
+    return parts
+
+
+def _put_answer(out: bytearray, row: PartitionAnswer, version: int) -> None:
+    out += _ANSWER_V5.pack(*row[:5]) if version >= 5 else _ANSWER_V4.pack(*row[:4])
+    aborted = row.aborted_transactions
+    if version < FLEXIBLE:
+        out += I32.pack(-1 if aborted is None else len(aborted))
+        for each in aborted or ():
+            out += _ABORTED.pack(*each)
+    else:
+        out += uvarint_bytes(0 if aborted is None else len(aborted) + 1)
+        for each in aborted or ():
+            out += _ABORTED.pack(*each)
+            out.append(0)
+    if version >= 11:
+        out += _NO_PREFERRED_REPLICA
+
+
+def _put_answer_tags(out: bytearray, row: PartitionAnswer) -> None:
+    diverging, leader_epoch = row.diverging, row.leader_epoch
+    out.append((diverging is not None) + (leader_epoch != NO_EPOCH))
+    if diverging is not None:
+        out += _TAGGED_EPOCH_END.pack(0, 13, diverging.leader_epoch, diverging.offset, 0)
+    if leader_epoch != NO_EPOCH:
+        out += _TAGGED_LEADER.pack(1, 9, row.leader_id, leader_epoch, 0)
+
+
+def encode_request(
+    request: FetchRequest,
+    *,
+    correlation_id: int,
+    client_id: str | None,
+    version: int = CLIENT_VERSION,
+) -> bytearray:
+    """A whole frame, its length included."""
+    flexible = version >= FLEXIBLE
+    writer = Writer()
+    writer.i32(0)
+    write_request_header(writer, ApiKey.FETCH, version, correlation_id, client_id)
+    out = writer.buffer
+    if version < 15:
+        out += I32.pack(request.replica_id)
+    out += _LIMITS_V4.pack(
+        request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level
+    )
+    if version >= 7:
+        out += _SESSION.pack(request.session_id, request.session_epoch)
+    put_count(writer, len(request.topics), flexible)
+    for topic in request.topics:
+        if version >= BY_TOPIC_ID:
+            writer.uuid(topic.topic_id)
+        else:
+            put_string(out, topic.name, flexible)
+        put_count(writer, len(topic.partitions), flexible)
+        for row in topic.partitions:
+            _put_wanted(out, row, version)
+        if flexible:
+            writer.tag_end()
+    if version >= 7:
+        put_count(writer, 0, flexible)  # forgotten topics
+    if version >= 11:
+        put_string(out, request.rack_id, flexible)
+    if flexible:
+        _put_request_tags(writer, request, version)
+    I32.pack_into(out, 0, len(out) - 4)
+    return out
+
+
+def _put_wanted(out: bytearray, row: FetchPartition, version: int) -> None:
+    index, offset, size, epoch, last_epoch, start, directory_id = row
+    if version >= FLEXIBLE:
+        out += _PARTITION_V12.pack(index, epoch, offset, last_epoch, start, size)
+        if version >= 17 and directory_id != NULL_TOPIC_ID:
+            out += b"\x01\x00\x10"
+            out += uuid_bytes(directory_id)
+        else:
+            out.append(0)
+    elif version >= 9:
+        out += _PARTITION_V9.pack(index, epoch, offset, start, size)
+    elif version >= 5:
+        out += _PARTITION_V5.pack(index, offset, start, size)
+    else:
+        out += _PARTITION_V4.pack(index, offset, size)
+
+
+def _put_request_tags(writer: Writer, request: FetchRequest, version: int) -> None:
+    is_replica = version >= 15 and request.replica_id != NO_BROKER
+    knows_columns = bool(request.columns_body_version or request.flags)
+    writer.uvarint(is_replica + knows_columns)
+    if is_replica:
+        writer.buffer += _TAGGED_REPLICA.pack(1, 13, request.replica_id, request.replica_epoch, 0)
+    if knows_columns:
+        writer.uvarint(TAG_COLUMNS)
+        writer.uvarint(_COLUMNS.size)
+        writer.buffer += _COLUMNS.pack(request.columns_body_version, request.flags)
+
+
+def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> FetchResponse:
+    """The answer in ``frame``, which begins with the response's header. Raises ProtocolError."""
+    flexible = version >= FLEXIBLE
+    _, reader = read_response_header(frame, ApiKey.FETCH, version)
+    throttle_time_ms = reader.i32()
+    error_code, session_id = reader.unpack(_ERROR_SESSION) if version >= 7 else (0, 0)
+    topics = []
+    for _ in range(reader.count() if flexible else reader.classic_count()):
+        name, topic_id = "", NULL_TOPIC_ID
+        if version >= BY_TOPIC_ID:
+            topic_id = reader.uuid()
+        else:
+            name = reader.string() if flexible else reader.classic_string()
+        count = reader.count() if flexible else reader.classic_count()
+        rows = [_take_fetched(reader, version) for _ in range(count)]
+        if flexible:
+            reader.skip_tags()
+        topics.append(FetchedTopic(name, topic_id, rows))
+    if flexible:
+        reader.skip_tags()
+    return FetchResponse(error_code, session_id, topics, throttle_time_ms)
+
+
+def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
+    start = NO_OFFSET
+    if version >= 5:
+        index, error_code, high_watermark, stable, start = reader.unpack(_ANSWER_V5)
+    else:
+        index, error_code, high_watermark, stable = reader.unpack(_ANSWER_V4)
+    flexible = version >= FLEXIBLE
+    aborted: list[AbortedTransaction] | None = None
+    count = reader.count() if flexible else reader.classic_count()
+    if count >= 0:
+        aborted = []
+        for _ in range(count):
+            aborted.append(AbortedTransaction(*reader.unpack(_ABORTED)))
+            if flexible:
+                reader.skip_tags()
+    if version >= 11:
+        reader.i32()  # preferred_read_replica: only leaders are read
+    records = reader.view() if flexible else reader.classic_view()
+    diverging: OffsetAndEpoch | None = None
+    leader_id, leader_epoch = NO_BROKER, NO_EPOCH
+    if flexible:
+        tags = reader.tags()
+        if 0 in tags:
+            epoch, end = Reader(tags[0]).unpack(_EPOCH_END)
+            diverging = OffsetAndEpoch(end, epoch)
+        if 1 in tags:
+            leader_id, leader_epoch = Reader(tags[1]).unpack(_LEADER)
+    return FetchedPartition(
+        index,
+        error_code,
+        high_watermark,
+        stable,
+        start,
+        _NO_RECORDS if records is None else records,
+        aborted,
+        diverging,
+        leader_id,
+        leader_epoch,
+    )

@@ -1,0 +1,298 @@
+"""The protocol's primitive types over a buffer: big-endian integers, varints, strings, arrays.
+
+``Reader`` believes nothing: every length and count is checked against the bytes that are left
+before anything is made of it, and whatever is wrong raises ProtocolError. ``Writer`` appends to one
+bytearray. Strings, arrays and bytes come in two spellings: compact (flexible versions: an unsigned
+varint of the length plus one, 0 for null) and classic (a signed length, -1 for null); the classic
+ones say so in their names. Used by both sides, on any thread; an object is used by one at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from broker_lite.errors import ProtocolError
+from broker_lite.model import NULL_TOPIC_ID, topic_id_bytes, topic_id_text
+
+Buffer = bytes | bytearray | memoryview
+
+I16 = struct.Struct(">h")
+I32 = struct.Struct(">i")
+I64 = struct.Struct(">q")
+NULL_UUID = bytes(16)
+CLASSIC_STRING_MAX = 0x7FFF
+
+T = TypeVar("T")
+
+
+@lru_cache(maxsize=8192)
+def uuid_text(raw: bytes) -> str:
+    """Sixteen bytes as a topic id's 22 characters; the last few thousand are remembered."""
+    return topic_id_text(raw)
+
+
+@lru_cache(maxsize=8192)
+def uuid_bytes(text: str) -> bytes:
+    """A topic id's 22 characters as sixteen bytes; raises ProtocolError for any other text."""
+    try:
+        raw = NULL_UUID if text == NULL_TOPIC_ID else topic_id_bytes(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != 16:
+        raise ProtocolError(f"{text!r} is not a topic id of 22 characters")
+    return raw
+
+
+class Reader:
+    """A cursor over one frame. ``position`` may be set; ``end`` is the frame's length."""
+
+    __slots__ = ("buffer", "end", "position")
+
+    def __init__(self, buffer: Buffer, position: int = 0) -> None:
+        self.buffer = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
+        self.end = len(self.buffer)
+        self.position = position
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not been read."""
+        return self.end - self.position
+
+    def _advance(self, size: int) -> int:
+        """Move over ``size`` bytes that must be there; the position before them."""
+        position = self.position
+        if size < 0 or size > self.end - position:
+            raise ProtocolError(f"a field of {size} bytes; {self.end - position} are left")
+        self.position = position + size
+        return position
+
+    def i8(self) -> int:
+        value = self.buffer[self._advance(1)]
+        return value - 256 if value > 127 else value
+
+    def i16(self) -> int:
+        return int(I16.unpack_from(self.buffer, self._advance(2))[0])
+
+    def i32(self) -> int:
+        return int(I32.unpack_from(self.buffer, self._advance(4))[0])
+
+    def i64(self) -> int:
+        return int(I64.unpack_from(self.buffer, self._advance(8))[0])
+
+    def boolean(self) -> bool:
+        return self.buffer[self._advance(1)] != 0
+
+    def uvarint(self) -> int:
+        """An unsigned varint of at most 32 bits."""
+        value = shift = 0
+        while True:
+            byte = self.buffer[self._advance(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 28:
+                raise ProtocolError("a varint is longer than five bytes")
+        if value > 0xFFFFFFFF:
+            raise ProtocolError(f"a varint of {value} exceeds 32 bits")
+        return value
+
+    def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
+        """Several fixed fields at once."""
+        return fields.unpack_from(self.buffer, self._advance(fields.size))
+
+    def uuid(self) -> str:
+        """A topic or directory id as its 22 characters."""
+        position = self._advance(16)
+        return uuid_text(bytes(self.buffer[position : position + 16]))
+
+    def _text(self, size: int) -> str:
+        position = self._advance(size)
+        try:
+            return str(self.buffer[position : position + size], "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"a string is not UTF-8: {error.reason}") from None
+
+    def string(self) -> str:
+        size = self.uvarint()
+        if size == 0:
+            raise ProtocolError("a string that may not be null is null")
+        return self._text(size - 1)
+
+    def nullable_string(self) -> str | None:
+        size = self.uvarint()
+        return None if size == 0 else self._text(size - 1)
+
+    def classic_string(self) -> str:
+        return self._text(self.i16())
+
+    def classic_nullable_string(self) -> str | None:
+        size = self.i16()
+        return None if size == -1 else self._text(size)
+
+    def view(self) -> memoryview | None:
+        """Bytes as a slice of the frame, not a copy."""
+        size = self.uvarint()
+        if size == 0:
+            return None
+        position = self._advance(size - 1)
+        return self.buffer[position : self.position]
+
+    def classic_view(self) -> memoryview | None:
+        size = self.i32()
+        if size == -1:
+            return None
+        position = self._advance(size)
+        return self.buffer[position : self.position]
+
+    def count(self) -> int:
+        """How many items follow: -1 for null; never more than the bytes that are left."""
+        return self._checked_count(self.uvarint() - 1)
+
+    def classic_count(self) -> int:
+        return self._checked_count(self.i32())
+
+    def _checked_count(self, count: int) -> int:
+        if count < -1 or count > self.end - self.position:
+            raise ProtocolError(f"{count} items; {self.end - self.position} bytes are left")
+        return count
+
+    def array(self, item: Callable[[Reader], T]) -> tuple[T, ...]:
+        """Items of a compact array that may not be null."""
+        count = self.count()
+        if count < 0:
+            raise ProtocolError("an array that may not be null is null")
+        return tuple([item(self) for _ in range(count)])
+
+    def nullable_array(self, item: Callable[[Reader], T]) -> tuple[T, ...] | None:
+        count = self.count()
+        return None if count < 0 else tuple([item(self) for _ in range(count)])
+
+    def skip_tags(self) -> None:
+        """Go over a section of tagged fields that nobody here knows."""
+        position = self.position
+        if position < self.end and self.buffer[position] == 0:
+            self.position = position + 1
+            return
+        for _ in range(self._checked_count(self.uvarint())):
+            self.uvarint()
+            self._advance(self.uvarint())
+
+    def tags(self) -> dict[int, memoryview]:
+        """Tagged fields by their numbers."""
+        found = {}
+        for _ in range(self._checked_count(self.uvarint())):
+            number = self.uvarint()
+            size = self.uvarint()
+            position = self._advance(size)
+            found[number] = self.buffer[position : position + size]
+        return found
+
+
+class Writer:
+    """Appends to ``buffer``. Lengths are computed, never given."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def i8(self, value: int) -> None:
+        self.buffer.append(value & 0xFF)
+
+    def i16(self, value: int) -> None:
+        self.buffer += I16.pack(value)
+
+    def i32(self, value: int) -> None:
+        self.buffer += I32.pack(value)
+
+    def i64(self, value: int) -> None:
+        self.buffer += I64.pack(value)
+
+    def boolean(self, value: bool) -> None:
+        self.buffer.append(1 if value else 0)
+
+    def uvarint(self, value: int) -> None:
+        while value > 0x7F:
+            self.buffer.append(value & 0x7F | 0x80)
+            value >>= 7
+        self.buffer.append(value)
+
+    def uuid(self, text: str) -> None:
+        self.buffer += uuid_bytes(text)
+
+    def string(self, value: str) -> None:
+        raw = value.encode("utf-8")
+        self.uvarint(len(raw) + 1)
+        self.buffer += raw
+
+    def nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.buffer.append(0)
+        else:
+            self.string(value)
+
+    def classic_string(self, value: str) -> None:
+        raw = value.encode("utf-8")
+        if len(raw) > CLASSIC_STRING_MAX:
+            raise ProtocolError(f"a string of {len(raw)} bytes; {CLASSIC_STRING_MAX} fit")
+        self.buffer += I16.pack(len(raw))
+        self.buffer += raw
+
+    def classic_nullable_string(self, value: str | None) -> None:
+        if value is None:
+            self.buffer += b"\xff\xff"
+        else:
+            self.classic_string(value)
+
+    def array(self, items: Iterable[T], item: Callable[[T], None]) -> None:
+        """A compact array; ``item`` writes one."""
+        listed = list(items)
+        self.uvarint(len(listed) + 1)
+        for each in listed:
+            item(each)
+
+    def nullable_array(self, items: Iterable[T] | None, item: Callable[[T], None]) -> None:
+        if items is None:
+            self.buffer.append(0)
+        else:
+            self.array(items, item)
+
+    def tag_end(self) -> None:
+        """An empty section of tagged fields, which ends every struct of a flexible version."""
+        self.buffer.append(0)
+
+
+def uvarint_bytes(value: int) -> bytes:
+    """One unsigned varint."""
+    if value <= 0x7F:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
+    """A nullable string in either spelling; a classic one is cut where it would not fit."""
+    if text is None:
+        out += b"\x00" if flexible else b"\xff\xff"
+        return
+    raw = text.encode("utf-8")
+    if not flexible:
+        raw = raw[:CLASSIC_STRING_MAX]
+    out += uvarint_bytes(len(raw) + 1) if flexible else I16.pack(len(raw))
+    out += raw
+
+
+def put_count(writer: Writer, count: int, flexible: bool) -> None:
+    """The length of an array or of bytes, in either spelling."""
+    if flexible:
+        writer.uvarint(count + 1)
+    else:
+        writer.i32(count)

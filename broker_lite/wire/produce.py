@@ -1,0 +1,300 @@
+"""Produce, versions 3 to 13, by hand over memoryviews: requests and responses, both ways.
+
+Record bytes are slices of the frame when decoded, and parts of their own when encoded; they are
+never copied or looked into here. Topics go by name up to version 12 and by id from 13; the other
+one of ``name`` and ``topic_id`` is then empty. The client always uses version 13. Broker: loop
+thread; client: whichever thread owns the connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker_lite.model import NO_BROKER, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, NULL_TOPIC_ID
+from broker_lite.wire.api import (
+    ApiKey,
+    read_response_header,
+    response_header_bytes,
+    write_request_header,
+)
+from broker_lite.wire.primitives import (
+    I32,
+    Buffer,
+    Reader,
+    Writer,
+    put_count,
+    put_string,
+    uuid_bytes,
+    uvarint_bytes,
+)
+
+FLEXIBLE = 9
+BY_TOPIC_ID = 13
+CLIENT_VERSION = 13
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_PARTITION_V3 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_LEADER = struct.Struct(">ii")
+_CURRENT_LEADER = struct.Struct(">BBBiiB")
+"""One tagged field, number 0, of 9 bytes: leader id, leader epoch, no tags of its own."""
+
+
+class ProducePartition(NamedTuple):
+    """Records for one partition: one slice when decoded, one or more buffers to encode."""
+
+    partition: int
+    records: memoryview | None
+
+
+class ProduceTopic(NamedTuple):
+    """The partitions of one topic; ``name`` is empty from version 13, ``topic_id`` null before."""
+
+    name: str
+    topic_id: str
+    partitions: list[ProducePartition]
+
+
+class ProduceRequest(NamedTuple):
+    """``acks``: -1 all in-sync replicas, 1 the leader, 0 no answer at all."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+
+
+class RecordError(NamedTuple):
+    """Which record made the broker refuse its batch."""
+
+    batch_index: int
+    message: str | None
+
+
+class ProducedPartition(NamedTuple):
+    """What became of one partition's records. ``error_message`` is seen from version 8."""
+
+    partition: int
+    error_code: int = 0
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = NO_TIMESTAMP
+    log_start_offset: int = NO_OFFSET
+    error_message: str | None = None
+    record_errors: Sequence[RecordError] = ()
+    leader_id: int = NO_BROKER
+    leader_epoch: int = NO_EPOCH
+
+
+class ProducedTopic(NamedTuple):
+    """The partitions of one topic, named as in the request."""
+
+    name: str
+    topic_id: str
+    partitions: Sequence[ProducedPartition]
+
+
+class ProduceResponse(NamedTuple):
+    """The answer to a request with acks other than 0."""
+
+    topics: Sequence[ProducedTopic]
+    throttle_time_ms: int = 0
+
+
+def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
+    """The request whose body begins at ``at``. Raises ProtocolError."""
+    reader = Reader(frame, at)
+    if version < FLEXIBLE:
+        return _decode_classic_request(reader)
+    transactional_id = reader.nullable_string()
+    acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
+    topics = []
+    for _ in range(reader.count()):
+        name, topic_id = "", NULL_TOPIC_ID
+        if version >= BY_TOPIC_ID:
+            topic_id = reader.uuid()
+        else:
+            name = reader.string()
+        partitions = []
+        for _ in range(reader.count()):
+            partitions.append(ProducePartition(reader.i32(), reader.view()))
+            reader.skip_tags()
+        reader.skip_tags()
+        topics.append(ProduceTopic(name, topic_id, partitions))
+    reader.skip_tags()
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _decode_classic_request(reader: Reader) -> ProduceRequest:
+    transactional_id = reader.classic_nullable_string()
+    acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
+    topics = []
+    for _ in range(reader.classic_count()):
+        name = reader.classic_string()
+        partitions = [
+            ProducePartition(reader.i32(), reader.classic_view())
+            for _ in range(reader.classic_count())
+        ]
+        topics.append(ProduceTopic(name, NULL_TOPIC_ID, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:
+    """A whole frame, its length included."""
+    flexible = version >= FLEXIBLE
+    out = bytearray(4)
+    out += response_header_bytes(ApiKey.PRODUCE, version, correlation_id)
+    out += uvarint_bytes(len(response.topics) + 1) if flexible else I32.pack(len(response.topics))
+    for topic in response.topics:
+        if version >= BY_TOPIC_ID:
+            out += uuid_bytes(topic.topic_id)
+        else:
+            put_string(out, topic.name, flexible)
+        count = len(topic.partitions)
+        out += uvarint_bytes(count + 1) if flexible else I32.pack(count)
+        for partition in topic.partitions:
+            _put_partition(out, partition, version)
+        if flexible:
+            out.append(0)
+    out += I32.pack(response.throttle_time_ms)
+    if flexible:
+        out.append(0)
+    I32.pack_into(out, 0, len(out) - 4)
+    return bytes(out)
+
+
+def _put_partition(out: bytearray, row: ProducedPartition, version: int) -> None:
+    if version < 5:
+        out += _PARTITION_V3.pack(*row[:4])
+        return
+    out += _PARTITION_V5.pack(*row[:5])
+    if version < 8:
+        return
+    flexible = version >= FLEXIBLE
+    count = len(row.record_errors)
+    out += uvarint_bytes(count + 1) if flexible else I32.pack(count)
+    for error in row.record_errors:
+        out += I32.pack(error.batch_index)
+        put_string(out, error.message, flexible)
+        if flexible:
+            out.append(0)
+    put_string(out, row.error_message, flexible)
+    if version >= 10 and row.leader_epoch != NO_EPOCH:
+        out += _CURRENT_LEADER.pack(1, 0, 9, row.leader_id, row.leader_epoch, 0)
+    elif flexible:
+        out.append(0)
+
+
+class PartitionRecords(NamedTuple):
+    """What a client sends to one partition: one batch, in one buffer or in several."""
+
+    partition: int
+    records: Buffer | Sequence[Buffer]
+
+
+class TopicRecords(NamedTuple):
+    """``name`` counts up to version 12, ``topic_id`` from 13."""
+
+    name: str
+    topic_id: str
+    partitions: Sequence[PartitionRecords]
+
+
+def encode_request(
+    topics: Sequence[TopicRecords],
+    *,
+    acks: int,
+    timeout_ms: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str | None = None,
+    version: int = CLIENT_VERSION,
+) -> list[Buffer]:
+    """A whole frame as buffers for one ``sendmsg``; record buffers are among them, uncopied."""
+    flexible = version >= FLEXIBLE
+    writer = Writer()
+    writer.i32(0)
+    write_request_header(writer, ApiKey.PRODUCE, version, correlation_id, client_id)
+    put_string(writer.buffer, transactional_id, flexible)
+    writer.buffer += _ACKS_TIMEOUT.pack(acks, timeout_ms)
+    parts: list[Buffer] = [writer.buffer]
+    put_count(writer, len(topics), flexible)
+    for topic in topics:
+        if version >= BY_TOPIC_ID:
+            writer.uuid(topic.topic_id)
+        else:
+            put_string(writer.buffer, topic.name, flexible)
+        put_count(writer, len(topic.partitions), flexible)
+        for partition, records in topic.partitions:
+            buffers = [records] if isinstance(records, Buffer) else list(records)
+            writer.i32(partition)
+            put_count(writer, sum(map(len, buffers)), flexible)
+            parts += buffers
+            writer = Writer()
+            parts.append(writer.buffer)
+            if flexible:
+                writer.tag_end()
+        if flexible:
+            writer.tag_end()
+    if flexible:
+        writer.tag_end()
+    I32.pack_into(parts[0], 0, sum(map(len, parts)) - 4)
+    return parts if parts[-1] else parts[:-1]
+
+
+def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> ProduceResponse:
+    """The answer in ``frame``, which begins with the response's header. Raises ProtocolError."""
+    flexible = version >= FLEXIBLE
+    _, reader = read_response_header(frame, ApiKey.PRODUCE, version)
+    topics = []
+    for _ in range(reader.count() if flexible else reader.classic_count()):
+        name, topic_id = "", NULL_TOPIC_ID
+        if version >= BY_TOPIC_ID:
+            topic_id = reader.uuid()
+        else:
+            name = reader.string() if flexible else reader.classic_string()
+        count = reader.count() if flexible else reader.classic_count()
+        rows = [_take_partition(reader, version) for _ in range(count)]
+        if flexible:
+            reader.skip_tags()
+        topics.append(ProducedTopic(name, topic_id, rows))
+    throttle_time_ms = reader.i32()
+    if flexible:
+        reader.skip_tags()
+    return ProduceResponse(topics, throttle_time_ms)
+
+
+def _take_partition(reader: Reader, version: int) -> ProducedPartition:
+    if version < 5:
+        index, error_code, base_offset, append_time_ms = reader.unpack(_PARTITION_V3)
+        return ProducedPartition(index, error_code, base_offset, append_time_ms)
+    index, error_code, base_offset, append_time_ms, start = reader.unpack(_PARTITION_V5)
+    errors: list[RecordError] = []
+    message: str | None = None
+    leader_id, leader_epoch = NO_BROKER, NO_EPOCH
+    if version >= FLEXIBLE:
+        for _ in range(reader.count()):
+            errors.append(RecordError(reader.i32(), reader.nullable_string()))
+            reader.skip_tags()
+        message = reader.nullable_string()
+        tags = reader.tags()
+        if 0 in tags:
+            leader_id, leader_epoch = Reader(tags[0]).unpack(_LEADER)
+    elif version == 8:
+        for _ in range(reader.classic_count()):
+            errors.append(RecordError(reader.i32(), reader.classic_nullable_string()))
+        message = reader.classic_nullable_string()
+    return ProducedPartition(
+        index,
+        error_code,
+        base_offset,
+        append_time_ms,
+        start,
+        message,
+        errors,
+        leader_id,
+        leader_epoch,
+    )
