@@ -4,7 +4,7 @@ A connection asks ``buffer()`` for where to receive, receives there, and tells `
 returns the frames completed, each a writable view over a bytearray of its own (so a batch may be
 stamped in place and outlive the receiver). Whole small frames are cut out of a receive buffer; a
 frame that has only begun to arrive gets its exactly sized bytearray at once, and the rest of it is
-received straight into that. A wrong length raises ProtocolError; the receiver is then of no further use.
+received straight into that. A wrong length raises ProtocolError, and ends the receiver's use.
 """
 
 from __future__ import annotations

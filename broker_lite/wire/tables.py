@@ -1,0 +1,210 @@
+"""The broker's other APIs, by the message tables of kafka-python's ``kafka.protocol``.
+
+The tables (every field of every version, from Kafka's own definitions) are the library's. Requests
+are decoded along them by our ``Reader``, which believes no length or count; responses are encoded
+by the library, and its decoder checks both in the tests. Messages are the library's classes: fields
+in snake_case, defaults where a field is not set or not in the version. Topic ids in requests are
+their 22 characters; in responses they are given as ``uuid(text)``. Only the broker imports this
+(0.15 s); loop thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+from uuid import UUID
+
+import kafka.protocol.admin as admin
+import kafka.protocol.consumer as consumer
+import kafka.protocol.metadata as metadata
+import kafka.protocol.producer as producer
+
+from broker_lite.errors import ProtocolError, UnsupportedVersionError
+from broker_lite.wire.api import VERSIONS, ApiKey, is_flexible, response_header_bytes
+from broker_lite.wire.calls.offsets import OffsetsForBytesRequest, encode_offsets_for_bytes
+from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
+
+Message = Any
+"""A message of the tables; the library's classes have no types that a checker could use."""
+
+ApiVersionsResponse: Any = metadata.ApiVersionsResponse
+MetadataResponse: Any = metadata.MetadataResponse
+FindCoordinatorResponse: Any = metadata.FindCoordinatorResponse
+ListOffsetsResponse: Any = consumer.ListOffsetsResponse
+OffsetCommitResponse: Any = consumer.OffsetCommitResponse
+OffsetFetchResponse: Any = consumer.OffsetFetchResponse
+InitProducerIdResponse: Any = producer.InitProducerIdResponse
+CreateTopicsResponse: Any = admin.CreateTopicsResponse
+DeleteTopicsResponse: Any = admin.DeleteTopicsResponse
+CreatePartitionsResponse: Any = admin.CreatePartitionsResponse
+DeleteRecordsResponse: Any = admin.DeleteRecordsResponse
+DescribeConfigsResponse: Any = admin.DescribeConfigsResponse
+IncrementalAlterConfigsResponse: Any = admin.IncrementalAlterConfigsResponse
+DescribeClusterResponse: Any = admin.DescribeClusterResponse
+DescribeLogDirsResponse: Any = admin.DescribeLogDirsResponse
+ListGroupsResponse: Any = admin.ListGroupsResponse
+DescribeGroupsResponse: Any = admin.DescribeGroupsResponse
+
+REQUESTS: dict[int, Any] = {
+    ApiKey.API_VERSIONS: metadata.ApiVersionsRequest,
+    ApiKey.METADATA: metadata.MetadataRequest,
+    ApiKey.FIND_COORDINATOR: metadata.FindCoordinatorRequest,
+    ApiKey.LIST_OFFSETS: consumer.ListOffsetsRequest,
+    ApiKey.OFFSET_COMMIT: consumer.OffsetCommitRequest,
+    ApiKey.OFFSET_FETCH: consumer.OffsetFetchRequest,
+    ApiKey.INIT_PRODUCER_ID: producer.InitProducerIdRequest,
+    ApiKey.CREATE_TOPICS: admin.CreateTopicsRequest,
+    ApiKey.DELETE_TOPICS: admin.DeleteTopicsRequest,
+    ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
+    ApiKey.DELETE_RECORDS: admin.DeleteRecordsRequest,
+    ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsRequest,
+    ApiKey.DESCRIBE_CLUSTER: admin.DescribeClusterRequest,
+    ApiKey.DESCRIBE_LOG_DIRS: admin.DescribeLogDirsRequest,
+    ApiKey.LIST_GROUPS: admin.ListGroupsRequest,
+    ApiKey.DESCRIBE_GROUPS: admin.DescribeGroupsRequest,
+}
+"""Request classes by API; Produce, Fetch and our own are coded by hand."""
+
+Decoder = Callable[[Reader], Any]
+
+_FIXED: dict[str, Decoder] = {
+    "int8": Reader.i8,
+    "int16": Reader.i16,
+    "int32": Reader.i32,
+    "int64": Reader.i64,
+    "bool": Reader.boolean,
+    "uuid": Reader.uuid,
+}
+_FLEXIBLE_STRING: dict[bool, Decoder] = {False: Reader.string, True: Reader.nullable_string}
+_CLASSIC_STRING: dict[bool, Decoder] = {
+    False: Reader.classic_string,
+    True: Reader.classic_nullable_string,
+}
+
+
+def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
+    """The request whose body begins at ``at``; of ApiVersions any version, since a broker answers
+    those that it does not know. Raises ProtocolError; UnsupportedVersionError for other APIs."""
+    if api_key == ApiKey.OFFSETS_FOR_BYTES:
+        return OffsetsForBytesRequest.decode_request(Reader(frame, at))
+    first, last = VERSIONS.get(api_key, (0, -1))
+    if not first <= version <= last or api_key not in REQUESTS:
+        if api_key == ApiKey.API_VERSIONS:
+            return build(REQUESTS[api_key])
+        raise UnsupportedVersionError(f"API {api_key} version {version} is not served")
+    return _request_decoder(api_key, version)(Reader(frame, at))
+
+
+def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
+    """A whole frame, its length included. ApiVersions in an unknown version is answered in 0."""
+    if api_key == ApiKey.OFFSETS_FOR_BYTES:
+        writer = Writer()
+        writer.i32(0)
+        writer.buffer += response_header_bytes(api_key, version, correlation_id)
+        encode_offsets_for_bytes(response, writer)
+        I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
+        return bytes(writer.buffer)
+    if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
+        version = 0
+    response._header = None  # a response that was encoded before refuses another version
+    response.API_VERSION = version
+    response.with_header(correlation_id)
+    try:
+        return bytes(response.encode(header=True, framed=True))
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        raise AssertionError(f"{type(response).__name__} v{version}: {error}") from error
+
+
+def build(kind: Any, **fields: Any) -> Message:
+    """An object of a message class or of a class within it, such as
+    ``MetadataResponse.MetadataResponseBroker``. Fields not given have the table's defaults."""
+    item = kind.__new__(kind)
+    item.tags = item.unknown_tags = item._version = None
+    if kind in _MESSAGES:
+        item._header = None
+    for name, value in fields.items():
+        setattr(item, name, value)
+    return item
+
+
+@lru_cache(maxsize=8192)
+def uuid(topic_id: str) -> UUID:
+    """A topic id's 22 characters as responses hold it."""
+    return UUID(bytes=uuid_bytes(topic_id))
+
+
+_MESSAGES = frozenset(
+    (
+        *REQUESTS.values(),
+        ApiVersionsResponse,
+        MetadataResponse,
+        FindCoordinatorResponse,
+        ListOffsetsResponse,
+        OffsetCommitResponse,
+        OffsetFetchResponse,
+        InitProducerIdResponse,
+        CreateTopicsResponse,
+        DeleteTopicsResponse,
+        CreatePartitionsResponse,
+        DeleteRecordsResponse,
+        DescribeConfigsResponse,
+        IncrementalAlterConfigsResponse,
+        DescribeClusterResponse,
+        DescribeLogDirsResponse,
+        ListGroupsResponse,
+        DescribeGroupsResponse,
+    )
+)
+
+
+@cache
+def _request_decoder(api_key: int, version: int) -> Decoder:
+    kind = REQUESTS[api_key]
+    return _struct_decoder(kind, kind._struct, version, is_flexible(api_key, version))
+
+
+def _struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
+    """Reads one struct field by field, in the order of its table."""
+    steps = [
+        (field.name, _field_decoder(field, version, flexible))
+        for field in table.untagged_fields(version)
+    ]
+
+    def take(reader: Reader) -> Any:
+        item = build(kind)
+        for name, decoder in steps:
+            setattr(item, name, decoder(reader))
+        if flexible:
+            reader.skip_tags()
+        return item
+
+    return take
+
+
+def _field_decoder(field: Any, version: int, flexible: bool) -> Decoder:
+    nullable = field.nullable_for_version_q(version)
+    if field.is_struct_array():
+        inner = _struct_decoder(field.data_class, field.array_of, version, flexible)
+        return _array_decoder(inner, nullable, flexible)
+    if field.is_array():
+        return _array_decoder(_field_decoder(field.array_of, version, flexible), nullable, flexible)
+    if field.type_str == "string":
+        return (_FLEXIBLE_STRING if flexible else _CLASSIC_STRING)[nullable]
+    return _FIXED[field.type_str]
+
+
+def _array_decoder(item: Decoder, nullable: bool, flexible: bool) -> Decoder:
+    count_of = Reader.count if flexible else Reader.classic_count
+
+    def take(reader: Reader) -> list[Any] | None:
+        count = count_of(reader)
+        if count < 0:
+            if not nullable:
+                raise ProtocolError("an array that may not be null is null")
+            return None
+        return [item(reader) for _ in range(count)]
+
+    return take
