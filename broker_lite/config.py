@@ -226,6 +226,19 @@ class BrokerConfig(_Config):
         "ms",
         at_least=1000,
     )
+    connection_requests_max: int = _key(
+        "connection.requests.max",
+        64,
+        "requests of one connection that are not answered yet; beyond it the socket is not read",
+        at_least=1,
+    )
+    frame_timeout_ms: int = _key(
+        "socket.request.timeout.ms",
+        MINUTE,
+        "a request that began to arrive must be whole by then, or its connection is closed",
+        "ms",
+        at_least=1000,
+    )
     in_flight_bytes_max: int = _key(
         "queued.max.bytes",
         256 * MIB,
