@@ -393,6 +393,15 @@ def error_for(code: int, message: str = "") -> LogbusError:
     return row(message)
 
 
+_ON_THE_WIRE = {
+    CoordinationUnavailableError.code: CoordinatorNotAvailableError.code,
+    WriteConflictError.code: CoordinatorNotAvailableError.code,
+}
+
+
 def wire_code(error: LogbusError) -> int:
-    """The code to answer on a Kafka API: ours have no meaning there and become -1."""
-    return error.code if error.code < 10000 else UnknownServerError.code
+    """The code to answer on a Kafka API. Ours have no meaning there: what passes by itself
+    becomes COORDINATOR_NOT_AVAILABLE, which every client tries again, and the rest -1."""
+    if error.code < 10000:
+        return error.code
+    return _ON_THE_WIRE.get(error.code, UnknownServerError.code)
