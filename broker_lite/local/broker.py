@@ -41,7 +41,7 @@ class LocalBroker:
     @property
     def pid(self) -> int | None:
         """The broker's process, or None while it is down."""
-        return self._process.pid if self.is_running else None
+        return self._process.pid if self._process is not None and self.is_running else None
 
     @property
     def is_running(self) -> bool:

@@ -1,9 +1,9 @@
 """A real ZooKeeper server from the jars that PySpark ships, on this machine only.
 
 One JVM with a trimmed class path and small heap: ready in under a second, 60–85 MB. It listens on
-127.0.0.1, syncs its log before it answers, and is asked ``srvr`` and ``conf`` until it serves *this*
-directory, so a stranger on the same port is never taken for it. Used by ``LocalCluster`` and tests;
-any one thread at a time.
+127.0.0.1, syncs its log before it answers, and is asked ``srvr`` and ``conf`` until it serves this
+very directory, so a stranger on the same port is never taken for it. Used by ``LocalCluster`` and
+tests; any one thread at a time.
 """
 
 from __future__ import annotations

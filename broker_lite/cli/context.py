@@ -1,0 +1,74 @@
+"""Which cluster a command talks to: two options that every such command has, and the client."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from broker_lite.errors import UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.cluster import ClusterView, TopicMetadata
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cluster_options(command: F) -> F:
+    """``-b`` and ``--zookeeper``; else the environment or the last ``logbus up`` decides."""
+    command = click.option(
+        "--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper."
+    )(command)
+    return click.option(
+        "-b",
+        "--bootstrap-servers",
+        metavar="HOST:PORT,…",
+        help="Brokers to begin with. Default: LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, or the "
+        "cluster that 'logbus up' last started.",
+    )(command)
+
+
+def bootstrap(bootstrap_servers: str | None, zookeeper: str | None) -> str:
+    """The brokers' addresses. Raises NoClusterError naming what to do."""
+    from broker_lite.client import discovery
+
+    return discovery.resolve(bootstrap_servers, zookeeper)
+
+
+def open_admin(bootstrap_servers: str | None, zookeeper: str | None) -> Admin:
+    """An admin client (no pyarrow, no kazoo unless ZooKeeper is named); the caller closes it."""
+    from broker_lite.client.admin import Admin
+
+    return Admin(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-cli")
+
+
+def found_topic(view: ClusterView, name: str) -> TopicMetadata:
+    """The topic's metadata. Raises UnknownTopicOrPartitionError with the nearest names."""
+    topic = view.topics.get(name)
+    if topic is not None and topic.error is None:
+        return topic
+    if topic is not None and not isinstance(topic.error, UnknownTopicOrPartitionError):
+        assert topic.error is not None
+        raise topic.error
+    known = [other for other, facts in view.topics.items() if facts.error is None]
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UnknownTopicOrPartitionError(
+        f"there is no topic {name!r}{hint} Create it with: logbus topic create {name}"
+        if not near
+        else f"there is no topic {name!r}{hint}"
+    )
+
+
+def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """``k=v`` arguments as a mapping. Raises click.BadParameter for anything else."""
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint=option)
+        found[key] = value
+    return found

@@ -1,0 +1,106 @@
+"""``logbus groups``: consumer groups and Spark queries, by the offsets they committed."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from broker_lite.cli import moment, output
+from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.progress import group_progress
+from broker_lite.errors import GroupIdNotFoundError, NonEmptyGroupError
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+@click.group()
+def groups() -> None:
+    """Consumer groups, Spark queries among them."""
+
+
+@groups.command("list")
+@click.option("-r", "--regex", help="Only groups that match this pattern as a whole.")
+@cluster_options
+@output.output_option
+def list_groups(
+    regex: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
+) -> None:
+    """List groups."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        found = admin.list_groups()
+    rows = [
+        {"group": item.group, "state": item.state, "kind": item.kind}
+        for item in sorted(found)
+        if re.fullmatch(regex or ".*", item.group)
+    ]
+    output.show(rows, form)
+
+
+@groups.command()
+@click.argument("group")
+@cluster_options
+@output.output_option
+def describe(
+    group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
+) -> None:
+    """A group's committed offsets and lag, partition by partition."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        rows = group_progress(admin, group)
+    if not rows:
+        raise GroupIdNotFoundError(
+            f"group {group!r} has committed nothing; see: logbus groups list"
+        )
+    output.show(rows, form)
+
+
+@groups.command()
+@click.argument("group")
+@click.argument("topic")
+@click.option("--to", required=True, help="earliest, latest, N, +N, -N, @TIME or @-1h.")
+@click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
+@click.option("--yes", is_flag=True, help="Do it; without this the plan is only printed.")
+@cluster_options
+@output.output_option
+def seek(
+    group: str,
+    topic: str,
+    to: str,
+    partition: tuple[int, ...],
+    yes: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Move a group's offsets in a topic. A group with live members is refused."""
+    place = moment.parse(to)
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        facts = found_topic(admin.cluster(), topic)
+        chosen = [
+            TopicPartition(topic, part.partition)
+            for part in facts.partitions
+            if not partition or part.partition in partition
+        ]
+        if not chosen:
+            raise click.BadParameter(f"{topic} has no such partition", param_hint="--partition")
+        targets = moment.resolve(admin, chosen, place)
+        before = admin.committed(group, chosen)
+        if yes:
+            described = admin.describe_groups([group])[group]
+            if described.members:
+                raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")
+            admin.commit_offsets(
+                group,
+                {tp: CommittedOffset(at, topic_id=facts.topic_id) for tp, at in targets.items()},
+            )
+    rows = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "from": before[tp].offset if tp in before else None,
+            "to": offset,
+        }
+        for tp, offset in targets.items()
+    ]
+    output.show(rows, form)
+    if not yes:
+        output.say("nothing was changed; add --yes to do it")

@@ -1,0 +1,80 @@
+"""``logbus lag``: records between what a group committed and the end, also as a check."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
+from broker_lite.cli.progress import group_progress
+
+if TYPE_CHECKING:
+    from broker_lite.client.admin import Admin
+
+
+@click.command()
+@click.option("-g", "--group", "wanted", multiple=True, help="Only these groups. Default: all.")
+@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics. Default: all.")
+@click.option("--by-partition", is_flag=True, help="A row a partition, not a row a topic.")
+@click.option("-w", "--watch", is_flag=True, help="Print again every --interval until Ctrl-C.")
+@click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
+@click.option("--crit", type=int, help="Exit code 5 if a group's lag in a topic is over this.")
+@cluster_options
+@output.output_option
+def lag(
+    wanted: tuple[str, ...],
+    topics: tuple[str, ...],
+    by_partition: bool,
+    watch: bool,
+    interval: float,
+    warn: int | None,
+    crit: int | None,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> int:
+    """How far groups (and Spark queries) are behind the end of what they read."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        while True:
+            rows = _rows(admin, wanted, topics)
+            totals = _by_topic(rows)
+            output.show(rows if by_partition else totals, form)
+            if not watch:
+                break
+            time.sleep(interval)
+    worst = max((row["lag"] or 0 for row in totals), default=0)
+    if crit is not None and worst > crit:
+        return EXIT_CRITICAL
+    if warn is not None and worst > warn:
+        return EXIT_WARNING
+    return 0
+
+
+def _rows(admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]) -> list[dict[str, Any]]:
+    groups = wanted or sorted(item.group for item in admin.list_groups())
+    return [
+        row
+        for group in groups
+        for row in group_progress(admin, group)
+        if not topics or row["topic"] in topics
+    ]
+
+
+def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    totals: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        total = totals.setdefault(
+            (row["group"], row["topic"]),
+            {"group": row["group"], "topic": row["topic"], "partitions": 0, "lag": 0},
+        )
+        total["partitions"] += 1
+        # A partition whose end is not known makes the sum unknown, never smaller.
+        total["lag"] = (
+            None if row["lag"] is None or total["lag"] is None else total["lag"] + row["lag"]
+        )
+    return list(totals.values())

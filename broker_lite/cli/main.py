@@ -1,0 +1,124 @@
+"""The root of the command line: a table of commands, loaded when called; errors to exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+
+import click
+
+from broker_lite import __version__
+from broker_lite.errors import (
+    BrokerNotAvailableError,
+    CoordinationUnavailableError,
+    DeliveryTimedOutError,
+    LogbusError,
+    NetworkError,
+    NoBrokersError,
+    NoClusterError,
+    RequestTimedOutError,
+)
+
+EXIT_FAILED = 1
+EXIT_UNREACHABLE = 3
+EXIT_WARNING = 4
+EXIT_CRITICAL = 5
+EXIT_TIMED_OUT = 124
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
+    "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
+    "status": ("broker_lite.cli.up:status", "What runs, where, and how it does."),
+    "demo": ("broker_lite.cli.demo:demo", "The whole thing on real log lines, with Spark."),
+    "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for what gets in the way."),
+    "topic": ("broker_lite.cli.topic:topic", "Create, list, describe, alter, delete topics."),
+    "produce": ("broker_lite.cli.produce:produce", "Write lines or files to a topic."),
+    "consume": ("broker_lite.cli.consume:consume", "Read a topic to the terminal or a pipe."),
+    "groups": ("broker_lite.cli.groups:groups", "Consumer groups, Spark queries among them."),
+    "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; also as a check."),
+    "perf": ("broker_lite.cli.perf:perf", "Measure producing and consuming."),
+    "storage": ("broker_lite.cli.storage:storage", "Look into segment files."),
+    "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground."),
+}
+"""Command to (where it lives, its line in the help): the help needs none of them loaded."""
+
+_UNREACHABLE = (
+    NoBrokersError,
+    NoClusterError,
+    NetworkError,
+    BrokerNotAvailableError,
+    CoordinationUnavailableError,
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, not when they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="logbus")
+@click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
+def cli(debug: bool) -> None:
+    """A partitioned commit log that Spark reads and writes as a streaming format.
+
+    Start with: logbus up, then logbus topic create t, logbus produce t, logbus consume t.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with an exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; gives the exit code instead of leaving."""
+    try:
+        code = cli.main(arguments, prog_name="logbus", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; Python must not complain while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except LogbusError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        click.echo(f"Error: {error}", err=True)
+        return exit_code(error)
+    return code if isinstance(code, int) else 0
+
+
+def exit_code(error: LogbusError) -> int:
+    """The exit code that an error stands for."""
+    if isinstance(error, _UNREACHABLE):
+        click.echo("Is it running? Try: logbus status, logbus doctor", err=True)
+        return EXIT_UNREACHABLE
+    if isinstance(error, RequestTimedOutError | DeliveryTimedOutError):
+        return EXIT_TIMED_OUT
+    return EXIT_FAILED

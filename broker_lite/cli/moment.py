@@ -1,0 +1,90 @@
+"""Where in a log: the little language of ``--start``, ``--end`` and ``groups seek``.
+
+``earliest``, ``latest``, ``N`` (that offset), ``+N`` (after the earliest), ``-N`` (before the
+latest), ``@2026-11-20``, ``@2026-11-20T10:00:00Z``, ``@1763632800000`` and ``@-1h`` (a time; s, m,
+h, d). Parsing is pure; ``resolve`` asks the cluster.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import click
+
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.admin import Admin
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"-(\d+)([smhd])")
+
+
+class Moment(NamedTuple):
+    """A place in a log: an offset, a distance from an end, or a time (ms)."""
+
+    kind: Literal["offset", "after_earliest", "before_latest", "time"]
+    value: int
+
+
+def parse(text: str, now_ms: int | None = None) -> Moment:
+    """Read one moment. Raises click.BadParameter naming the forms that are understood."""
+    if text in ("earliest", "beginning"):
+        return Moment("after_earliest", 0)
+    if text in ("latest", "end"):
+        return Moment("before_latest", 0)
+    if text.isdigit():
+        return Moment("offset", int(text))
+    if text[:1] in ("+", "-") and text[1:].isdigit():
+        return Moment("after_earliest" if text[0] == "+" else "before_latest", int(text[1:]))
+    if text.startswith("@"):
+        found = _time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
+        if found is not None:
+            return Moment("time", found)
+    raise click.BadParameter(
+        f"{text!r}: give earliest, latest, an offset, +N, -N, @2026-11-20, "
+        "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"
+    )
+
+
+def _time_ms(text: str, now_ms: int) -> int | None:
+    if ago := _AGO.fullmatch(text):
+        return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
+    if text.isdigit() and len(text) > 8:
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def resolve(
+    admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
+) -> dict[TopicPartition, int]:
+    """The offset of that moment in each partition, kept between its earliest and its end."""
+    asked = list(partitions)
+    earliest = admin.list_offsets(dict.fromkeys(asked, EARLIEST_TIMESTAMP))
+    latest = admin.list_offsets(dict.fromkeys(asked, LATEST_TIMESTAMP))
+    timed = admin.list_offsets(dict.fromkeys(asked, moment.value)) if moment.kind == "time" else {}
+    found = {}
+    for partition in asked:
+        first, last = earliest[partition].offset, latest[partition].offset
+        match moment.kind:
+            case "offset":
+                wanted = moment.value
+            case "after_earliest":
+                wanted = first + moment.value
+            case "before_latest":
+                wanted = last - moment.value
+            case "time":
+                wanted = timed[partition].offset
+                wanted = last if wanted < 0 else wanted
+        found[partition] = min(max(wanted, first), last)
+    return found

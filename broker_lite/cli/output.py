@@ -1,0 +1,115 @@
+"""How rows are shown: a table to a person, JSON to a machine. stdout only carries data."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Row = Mapping[str, Any]
+
+FORMATS = ("table", "json", "jsonl", "csv")
+
+
+def output_option(command: F) -> F:
+    """``-o``: a table on a terminal, one JSON object a line in a pipe, unless it is given."""
+    return click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(FORMATS),
+        help="How to print. Default: table on a terminal, jsonl in a pipe.",
+    )(command)
+
+
+def show(rows: Iterable[Row], form: str | None, columns: Sequence[str] | None = None) -> None:
+    """Print rows. ``columns`` picks and orders what a table shows; the others show everything."""
+    listed = list(rows)
+    chosen = form or ("table" if sys.stdout.isatty() else "jsonl")
+    if chosen == "json":
+        click.echo(json.dumps(listed, ensure_ascii=False, indent=2))
+    elif chosen == "jsonl":
+        for row in listed:
+            click.echo(json.dumps(row, ensure_ascii=False))
+    elif chosen == "csv":
+        names = list(columns or (listed[0] if listed else ()))
+        writer = csv.writer(sys.stdout)
+        writer.writerow(names)
+        writer.writerows([_cell(row.get(name)) for name in names] for row in listed)
+    else:
+        _table(listed, columns)
+
+
+def show_one(value: Row, form: str | None) -> None:
+    """Print one object: aligned lines to a person, one JSON object to a machine."""
+    chosen = form or ("table" if sys.stdout.isatty() else "jsonl")
+    if chosen == "json":
+        click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    elif chosen in ("jsonl", "csv"):
+        show([value], chosen)
+    else:
+        width = max((len(name) for name in value), default=0)
+        for name, item in value.items():
+            click.echo(f"{name:<{width}}  {_cell(item)}")
+
+
+def say(text: str) -> None:
+    """Tell the person something that is not data (stderr)."""
+    click.echo(text, err=True)
+
+
+def iso(timestamp_ms: int) -> str | None:
+    """A time as ISO 8601 in UTC with milliseconds; None for -1 and beyond the calendar."""
+    if timestamp_ms < 0:
+        return None
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size(count: int | None) -> str:
+    """Bytes for people: 1.2 GB."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={item}" for key, item in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ",".join(_cell(item) for item in value) or "-"
+    return str(value)
+
+
+def _table(rows: Sequence[Row], columns: Sequence[str] | None) -> None:
+    if not rows:
+        return
+    names = list(columns or rows[0])
+    lines = [[name.upper().replace("_", " ") for name in names]]
+    lines += [[_cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    numeric = [all(isinstance(row.get(n), int | float | None) for row in rows) for n in names]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())

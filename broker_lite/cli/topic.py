@@ -1,0 +1,265 @@
+"""``logbus topic``: create, list, describe, alter, trim, delete."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import moment, output
+from broker_lite.cli.context import cluster_options, found_topic, key_values, open_admin
+from broker_lite.errors import UnknownTopicOrPartitionError
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.cluster import TopicMetadata
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter, trim and delete topics."""
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("-p", "--partitions", default=-1, help="How many. Default: the broker's setting.")
+@click.option("-r", "--replication-factor", default=-1, help="Default: the broker's setting.")
+@click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="See conf/topic.conf.")
+@click.option("--if-not-exists", is_flag=True, help="No error if it is there already.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it could be created.")
+@cluster_options
+@output.output_option
+def create(
+    names: tuple[str, ...],
+    partitions: int,
+    replication_factor: int,
+    config: tuple[str, ...],
+    if_not_exists: bool,
+    dry_run: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Create topics."""
+    settings = key_values(config, "--config")
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        for name in names:
+            topic_id = admin.create_topic(
+                name,
+                partitions,
+                replication_factor,
+                settings,
+                if_not_exists=if_not_exists,
+                validate_only=dry_run,
+            )
+            if form is not None:
+                output.show([{"topic": name, "topic_id": topic_id, "created": not dry_run}], form)
+            else:
+                output.say(f"{name}: {'could be created' if dry_run else 'created'}")
+
+
+@topic.command("list")
+@click.option("-r", "--regex", help="Only names that match this pattern as a whole.")
+@cluster_options
+@output.output_option
+def list_topics(
+    regex: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
+) -> None:
+    """List topics with their partitions and records."""
+    pattern = _pattern(regex)
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        topics = [
+            facts
+            for name, facts in sorted(admin.cluster().topics.items())
+            if facts.error is None and pattern.fullmatch(name)
+        ]
+        ends = _ends(admin, topics)
+    rows = []
+    for facts in topics:
+        counts = [ends[TopicPartition(facts.name, p.partition)] for p in facts.partitions]
+        known = [last - first for first, last in counts if last >= 0]
+        rows.append(
+            {
+                "topic": facts.name,
+                "partitions": len(facts.partitions),
+                "replicas": max((len(p.replicas) for p in facts.partitions), default=0),
+                "records": sum(known) if len(known) == len(counts) else None,
+                "topic_id": facts.topic_id,
+            }
+        )
+    output.show(rows, form)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@cluster_options
+@output.output_option
+def describe(
+    names: tuple[str, ...],
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Partitions, leaders, offsets, bytes and settings of topics."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        view = admin.cluster()
+        topics = [found_topic(view, name) for name in names]
+        ends = _ends(admin, topics)
+        sizes = _sizes(admin)
+        configs = admin.describe_configs(topics=names)
+    described = []
+    for facts in topics:
+        settings = configs[("topic", facts.name)]
+        described.append(
+            {
+                "topic": facts.name,
+                "topic_id": facts.topic_id,
+                "config": {k: entry.value for k, entry in settings.items() if not entry.is_default},
+                "partitions": [_partition(facts, part, ends, sizes) for part in facts.partitions],
+            }
+        )
+    if form in ("json", "jsonl") or (form is None and not sys.stdout.isatty()):
+        output.show(described, form)
+        return
+    for item in described:
+        click.echo(f"{item['topic']}  id {item['topic_id']}  {_settings(item['config'])}")
+        output.show(item["partitions"], form or "table")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="Set a setting.")
+@click.option("--reset", multiple=True, metavar="KEY", help="Give a setting its default back.")
+@click.option("-p", "--partitions", type=int, help="Raise the number of partitions to this.")
+@cluster_options
+def alter(
+    name: str,
+    config: tuple[str, ...],
+    reset: tuple[str, ...],
+    partitions: int | None,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+) -> None:
+    """Change a topic's settings or raise its number of partitions."""
+    changes: dict[str, str | None] = dict(key_values(config, "--config"))
+    changes |= dict.fromkeys(reset)
+    if not changes and partitions is None:
+        raise click.UsageError("nothing to change: give --config, --reset or --partitions")
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        found_topic(admin.cluster(), name)
+        if changes:
+            admin.alter_configs(name, changes)
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+    output.say(f"{name}: altered")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--before", required=True, help="latest, an offset, @TIME or @-7d: see 'consume'.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@cluster_options
+@output.output_option
+def trim(
+    name: str,
+    before: str,
+    yes: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Delete a topic's records before a moment."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        facts = found_topic(admin.cluster(), name)
+        partitions = [TopicPartition(name, p.partition) for p in facts.partitions]
+        targets = moment.resolve(admin, partitions, moment.parse(before))
+        for partition, offset in targets.items():
+            output.say(f"{partition}: everything before offset {offset}")
+        if not yes:
+            click.confirm("Delete these records?", abort=True, err=True)
+        starts = admin.delete_records(targets)
+    output.show([{"partition": p.partition, "start": start} for p, start in starts.items()], form)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--if-exists", is_flag=True, help="No error if it is not there.")
+@cluster_options
+def delete(
+    names: tuple[str, ...],
+    yes: bool,
+    if_exists: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+) -> None:
+    """Delete topics with all their records."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        view = admin.cluster()
+        there = []
+        for name in names:
+            try:
+                there.append(found_topic(view, name).name)
+            except UnknownTopicOrPartitionError:
+                if not if_exists:
+                    raise
+        if there and not yes:
+            click.confirm(f"Delete {', '.join(there)} with all records?", abort=True, err=True)
+        for name in there:
+            admin.delete_topic(name, if_exists=if_exists)
+            output.say(f"{name}: deleted")
+
+
+def _pattern(regex: str | None) -> re.Pattern[str]:
+    try:
+        return re.compile(regex or ".*")
+    except re.error as error:
+        raise click.BadParameter(f"{regex!r}: {error}", param_hint="--regex") from None
+
+
+def _ends(admin: Admin, topics: list[TopicMetadata]) -> dict[TopicPartition, tuple[int, int]]:
+    """First and end offset of each partition; (-1, -1) where no leader lives."""
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    led = []
+    for facts in topics:
+        for part in facts.partitions:
+            partition = TopicPartition(facts.name, part.partition)
+            found[partition] = (-1, -1)
+            if part.leader >= 0:
+                led.append(partition)
+    if led:
+        first = admin.list_offsets(dict.fromkeys(led, EARLIEST_TIMESTAMP))
+        last = admin.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP))
+        found |= {p: (first[p].offset, last[p].offset) for p in led}
+    return found
+
+
+def _sizes(admin: Admin) -> dict[TopicPartition, int]:
+    return {tp: size for folder in admin.log_dirs() for tp, size in folder.partitions.items()}
+
+
+def _partition(
+    facts: TopicMetadata,
+    part: Any,
+    ends: dict[TopicPartition, tuple[int, int]],
+    sizes: dict[TopicPartition, int],
+) -> dict[str, Any]:
+    partition = TopicPartition(facts.name, part.partition)
+    first, last = ends[partition]
+    return {
+        "partition": part.partition,
+        "leader": part.leader if part.leader >= 0 else None,
+        "leader_epoch": part.leader_epoch,
+        "replicas": list(part.replicas),
+        "isr": list(part.isr),
+        "start": first if first >= 0 else None,
+        "end": last if last >= 0 else None,
+        "bytes": sizes.get(partition),
+    }
+
+
+def _settings(config: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in config.items())

@@ -1,0 +1,274 @@
+"""``logbus up``, ``down`` and ``status``: a cluster on this machine, found again by its record.
+
+``up`` holds the cluster as its child processes; ``--detach`` puts that very process into the
+background. The record of the last started cluster is where every client looks when nobody names
+one (``client.discovery``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.client import discovery
+from broker_lite.errors import LogbusError, NoClusterError
+
+STOP_SECONDS = 45.0
+START_SECONDS = 90.0
+_READY = b"ready\n"
+
+
+@click.command()
+@click.option("-n", "--brokers", default=1, show_default=True, help="How many broker processes.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where data stay. Default: 'cluster' in the data folder (XDG_DATA_HOME).",
+)
+@click.option(
+    "--port",
+    default=9092,
+    show_default=True,
+    help="The first broker's port; the first free ones from here on are taken. 0: any.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT/CHROOT",
+    help="Use this running ZooKeeper instead of an embedded one.",
+)
+@click.option(
+    "--zookeeper-jars",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder of ZooKeeper's jars, where neither PySpark nor SPARK_HOME has them.",
+)
+@click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="Setting of every broker.")
+@click.option("--ephemeral", is_flag=True, help="Keep data in a temporary folder, gone at the end.")
+@click.option("-d", "--detach", is_flag=True, help="Return once everything runs; stop with 'down'.")
+@click.option("--ready-fd", type=int, hidden=True)
+@output.output_option
+def up(
+    brokers: int,
+    directory: Path | None,
+    port: int,
+    host: str,
+    zookeeper: str | None,
+    zookeeper_jars: str | None,
+    config: tuple[str, ...],
+    ephemeral: bool,
+    detach: bool,
+    ready_fd: int | None,
+    form: str | None,
+) -> int:
+    """Start ZooKeeper and brokers on this machine and keep them until Ctrl-C."""
+    if ephemeral and directory is not None:
+        raise click.UsageError("--ephemeral keeps nothing, --dir keeps it there; give one of them")
+    if detach:
+        return _detach(form)
+    from broker_lite.cli.context import key_values
+    from broker_lite.local.cluster import LocalCluster
+
+    settings = key_values(config, "--config") | {"host": host}
+    cluster = LocalCluster(
+        brokers,
+        directory=None if ephemeral else directory or _default_directory(),
+        config=settings,
+        zookeeper=zookeeper,
+        zookeeper_jars=zookeeper_jars,
+        port=port,
+    )
+    return _hold(cluster, ready_fd, form)
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Of the cluster to stop. Default: the last one that 'up' started.",
+)
+def down(directory: Path | None) -> int:
+    """Stop the cluster that 'logbus up' started; its data stay."""
+    from broker_lite.local import process
+
+    facts = _facts(directory)
+    marks: dict[str, str] = facts.get("processes") or {}
+    holder = int(facts.get("pid") or 0)
+    stopped = process.end(holder, marks.get(str(holder), ""), STOP_SECONDS)
+    for pid, mark in marks.items():
+        stopped |= process.end(int(pid), mark, STOP_SECONDS)
+    _forget(facts)
+    output.say("stopped" if stopped else "it was not running; its record is removed")
+    return 0
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Of the cluster. Default: the last one that 'up' started.",
+)
+@output.output_option
+def status(directory: Path | None, form: str | None) -> int:
+    """Whether the local cluster runs, with its brokers; exit code 3 if it does not."""
+    facts = _facts(directory)
+    shown, brokers = _state(facts)
+    if form is None and sys.stdout.isatty():
+        output.show_one(shown, "table")
+        click.echo()
+        output.show(brokers, "table")
+    else:
+        output.show_one(shown | {"brokers": brokers}, form)
+    return 0 if shown["running"] == len(brokers) else 3
+
+
+def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    from broker_lite.client.admin import Admin
+    from broker_lite.local import process
+
+    marks: dict[str, str] = facts.get("processes") or {}
+    brokers = []
+    for broker in facts["brokers"]:
+        pid = broker["pid"] or 0
+        runs = process.is_running(pid, marks.get(str(pid), ""))
+        memory = process.memory_bytes(pid) if runs else None
+        brokers.append(broker | {"running": runs, "memory": output.size(memory)})
+    shown: dict[str, Any] = {
+        "bootstrap_servers": facts["bootstrap_servers"],
+        "zookeeper": facts["zookeeper"],
+        "directory": facts["directory"],
+        "running": sum(broker["running"] for broker in brokers),
+        "controller": None,
+        "topics": None,
+    }
+    if shown["running"]:
+        try:
+            with Admin(facts["bootstrap_servers"], timeout_ms=3000) as admin:
+                view = admin.cluster()
+            shown |= {"controller": view.controller_id, "topics": len(view.topics)}
+        except LogbusError as error:
+            output.say(f"the brokers do not answer: {error}")
+    return shown, brokers
+
+
+def _default_directory() -> Path | None:
+    """The data folder of this user; None (a temporary one) where it cannot be written."""
+    folder = discovery.data_directory() / "cluster"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        output.say(f"{folder} cannot be written ({error.strerror}): a temporary folder is used")
+        return None
+    return folder
+
+
+def _hold(cluster: Any, ready_fd: int | None, chosen: str | None) -> int:
+    """Start, tell where it is, wait for a signal, stop."""
+    wake_read, wake_write = os.pipe()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: os.write(wake_write, b"x"))
+    with cluster:
+        facts = cluster.facts()
+        _remember(facts)
+        try:
+            if ready_fd is not None:
+                os.write(ready_fd, _READY)
+                os.close(ready_fd)
+            else:
+                _announce(facts, chosen, "Ctrl-C stops it.")
+            _wait(cluster, wake_read)
+            output.say("stopping")
+        finally:
+            _forget(facts)
+    return 0
+
+
+def _wait(cluster: Any, wake: int) -> None:
+    """Until a signal; tells once of each broker that ended by itself."""
+    told: set[int] = set()
+    while not select.select([wake], [], [], 1.0)[0]:
+        for broker in cluster.brokers:
+            if not broker.is_running and broker.id not in told:
+                told.add(broker.id)
+                output.say(f"broker {broker.id} has ended; see {broker.log}")
+
+
+def _detach(chosen: str | None) -> int:
+    """Start the same command in the background and wait for its word that everything runs."""
+    arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
+    read_end, write_end = os.pipe()
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "broker_lite", *arguments, "--ready-fd", str(write_end)],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            pass_fds=(write_end,),
+            start_new_session=True,
+        )
+        os.close(write_end)
+        ready = select.select([read_end], [], [], START_SECONDS)[0] and os.read(read_end, 64)
+        os.close(read_end)
+        if ready != _READY:
+            child.terminate()
+            child.wait()
+            said.seek(0)
+            output.say(said.read().decode("utf-8", "replace").strip())
+            return child.returncode if child.returncode > 0 else 1
+    facts = discovery.read_cluster(discovery.last_cluster_path())
+    assert facts is not None
+    _announce(facts, chosen, "Stop it with: logbus down")
+    return 0
+
+
+def _announce(facts: dict[str, Any], chosen: str | None, ending: str) -> None:
+    if chosen is not None or not sys.stdout.isatty():
+        output.show_one(facts, chosen)
+        return
+    count = len(facts["brokers"])
+    click.echo(f"{count} broker{'s' if count > 1 else ''}: {facts['bootstrap_servers']}")
+    click.echo(f"ZooKeeper: {facts['zookeeper']}")
+    click.echo(f"data:      {facts['directory']}")
+    click.echo()
+    click.echo("Next:  logbus topic create events -p 3")
+    click.echo("       tail -f some.log | logbus produce events")
+    click.echo("       logbus consume events --start earliest")
+    click.echo(f"\n{ending}")
+    sys.stdout.flush()
+
+
+def _remember(facts: dict[str, Any]) -> None:
+    from broker_lite.local.cluster import write_json
+
+    with contextlib.suppress(OSError):
+        write_json(discovery.last_cluster_path(), facts)
+
+
+def _forget(facts: dict[str, Any]) -> None:
+    """Remove the records of this cluster, and only of this one."""
+    for path in (discovery.last_cluster_path(), Path(facts["directory"], "cluster.json")):
+        recorded = discovery.read_cluster(path)
+        if recorded and recorded.get("pid") == facts.get("pid"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _facts(directory: Path | None) -> dict[str, Any]:
+    path = directory / "cluster.json" if directory else discovery.last_cluster_path()
+    facts = discovery.read_cluster(path)
+    if facts is None:
+        where = f"in {directory}" if directory else "by 'logbus up'"
+        raise NoClusterError(f"no cluster was started {where}; start one with: logbus up")
+    return facts
