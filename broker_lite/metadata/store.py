@@ -1,10 +1,9 @@
 """The port to the coordination service: reads, atomic writes, one-shot watches, session events.
 
 Two implementations: ``metadata/zookeeper.py`` and the simulator's. All methods are called on the
-loop thread; events arrive there too, in the order in which the service sent them, and never after a
-read that already shows the change. Paths are below the chroot. While there is no connection every
-call raises CoordinationUnavailableError at once; a write that raises it may have happened
-(``surely`` decides by reading again).
+loop thread; events arrive there too, perhaps after a read that already shows the change. Paths are
+below the chroot. While there is no connection every call raises CoordinationUnavailableError at
+once; a write that raises it may have happened (``was_written`` decides by reading again).
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ Operation = Check | Create | Set | Delete
 class Refused(NamedTuple):
     """A write that had no effect: which operation was at fault, and why."""
 
-    index: int
+    position: int
     operation: Operation
     reason: Literal["exists", "missing", "version", "not_empty"]
 
@@ -118,3 +117,35 @@ class MetadataStore(Protocol):
 
     async def sync(self, path: str) -> None:
         """Reads that follow see every write that was answered to anyone before this call."""
+
+
+async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> bool | Refused:
+    """Decide by content whether a write whose answer was lost took effect.
+
+    To be asked on the connection after the loss. True: it did. False: it did not, try again.
+    Refused: somebody wrote since, so it cannot be told; read anew. Writes that carry no version
+    count as not done: doing them again is harmless.
+    """
+    for index, operation in enumerate(operations):
+        match operation:
+            case Create(path, data, ephemeral):
+                znode = await store.get(path)
+                if znode is None:
+                    return False
+                mine = znode.data == data and (
+                    not ephemeral or znode.session_id == store.session_id
+                )
+                return True if mine else Refused(index, operation, "exists")
+            case Set(path, data, version) if version >= 0:
+                znode = await store.get(path)
+                if znode is None:
+                    return Refused(index, operation, "missing")
+                if znode.version == version:
+                    return False
+                mine = znode.version == version + 1 and znode.data == data
+                return True if mine else Refused(index, operation, "version")
+            case Delete(path):
+                return await store.get(path) is None
+            case _:
+                continue
+    return False

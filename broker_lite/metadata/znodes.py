@@ -1,0 +1,414 @@
+"""Every path and every JSON that logbus keeps in ZooKeeper, below its chroot. Pure.
+
+    /brokers/ids/<id> (ephemeral)               listeners, directory, features, partitions held
+    /brokers/disks/<directory id>               whose it is, and how often it was started
+    /brokers/topics/<t>                         topic id, assignment
+    /brokers/topics/<t>/partitions/<p>/state    leader and ISR
+    /controller (ephemeral) /controller_epoch   who decides; each decision checks its version
+    /features /config/topics/<t> /cluster/id /latest_producer_id_block /changes
+    /consumers/<group>[/offsets/<t>/<p>]        kind, committed offsets
+
+Values are JSON objects with "version"; a reader refuses a version above the one it knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from broker_lite.errors import InvalidGroupIdError, UnsupportedVersionError
+from broker_lite.model import (
+    NO_EPOCH,
+    BrokerView,
+    CommittedOffset,
+    Endpoint,
+    LeaderAndIsr,
+    ReplicaId,
+)
+
+VERSION = 1
+
+BROKER_IDS = "/brokers/ids"
+BROKER_DISKS = "/brokers/disks"
+TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+FEATURES = "/features"
+TOPIC_CONFIGS = "/config/topics"
+CLUSTER_ID = "/cluster/id"
+PRODUCER_IDS = "/latest_producer_id_block"
+CHANGES = "/changes"
+CONSUMERS = "/consumers"
+
+PERSISTENT_PATHS = (
+    "/brokers",
+    BROKER_IDS,
+    BROKER_DISKS,
+    TOPICS,
+    "/config",
+    TOPIC_CONFIGS,
+    "/cluster",
+    CONSUMERS,
+)
+"""Made by every broker that starts, parents first."""
+
+CHANGES_KEPT_MAX = 64
+"""Notices that /changes holds: a broker that missed more reads everything again."""
+CHANGED_PARTITIONS_MAX = 2000
+"""A notice that would name more partitions names their whole topics."""
+GROUP_PATH_LENGTH_MAX = 512
+
+KIND_KAFKA = "kafka"
+KIND_NATIVE = "native"
+
+
+# Paths.
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def disk_path(directory_id: str) -> str:
+    return f"{BROKER_DISKS}/{directory_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def group_path(group: str) -> str:
+    """Group names are free text: what a path cannot hold is percent-encoded.
+
+    Raises InvalidGroupIdError for an empty or a far too long name.
+    """
+    name = quote(group, safe="")
+    if name in ("", ".", "..") or len(name) > GROUP_PATH_LENGTH_MAX:
+        if name not in (".", ".."):
+            raise InvalidGroupIdError(
+                f"group name {group[:40]!r} has {len(group)} characters; give 1 to "
+                f"{GROUP_PATH_LENGTH_MAX} (each that is not a letter, digit, - . _ or ~ counts 3)"
+            )
+        name = name.replace(".", "%2E")
+    return f"{CONSUMERS}/{name}"
+
+
+def group_name(encoded: str) -> str:
+    """The group whose znode has this name."""
+    return unquote(encoded)
+
+
+def offsets_path(group: str) -> str:
+    return f"{group_path(group)}/offsets"
+
+
+def topic_offsets_path(group: str, topic: str) -> str:
+    return f"{group_path(group)}/offsets/{topic}"
+
+
+def offset_path(group: str, topic: str, partition: int) -> str:
+    return f"{group_path(group)}/offsets/{topic}/{partition}"
+
+
+# Values.
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """/brokers/ids/<id>."""
+
+    broker_id: int
+    endpoint: Endpoint
+    directory_id: str
+    start_counter: int
+    rack: str | None = None
+    features: Mapping[str, int] = field(default_factory=dict)
+    partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def view(self, broker_epoch: int) -> BrokerView:
+        return BrokerView(
+            self.broker_id,
+            self.endpoint,
+            self.directory_id,
+            broker_epoch,
+            self.rack,
+            self.features,
+        )
+
+
+class Disk(NamedTuple):
+    """/brokers/disks/<directory id>: the highest start counter that ever registered."""
+
+    broker_id: int
+    start_counter: int
+
+
+class Assignment(NamedTuple):
+    """/brokers/topics/<t>: ``replicas[p]`` are the brokers of partition p, preferred one first."""
+
+    topic_id: str
+    replicas: tuple[tuple[int, ...], ...]
+
+
+class ProducerIdBlock(NamedTuple):
+    """/latest_producer_id_block: the block [first, next) belongs to a broker."""
+
+    broker_id: int
+    first: int
+    next: int
+
+
+class Change(NamedTuple):
+    """A notice: which topics changed as a whole (None) or in the states of some partitions."""
+
+    sequence: int
+    topics: Mapping[str, tuple[int, ...] | None]
+
+
+def encode_registration(value: Registration) -> bytes:
+    return _encode(
+        {
+            "broker": value.broker_id,
+            "listeners": [
+                {
+                    "name": "PLAINTEXT",
+                    "host": value.endpoint.host,
+                    "port": value.endpoint.port,
+                    "inter_broker": True,
+                }
+            ],
+            "directory_id": value.directory_id,
+            "start_counter": value.start_counter,
+            "rack": value.rack,
+            "features": dict(sorted(value.features.items())),
+            "partitions": {t: list(p) for t, p in sorted(value.partitions.items())},
+        }
+    )
+
+
+def decode_registration(path: str, data: bytes) -> Registration:
+    value = _decode(path, data)
+    listener = next(row for row in value["listeners"] if row["inter_broker"])
+    return Registration(
+        value["broker"],
+        Endpoint(listener["host"], listener["port"]),
+        value["directory_id"],
+        value["start_counter"],
+        value["rack"],
+        value["features"],
+        {topic: tuple(held) for topic, held in value["partitions"].items()},
+    )
+
+
+def encode_disk(value: Disk) -> bytes:
+    return _encode({"broker": value.broker_id, "start_counter": value.start_counter})
+
+
+def decode_disk(path: str, data: bytes) -> Disk:
+    value = _decode(path, data)
+    return Disk(value["broker"], value["start_counter"])
+
+
+def encode_assignment(value: Assignment) -> bytes:
+    replicas = {str(partition): list(row) for partition, row in enumerate(value.replicas)}
+    return _encode({"topic_id": value.topic_id, "partitions": replicas})
+
+
+def decode_assignment(path: str, data: bytes) -> Assignment:
+    value = _decode(path, data)
+    replicas = value["partitions"]
+    return Assignment(
+        value["topic_id"], tuple(tuple(replicas[str(p)]) for p in range(len(replicas)))
+    )
+
+
+def encode_state(value: LeaderAndIsr) -> bytes:
+    return _encode(
+        {
+            "leader": value.leader,
+            "leader_epoch": value.leader_epoch,
+            "leader_broker_epoch": value.leader_broker_epoch,
+            "isr": [
+                {"broker": replica.broker_id, "directory": replica.directory_id}
+                for replica in value.isr
+            ],
+            "controller_epoch": value.controller_epoch,
+        }
+    )
+
+
+def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
+    """``version`` is the znode's: it is part of the value and not of its bytes."""
+    value = _decode(path, data)
+    return LeaderAndIsr(
+        value["leader"],
+        value["leader_epoch"],
+        tuple(ReplicaId(row["broker"], row["directory"]) for row in value["isr"]),
+        value["controller_epoch"],
+        version,
+        value["leader_broker_epoch"],
+    )
+
+
+def encode_controller(broker_id: int, broker_epoch: int) -> bytes:
+    return _encode({"broker": broker_id, "broker_epoch": broker_epoch})
+
+
+def decode_controller(path: str, data: bytes) -> int:
+    """The controller's broker id."""
+    return int(_decode(path, data)["broker"])
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return _encode({"epoch": epoch})
+
+
+def decode_controller_epoch(path: str, data: bytes) -> int:
+    return int(_decode(path, data)["epoch"])
+
+
+def encode_features(features: Mapping[str, int]) -> bytes:
+    return _encode({"features": dict(sorted(features.items()))})
+
+
+def decode_features(path: str, data: bytes) -> dict[str, int]:
+    return dict(_decode(path, data)["features"])
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    return _encode({"config": dict(sorted(config.items()))})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    return dict(_decode(path, data)["config"])
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"id": cluster_id})
+
+
+def decode_cluster_id(path: str, data: bytes) -> str:
+    return str(_decode(path, data)["id"])
+
+
+def encode_producer_ids(value: ProducerIdBlock) -> bytes:
+    return _encode({"broker": value.broker_id, "first": value.first, "next": value.next})
+
+
+def decode_producer_ids(path: str, data: bytes) -> ProducerIdBlock:
+    value = _decode(path, data)
+    return ProducerIdBlock(value["broker"], value["first"], value["next"])
+
+
+def encode_group(kind: str) -> bytes:
+    return _encode({"kind": kind})
+
+
+def decode_group(path: str, data: bytes) -> str:
+    return str(_decode(path, data)["kind"])
+
+
+def encode_offset(value: CommittedOffset) -> bytes:
+    return _encode(
+        {
+            "offset": value.offset,
+            "leader_epoch": value.leader_epoch,
+            "metadata": value.metadata,
+            "topic_id": value.topic_id,
+            "commit_ms": value.commit_ms,
+        }
+    )
+
+
+def decode_offset(path: str, data: bytes) -> CommittedOffset:
+    value = _decode(path, data)
+    return CommittedOffset(
+        value["offset"],
+        value.get("leader_epoch", NO_EPOCH),
+        value["metadata"],
+        value["topic_id"],
+        value["commit_ms"],
+    )
+
+
+def encode_changes(changes: Sequence[Change]) -> bytes:
+    """The newest CHANGES_KEPT_MAX of them."""
+    return _encode(
+        {
+            "changes": [
+                {
+                    "sequence": change.sequence,
+                    "topics": {
+                        topic: None if partitions is None else list(partitions)
+                        for topic, partitions in sorted(change.topics.items())
+                    },
+                }
+                for change in changes[-CHANGES_KEPT_MAX:]
+            ]
+        }
+    )
+
+
+def decode_changes(path: str, data: bytes) -> tuple[Change, ...]:
+    return tuple(
+        Change(
+            row["sequence"],
+            {
+                topic: None if partitions is None else tuple(partitions)
+                for topic, partitions in row["topics"].items()
+            },
+        )
+        for row in _decode(path, data)["changes"]
+    )
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, **value}, separators=(",", ":")).encode()
+
+
+class _Value(dict[str, Any]):
+    """A decoded object that names its path where a key is missing."""
+
+    __slots__ = ("path",)
+
+    path: str
+
+    def __missing__(self, key: str) -> Any:
+        raise UnsupportedVersionError(f"znode {self.path} has no {key!r}; it is not logbus's")
+
+
+def _decode(path: str, data: bytes) -> _Value:
+    try:
+        value = json.loads(data)
+        version = value["version"]
+    except (ValueError, KeyError, TypeError):
+        raise UnsupportedVersionError(
+            f"znode {path} holds {data[:60]!r}, which is not logbus's; give zookeeper.connect a "
+            "chroot of its own"
+        ) from None
+    if not isinstance(version, int) or version > VERSION:
+        raise UnsupportedVersionError(
+            f"znode {path} has version {version}; this broker reads up to {VERSION}: upgrade it"
+        )
+    result = _Value(value)
+    result.path = path
+    return result
