@@ -1,0 +1,68 @@
+"""logbus for Spark, and logbus itself: ``import pyspark_logbus as logbus``.
+
+Spark finds ``DefaultSource`` here by name (any importable ``pyspark_*`` package is asked), in a
+process where an exception would disable every such package: so this module imports nothing until a
+name is used, and importing it never fails. ``connect``, ``aconnect``, ``LocalCluster``,
+``spark_conf``, ``register`` and ``errors`` are the public face.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker_lite import errors as errors
+    from broker_lite.client import aconnect as aconnect
+    from broker_lite.client import connect as connect
+    from broker_lite.local.cluster import LocalCluster as LocalCluster
+    from pyspark_logbus.datasource import DefaultSource as DefaultSource
+    from pyspark_logbus.datasource import register as register
+    from pyspark_logbus.progress_listener import LagListener as LagListener
+    from pyspark_logbus.settings import spark_conf as spark_conf
+
+_HOMES = {
+    "DefaultSource": "pyspark_logbus.datasource",
+    "register": "pyspark_logbus.datasource",
+    "LagListener": "pyspark_logbus.progress_listener",
+    "spark_conf": "pyspark_logbus.settings",
+    "connect": "broker_lite.client",
+    "aconnect": "broker_lite.client",
+    "LocalCluster": "broker_lite.local.cluster",
+    "errors": "broker_lite",
+}
+_SPARK_NAMES = ("DefaultSource", "register", "LagListener")
+
+__all__ = [
+    "DefaultSource",
+    "LagListener",
+    "LocalCluster",
+    "aconnect",
+    "connect",
+    "errors",
+    "register",
+    "spark_conf",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "errors":
+        return importlib.import_module("broker_lite.errors")
+    try:
+        value = getattr(importlib.import_module(home), name)
+    except ImportError as error:
+        if name in _SPARK_NAMES and (error.name or "").startswith("pyspark"):
+            # An AttributeError is what Spark's lookup takes as "no source here".
+            raise AttributeError(
+                f"{name} needs PySpark 4.2 or later (pip install 'logbus[spark]'): {error}"
+            ) from error
+        raise
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,350 @@
+"""From where a query stands and what is there, to the ranges that tasks read. All of it pure.
+
+``find_losses`` compares, ``Admission`` decides how far a trigger goes (rows, at least so many rows,
+Once, AvailableNow), ``split_ranges`` and ``join_ranges`` make tasks. Spark's Kafka source is the
+model; sums are in whole numbers, so nothing overflows or rounds twice. Driver only, one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker_lite.errors import DataLossError
+from broker_lite.model import Endpoint, OffsetAndEpoch, TopicPartition
+from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+
+
+class OffsetRange(NamedTuple):
+    """What a task reads of one partition: ``start`` to ``end`` (exclusive), and whom to ask."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: str = ""
+    leader_epoch: int = -1
+    leader: Endpoint | None = None
+
+    @property
+    def size(self) -> int:
+        return max(0, self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    """A topic as it is now; ends are high watermarks with the leader's epoch."""
+
+    topic_id: str
+    ends: Mapping[int, OffsetAndEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the brokers hold now. ``version`` grows with every change."""
+
+    cluster_id: str
+    topics: Mapping[str, LiveTopic] = field(default_factory=dict)
+    version: int = 0
+
+    def offset(self, *, initial: bool = False) -> SourceOffset:
+        topics = {name: TopicOffsets(t.topic_id, dict(t.ends)) for name, t in self.topics.items()}
+        return SourceOffset(self.cluster_id, topics, initial)
+
+
+GONE, RECREATED, REGRESSED, LATE = "gone", "recreated", "regressed", "late"
+
+
+class Loss(NamedTuple):
+    """Records that cannot be read: ``first`` to ``end`` (exclusive; -1 unknown)."""
+
+    kind: str
+    topic: str
+    partition: int
+    first: int
+    end: int
+    detail: str
+
+    @property
+    def rows(self) -> int:
+        """Records known to be lost."""
+        return max(0, self.end - self.first) if self.end >= 0 else 0
+
+    def __str__(self) -> str:
+        end = "?" if self.end < 0 else str(self.end)
+        return f"{self.topic}-{self.partition} [{self.first}, {end}): {self.detail}"
+
+
+CURE = (
+    "Some data may have been lost because they are not available any more: either the topic was "
+    "deleted, or records aged out before they were read. To go on without them, set "
+    "failOnDataLoss=false"
+)
+
+
+def data_loss(losses: Iterable[Loss]) -> DataLossError:
+    """The error that names every lost range."""
+    return DataLossError(f"{'; '.join(map(str, losses))}. {CURE}")
+
+
+def find_losses(start: SourceOffset, live: Live) -> list[Loss]:
+    """What of ``start`` the brokers do not hold any more: topics, partitions, ends gone back.
+
+    A topic of another id is another topic, however many records it holds.
+    """
+    losses = []
+    for name in sorted(start.topics):
+        before, now = start.topics[name], live.topics.get(name)
+        for number in sorted(before.partitions):
+            at = before.partitions[number].offset
+            if now is None:
+                losses.append(
+                    Loss(GONE, name, number, at, -1, f"topic {name} ({before.topic_id}) is gone")
+                )
+            elif now.topic_id != before.topic_id:
+                losses.append(
+                    Loss(
+                        RECREATED,
+                        name,
+                        number,
+                        at,
+                        -1,
+                        f"topic {name} was deleted and made again (id {before.topic_id}, now "
+                        f"{now.topic_id})",
+                    )
+                )
+            elif number not in now.ends:
+                losses.append(Loss(GONE, name, number, at, -1, f"partition {number} is gone"))
+            elif now.ends[number].offset < at:
+                end = now.ends[number]
+                losses.append(
+                    Loss(
+                        REGRESSED,
+                        name,
+                        number,
+                        end.offset,
+                        at,
+                        f"partition {name}-{number}'s offset was changed from {at} to "
+                        f"{end.offset} (leader epoch {before.partitions[number].leader_epoch}, "
+                        f"now {end.leader_epoch})",
+                    )
+                )
+    return losses
+
+
+def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:
+    """Where ``start`` stands in that very topic; None if it does not know it."""
+    known = start.topics.get(topic)
+    if known is None or known.topic_id != topic_id or number not in known.partitions:
+        return None
+    return known.partitions[number].offset
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far one trigger may go; 0 is no limit."""
+
+    rows_max: int = 0
+    rows_min: int = 0
+    delay_max_ms: int = 0
+    new_partitions: str = "earliest"
+
+
+class Admission:
+    """Decides each trigger's end. Keeps only when the last batch was let through."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._last_ms: int | None = None
+
+    def next_end(
+        self, now_ms: int, start: SourceOffset, target: SourceOffset, *, unlimited: bool = False
+    ) -> SourceOffset:
+        """How far to go from ``start``; ``start`` itself when there is nothing to do."""
+        wanted = settle(start, target)
+        if same_place(start, wanted):
+            return start
+        limits = self.limits
+        if unlimited:
+            self._last_ms = now_ms
+            return wanted
+        sizes = _sizes(start, wanted)
+        waited = self._last_ms is None or now_ms - self._last_ms >= limits.delay_max_ms
+        if limits.rows_min and not waited and sum(sizes.values()) < limits.rows_min:
+            return start
+        self._last_ms = now_ms
+        if not limits.rows_max:
+            return wanted
+        ends = limit_rows(start, wanted, sizes, limits.rows_max, limits.new_partitions)
+        return _with_ends(wanted, ends)
+
+
+def settle(start: SourceOffset, target: SourceOffset) -> SourceOffset:
+    """``target``, where an end that did not move keeps its epoch, and none goes back.
+
+    So an offset's text changes only when there is something to read, or a topic is new or gone.
+    """
+    topics: dict[str, TopicOffsets] = {}
+    for name, topic in target.topics.items():
+        ends = dict(topic.partitions)
+        before = start.topics.get(name)
+        if before is not None and before.topic_id == topic.topic_id:
+            for number, at in before.partitions.items():
+                now = ends.get(number)
+                if now is not None and now.offset <= at.offset:
+                    ends[number] = at
+        topics[name] = TopicOffsets(topic.topic_id, ends)
+    return SourceOffset(target.cluster_id, topics)
+
+
+def same_place(one: SourceOffset, other: SourceOffset) -> bool:
+    """Whether two offsets say the same but for ``initial``."""
+    return one.cluster_id == other.cluster_id and one.topics == other.topics
+
+
+def _sizes(start: SourceOffset, end: SourceOffset) -> dict[TopicPartition, int]:
+    sizes = {}
+    for name, topic in end.topics.items():
+        for number, to in topic.partitions.items():
+            begin = starts_in(start, name, topic.topic_id, number) or 0
+            if to.offset > begin:
+                sizes[TopicPartition(name, number)] = to.offset - begin
+    return sizes
+
+
+def limit_rows(
+    start: SourceOffset,
+    end: SourceOffset,
+    sizes: Mapping[TopicPartition, int],
+    rows_max: int,
+    new_partitions: str = "earliest",
+) -> dict[TopicPartition, int]:
+    """Share ``rows_max`` by what each partition holds; at least one row each, so none starves."""
+    total = sum(sizes.values())
+    ends = {}
+    for partition, to in end.partitions().items():
+        size = sizes.get(partition, 0)
+        topic = end.topics[partition.topic]
+        begin = starts_in(start, partition.topic, topic.topic_id, partition.partition)
+        if size == 0 or (begin is None and new_partitions == "latest"):
+            ends[partition] = to.offset
+            continue
+        share = max(1, rows_max * size // total)
+        ends[partition] = min(to.offset, (begin or 0) + share)
+    return ends
+
+
+def share_bytes(
+    bytes_max: int, reach: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, int] | None:
+    """Split a budget by the bytes that each partition holds within it; None if all of it fits.
+
+    ``reach`` is the answer to "how far does the whole budget go": (end offset, bytes).
+    """
+    total = sum(size for _, size in reach.values())
+    if total <= bytes_max:
+        return None
+    return {tp: max(1, bytes_max * size // total) for tp, (_, size) in reach.items()}
+
+
+def cap(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
+    """``end``, but in no partition further than ``ends`` allows."""
+    capped = {tp: min(at.offset, ends.get(tp, at.offset)) for tp, at in end.partitions().items()}
+    return _with_ends(end, capped)
+
+
+def _with_ends(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
+    topics = {}
+    for name, topic in end.topics.items():
+        topics[name] = TopicOffsets(
+            topic.topic_id,
+            {
+                number: OffsetAndEpoch(ends[TopicPartition(name, number)], at.leader_epoch)
+                for number, at in topic.partitions.items()
+            },
+        )
+    return SourceOffset(end.cluster_id, topics)
+
+
+def ranges_between(
+    start: SourceOffset, end: SourceOffset, new_partitions: str = "earliest"
+) -> list[OffsetRange]:
+    """The non-empty ranges, by topic and partition. A partition new in ``end`` begins at 0.
+
+    With ``newPartitionOffsets=latest`` it begins where it was first seen, so it is empty here.
+    """
+    if end.initial:
+        return []
+    found = []
+    for name in sorted(end.topics):
+        topic = end.topics[name]
+        for number in sorted(topic.partitions):
+            to = topic.partitions[number]
+            begin = starts_in(start, name, topic.topic_id, number)
+            if begin is None:
+                begin = to.offset if new_partitions == "latest" else 0
+            if begin < to.offset:
+                found.append(
+                    OffsetRange(name, number, begin, to.offset, topic.topic_id, to.leader_epoch)
+                )
+    return found
+
+
+def split_ranges(
+    ranges: Iterable[OffsetRange], partitions_min: int = 0, rows_max: int = 0
+) -> list[OffsetRange]:
+    """Split so that no range exceeds ``rows_max`` and there are about ``partitions_min`` of them.
+
+    Small ranges stay whole and leave the proportion to the large ones. 0 is no wish.
+    """
+    whole = [item for item in ranges if item.size > 0]
+    if rows_max:
+        whole = [part for item in whole for part in _divide(item, -(-item.size // rows_max))]
+    if partitions_min <= len(whole):
+        return whole
+    total = sum(item.size for item in whole)
+    if not total:
+        return whole
+    small = [_parts(item.size, total, partitions_min) == 1 for item in whole]
+    large_total = sum(item.size for item, is_small in zip(whole, small) if not is_small)
+    wanted = max(partitions_min - sum(small), 1)
+    return [
+        part
+        for item, is_small in zip(whole, small)
+        for part in _divide(item, 1 if is_small else _parts(item.size, large_total, wanted))
+    ]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    """Rounded half up, as Scala rounds; at least one."""
+    return max((2 * size * wanted + total) // (2 * total), 1)
+
+
+def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
+    found, at, remaining = [], item.start, item.size
+    for part in range(parts):
+        size = remaining // (parts - part)
+        remaining -= size
+        if size:
+            found.append(item._replace(start=at, end=at + size))
+        at += size
+    return found
+
+
+def join_ranges(
+    ranges: Sequence[OffsetRange], partitions_max: int
+) -> list[tuple[OffsetRange, ...]]:
+    """Ranges as tasks: one each, or at most ``partitions_max`` tasks of about equal size.
+
+    Each range goes, largest first, to the task with the fewest rows; within a task the order stays.
+    """
+    if not partitions_max or len(ranges) <= partitions_max:
+        return [(item,) for item in ranges]
+    tasks: list[list[int]] = [[] for _ in range(partitions_max)]
+    loads = [0] * partitions_max
+    for index in sorted(range(len(ranges)), key=lambda i: (-ranges[i].size, i)):
+        target = loads.index(min(loads))
+        tasks[target].append(index)
+        loads[target] += ranges[index].size
+    return [tuple(ranges[i] for i in sorted(task)) for task in sorted(tasks, key=min) if task]

@@ -1,0 +1,272 @@
+"""Offsets as values: what a user asks for, and what Spark's checkpoint keeps.
+
+``SourceOffset`` is exclusive ends with topic ids and leader epochs, so that a topic deleted and
+made again, or a log cut short, is seen. Its JSON is canonical: Spark compares the text, and another
+key order would be "new data" for ever. Pure; used on the driver only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from broker_lite.errors import InvalidConfigError, UnsupportedVersionError
+from broker_lite.model import NO_EPOCH, OffsetAndEpoch, TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+ALL_PARTITIONS = "*"
+FORMAT_VERSION = 1
+
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """One keyword for every partition: earliest, latest or group."""
+
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class PerPartition:
+    """Offsets by topic and partition; a topic's ``*`` stands for the partitions not named."""
+
+    topics: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class PerPartitionTime:
+    """Timestamps (ms) by topic and partition."""
+
+    topics: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTime:
+    """One timestamp (ms) for every partition."""
+
+    timestamp_ms: int
+
+
+OffsetSpec = Everywhere | PerPartition | PerPartitionTime | GlobalTime
+
+EARLIEST_EVERYWHERE = Everywhere("earliest")
+LATEST_EVERYWHERE = Everywhere("latest")
+GROUP = Everywhere("group")
+
+
+class TopicOffsets(NamedTuple):
+    """One topic's ends. ``topic_id`` tells it from a later topic of the same name."""
+
+    topic_id: str
+    partitions: Mapping[int, OffsetAndEpoch]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """Where a query stands: per topic and partition the next offset to read.
+
+    ``initial`` marks the end of an empty first batch, which fixes a start that asking again would
+    not give again.
+    """
+
+    cluster_id: str
+    topics: Mapping[str, TopicOffsets] = field(default_factory=dict)
+    initial: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The canonical form: topics by name, partitions by number."""
+        topics = {}
+        for name in sorted(self.topics):
+            topic = self.topics[name]
+            numbers = sorted(topic.partitions)
+            topics[name] = {
+                "id": topic.topic_id,
+                "offsets": {str(p): topic.partitions[p].offset for p in numbers},
+                "epochs": {str(p): topic.partitions[p].leader_epoch for p in numbers},
+            }
+        document: dict[str, Any] = {"version": FORMAT_VERSION, "cluster": self.cluster_id}
+        if self.initial:
+            document["initial"] = True
+        document["topics"] = topics
+        return document
+
+    def get(self, partition: TopicPartition) -> OffsetAndEpoch | None:
+        topic = self.topics.get(partition.topic)
+        return None if topic is None else topic.partitions.get(partition.partition)
+
+    def partitions(self) -> dict[TopicPartition, OffsetAndEpoch]:
+        return {
+            TopicPartition(name, number): end
+            for name, topic in self.topics.items()
+            for number, end in topic.partitions.items()
+        }
+
+
+def from_json(document: Any) -> SourceOffset:
+    """Read a checkpoint's offset; a later version or another source's offset is a clear error."""
+    if not isinstance(document, dict) or "version" not in document:
+        raise UnsupportedVersionError(
+            "the checkpoint holds an offset that logbus did not write: "
+            f"{json.dumps(document)[:200]}; use a new checkpointLocation"
+        )
+    version = document["version"]
+    if version != FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            f"the checkpoint holds a logbus offset of version {version!r}; this logbus reads "
+            f"version {FORMAT_VERSION}: upgrade it, or use a new checkpointLocation"
+        )
+    try:
+        topics = {}
+        for name, topic in document["topics"].items():
+            epochs = topic["epochs"]
+            topics[name] = TopicOffsets(
+                topic["id"],
+                {
+                    int(p): OffsetAndEpoch(int(offset), int(epochs.get(p, NO_EPOCH)))
+                    for p, offset in topic["offsets"].items()
+                },
+            )
+        return SourceOffset(document["cluster"], topics, bool(document.get("initial", False)))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnsupportedVersionError(
+            f"the checkpoint's logbus offset is damaged ({error!r}): {json.dumps(document)[:200]}"
+        ) from error
+
+
+def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec:
+    """One of ``words``, or JSON such as ``{"t": {"0": 23, "*": -2}, "u": "earliest"}``."""
+    word = text.strip().lower()
+    allowed = tuple(words)
+    if word in allowed:
+        return Everywhere(word)
+    if not text.lstrip().startswith("{"):
+        raise InvalidConfigError(
+            f"{option}={text!r}: give {', '.join(allowed)}, or JSON such as "
+            '{"topic":{"0":23,"1":-2}} (-2 earliest, -1 latest)'
+        )
+    topics: dict[str, Mapping[str, int]] = {}
+    for topic, value in _json_object(option, text).items():
+        if isinstance(value, str) and value.strip().lower() in _WORDS:
+            topics[topic] = {ALL_PARTITIONS: _WORDS[value.strip().lower()]}
+        elif isinstance(value, dict):
+            topics[topic] = {p: _offset(option, topic, p, o) for p, o in value.items()}
+        else:
+            raise InvalidConfigError(
+                f"{option}: topic {topic!r} has {value!r}; give {{partition: offset}}, "
+                '"earliest" or "latest"'
+            )
+    return PerPartition(topics)
+
+
+def parse_timestamps(option: str, text: str) -> PerPartitionTime:
+    """JSON ``{"t": {"0": 1700000000000}}``, milliseconds."""
+    topics: dict[str, Mapping[str, int]] = {}
+    for topic, value in _json_object(option, text).items():
+        if not isinstance(value, dict):
+            raise InvalidConfigError(f"{option}: topic {topic!r} needs {{partition: timestamp ms}}")
+        row = {}
+        for number, timestamp in value.items():
+            _check_number(option, topic, number)
+            if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
+                raise InvalidConfigError(
+                    f"{option}: {topic}-{number} has {timestamp!r}; "
+                    "give milliseconds since the epoch"
+                )
+            row[number] = timestamp
+        topics[topic] = row
+    return PerPartitionTime(topics)
+
+
+def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
+    """JSON ``{"t": [0, 1]}``."""
+    if not text.lstrip().startswith("{"):
+        raise InvalidConfigError(f'{option}={text!r}: give JSON such as {{"topic":[0,1]}}')
+    found = set()
+    for topic, numbers in _json_object(option, text).items():
+        if not isinstance(numbers, list) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+        ):
+            raise InvalidConfigError(
+                f"{option}: topic {topic!r} needs a list of partitions, not {numbers!r}"
+            )
+        found |= {TopicPartition(topic, n) for n in numbers}
+    if not found:
+        raise InvalidConfigError(f"{option}: no partitions to read are named")
+    return tuple(sorted(found))
+
+
+def expand(
+    option: str,
+    topics: Mapping[str, Mapping[str, int]],
+    assigned: Iterable[TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Every assigned partition's value, or an error that names those missing and those too many."""
+    wanted = sorted(assigned)
+    values: dict[TopicPartition, int] = {}
+    for partition in wanted:
+        row = topics.get(partition.topic, {})
+        value = row.get(str(partition.partition), row.get(ALL_PARTITIONS))
+        if value is not None:
+            values[partition] = value
+    known = set(wanted)
+    extra = [
+        f"{topic}-{number}"
+        for topic, row in sorted(topics.items())
+        for number in sorted(row)
+        if number != ALL_PARTITIONS and TopicPartition(topic, int(number)) not in known
+    ]
+    names = {partition.topic for partition in wanted}
+    extra += [
+        f"{topic}-*"
+        for topic, row in sorted(topics.items())
+        if topic not in names and not any(n != ALL_PARTITIONS for n in row)
+    ]
+    missing = [str(partition) for partition in wanted if partition not in values]
+    if missing or extra:
+        said = [f"not specified: {', '.join(missing)}"] if missing else []
+        said += [f"specified but not read: {', '.join(extra)}"] if extra else []
+        raise InvalidConfigError(
+            f"if {option} contains specific values, you must specify all TopicPartitions. Use -1 "
+            f'for latest, -2 for earliest, or a topic\'s "*" for its other partitions; '
+            f"{'; '.join(said)}; assigned: {', '.join(map(str, wanted)) or 'none'}"
+        )
+    return values
+
+
+def is_repeatable(spec: OffsetSpec) -> bool:
+    """Whether asking again later gives the same rows: else the start is fixed by an empty batch."""
+    if isinstance(spec, PerPartition):
+        return all(value != LATEST for row in spec.topics.values() for value in row.values())
+    return spec == EARLIEST_EVERYWHERE
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidConfigError(f"{option}: {text!r} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise InvalidConfigError(f"{option}: {text!r} is not a JSON object")
+    return value
+
+
+def _check_number(option: str, topic: str, number: str) -> None:
+    if not number.isdecimal():
+        raise InvalidConfigError(f"{option}: {topic!r} has the partition {number!r}; give a number")
+
+
+def _offset(option: str, topic: str, number: str, value: Any) -> int:
+    if number != ALL_PARTITIONS:
+        _check_number(option, topic, number)
+    if isinstance(value, str) and value.strip().lower() in _WORDS:
+        return _WORDS[value.strip().lower()]
+    if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+        raise InvalidConfigError(
+            f"{option}: {topic}-{number} has {value!r}; give an offset, -1 (latest) or "
+            "-2 (earliest)"
+        )
+    return value

@@ -1,0 +1,132 @@
+"""How each kind of option is read from its text: one function a kind, used by the table only.
+
+Every function takes the option's name and its text, gives the value, and raises InvalidConfigError
+that names both and the cure. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from broker_lite.errors import InvalidConfigError
+from pyspark_logbus import offsets
+from pyspark_logbus.offsets import OffsetSpec
+
+LONG_MAX = (1 << 63) - 1
+_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+_UNITS = {
+    "": 1,
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_LONG_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+
+
+def text(name: str, value: str) -> str:
+    if not value.strip():
+        raise InvalidConfigError(f"{name} is empty; give a value or leave it out")
+    return value.strip()
+
+
+def whole(at_least: int) -> Callable[[str, str], int]:
+    def parse(name: str, value: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", value.strip()):
+            raise InvalidConfigError(f"{name}={value!r}: give a whole number, {at_least} or more")
+        number = int(value)
+        if not at_least <= number <= LONG_MAX:
+            raise InvalidConfigError(f"{name}={value}: give a whole number, {at_least} or more")
+        return number
+
+    return parse
+
+
+def flag(name: str, value: str) -> bool:
+    if value.strip().lower() not in ("true", "false"):
+        raise InvalidConfigError(f"{name}={value!r}: give true or false")
+    return value.strip().lower() == "true"
+
+
+def one_of(*choices: str) -> Callable[[str, str], str]:
+    def parse(name: str, value: str) -> str:
+        if value.strip().lower() not in choices:
+            raise InvalidConfigError(f"{name}={value!r}: give one of {', '.join(choices)}")
+        return value.strip().lower()
+
+    return parse
+
+
+def duration_ms(name: str, value: str) -> int:
+    """As Spark spells it: ``15m``, ``5s``, ``2 minutes``; a bare number is milliseconds."""
+    match = _DURATION.fullmatch(value.strip().lower())
+    unit = match.group(2) if match else None
+    if unit is not None:
+        unit = _LONG_UNITS.get(unit.rstrip("s") if len(unit) > 2 else unit, unit)
+    if match is None or unit not in _UNITS:
+        raise InvalidConfigError(f"{name}={value!r}: give a duration such as 15m, 5s or 200ms")
+    return int(int(match.group(1)) * _UNITS[unit])
+
+
+def timestamp(name: str, value: str) -> int:
+    if not value.strip().isdecimal():
+        raise InvalidConfigError(
+            f"{name}={value!r}: expected a single long value, milliseconds since the epoch"
+        )
+    return int(value)
+
+
+def topics(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(t.strip() for t in value.split(",") if t.strip()))
+    if not found:
+        raise InvalidConfigError(f"{name}={value!r}: No topics to subscribe to are named")
+    return found
+
+
+def pattern(name: str, value: str) -> str:
+    try:
+        re.compile(text(name, value))
+    except re.error as error:
+        raise InvalidConfigError(
+            f"{name}={value!r} is not a Python regular expression ({error}); it must match the "
+            "whole topic name"
+        ) from None
+    return value.strip()
+
+
+def starting(name: str, value: str) -> OffsetSpec:
+    return offsets.parse_offsets(name, value, words=("earliest", "latest", "group"))
+
+
+def ending(name: str, value: str) -> OffsetSpec:
+    spec = offsets.parse_offsets(name, value, words=("latest", "earliest"))
+    if spec == offsets.EARLIEST_EVERYWHERE or (
+        isinstance(spec, offsets.PerPartition)
+        and any(o == offsets.EARLIEST for row in spec.topics.values() for o in row.values())
+    ):
+        raise InvalidConfigError(
+            f"{name}: ending offset can't be earliest (-2); give latest (-1) or offsets"
+        )
+    return spec
+
+
+def acks(name: str, value: str) -> str:
+    word = {"-1": "all"}.get(value.strip().lower(), value.strip().lower())
+    return one_of("all", "1", "0")(name, word)
+
+
+def compression(name: str, value: str) -> str:
+    return one_of("none", "lz4", "zstd")(name, value)
+
+
+def plaintext(name: str, value: str) -> str:
+    if value.strip().upper() != "PLAINTEXT":
+        raise InvalidConfigError(
+            f"{name}={value!r}: TLS and SASL are not built yet; only PLAINTEXT is served, and it "
+            "is not silently taken instead of what you asked for"
+        )
+    return "PLAINTEXT"

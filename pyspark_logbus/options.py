@@ -1,0 +1,586 @@
+"""Every option of the source and the sink, once: name, spellings, check, default, effect.
+
+Four classes: ours; Kafka's, mapped to ours; Kafka's, accepted and ignored with one warning; and
+unknown, an error that names the nearest. Keys arrive lower-cased from Spark, all values as text.
+``parse`` runs in ``DataSource.__init__`` (so ``load()`` fails early), ``read_options`` and
+``write_options`` where the direction is known. Driver only; pure but for the one warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker_lite.config import nearest
+from broker_lite.errors import InvalidConfigError
+from broker_lite.model import TopicPartition
+from pyspark_logbus import offsets, option_values
+from pyspark_logbus.offsets import OffsetSpec
+
+log = logging.getLogger("pyspark_logbus")
+
+Parser = Callable[[str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row. ``spellings`` are further names; ``source`` options tell one source from another."""
+
+    name: str
+    parse: Parser
+    doc: str
+    default: str = ""
+    spellings: tuple[str, ...] = ()
+    reads: bool = False
+    writes: bool = False
+    source: bool = False
+
+
+def _both(name: str, parse: Parser, doc: str, default: str = "", *spellings: str) -> Option:
+    return Option(name, parse, doc, default, spellings, reads=True, writes=True)
+
+
+def _read(name: str, parse: Parser, doc: str, default: str = "", *spellings: str) -> Option:
+    return Option(name, parse, doc, default, spellings, reads=True)
+
+
+def _source(name: str, parse: Parser, doc: str, default: str = "") -> Option:
+    return Option(name, parse, doc, default, reads=True, source=True)
+
+
+def _write(name: str, parse: Parser, doc: str, default: str = "", *spellings: str) -> Option:
+    return Option(name, parse, doc, default, spellings, writes=True)
+
+
+OPTIONS: tuple[Option, ...] = (
+    _both(
+        "bootstrap.servers",
+        option_values.text,
+        "host:port,… of any brokers",
+        "",
+        "kafka.bootstrap.servers",
+    ),
+    _both(
+        "zookeeper.connect", option_values.text, "host:port,…/chroot; resolved once, on the driver"
+    ),
+    _both(
+        "client.id",
+        option_values.text,
+        "name in the broker's log",
+        "logbus-spark",
+        "kafka.client.id",
+    ),
+    _both(
+        "request.timeout.ms",
+        option_values.whole(1),
+        "longest wait for one answer",
+        "30000",
+        "kafka.request.timeout.ms",
+    ),
+    _both(
+        "security.protocol",
+        option_values.plaintext,
+        "PLAINTEXT is what is served yet",
+        "PLAINTEXT",
+        "kafka.security.protocol",
+    ),
+    _source("subscribe", option_values.topics, "topics, separated by commas"),
+    _source(
+        "subscribePattern", option_values.pattern, "Python regex that matches the whole topic name"
+    ),
+    _source("assign", offsets.parse_assignment, 'JSON {"t":[0,1]}'),
+    _source(
+        "startingOffsets",
+        option_values.starting,
+        "earliest, latest, group or JSON; first start only (stream latest, batch earliest)",
+    ),
+    _source(
+        "startingTimestamp", option_values.timestamp, "ms; first record at or after it, everywhere"
+    ),
+    _source("startingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms per partition"),
+    _source(
+        "startingOffsetsByTimestampStrategy",
+        option_values.one_of("error", "latest"),
+        "no record at or after the timestamp: fail, or start at the end",
+        "error",
+    ),
+    _source(
+        "startingOffsetsFallback",
+        option_values.one_of("earliest", "latest"),
+        "startingOffsets=group: where a partition without an offset starts",
+        "earliest",
+    ),
+    _source(
+        "newPartitionOffsets",
+        option_values.one_of("earliest", "latest"),
+        "where partitions found later start",
+        "earliest",
+    ),
+    _source("endingOffsets", option_values.ending, "latest or JSON; batch only", "latest"),
+    _source("endingTimestamp", option_values.timestamp, "ms; batch only"),
+    _source("endingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms; batch only"),
+    _read(
+        "failOnDataLoss",
+        option_values.flag,
+        "records that are gone end the query, or are skipped, logged and counted",
+        "true",
+    ),
+    _read("includeHeaders", option_values.flag, "adds the headers column", "false"),
+    _read(
+        "group.id",
+        option_values.text,
+        "consumer group that the progress is committed to",
+        "",
+        "kafka.group.id",
+    ),
+    _read("groupIdPrefix", option_values.text, "prefix of the default group's name", "spark"),
+    _read(
+        "maxOffsetsPerTrigger",
+        option_values.whole(1),
+        "rows a trigger, shared by what is there",
+        "",
+        "maxRowsPerTrigger",
+    ),
+    _read(
+        "minOffsetsPerTrigger",
+        option_values.whole(1),
+        "wait for so many rows, at most maxTriggerDelay",
+    ),
+    _read(
+        "maxTriggerDelay", option_values.duration_ms, "longest wait for minOffsetsPerTrigger", "15m"
+    ),
+    _read(
+        "maxBytesPerTrigger",
+        option_values.whole(1),
+        "stored bytes a trigger; whole batches, at least one",
+    ),
+    _read(
+        "minPartitions", option_values.whole(1), "at least so many tasks, by splitting large ranges"
+    ),
+    _read(
+        "maxPartitions", option_values.whole(1), "at most so many tasks, by joining small ranges"
+    ),
+    _read("maxRecordsPerPartition", option_values.whole(1), "rows a task at most"),
+    _read(
+        "pollTimeoutMs",
+        option_values.whole(1),
+        "a task that gets no data for so long fails",
+        "120000",
+        "kafkaConsumer.pollTimeoutMs",
+    ),
+    _read("fetchOffset.numRetries", option_values.whole(0), "how often the driver asks again", "3"),
+    _read("fetchOffset.retryIntervalMs", option_values.whole(0), "pause between", "1000"),
+    _read(
+        "metadata.max.age.ms",
+        option_values.whole(10),
+        "how soon new topics and partitions are seen",
+        "1000",
+        "kafka.metadata.max.age.ms",
+    ),
+    _read(
+        "isolation.level",
+        option_values.one_of("read_committed", "read_uncommitted"),
+        "whether records of open transactions are seen",
+        "read_uncommitted",
+        "kafka.isolation.level",
+    ),
+    _read(
+        "max.partition.fetch.bytes",
+        option_values.whole(1024),
+        "upper bound of one answer's data",
+        "4194304",
+        "kafka.max.partition.fetch.bytes",
+    ),
+    _write("topic", option_values.text, "where rows go; wins over the topic column"),
+    _write(
+        "useTimestampColumn",
+        option_values.flag,
+        "take the timestamp column as the records' time",
+        "false",
+    ),
+    _write(
+        "acks", option_values.acks, "all: durable on every in-sync replica", "all", "kafka.acks"
+    ),
+    _write(
+        "compression.type",
+        option_values.compression,
+        "none, lz4 or zstd",
+        "none",
+        "kafka.compression.type",
+    ),
+    _write("batch.size", option_values.whole(1), "bytes of a batch", "1048576", "kafka.batch.size"),
+    _write(
+        "linger.ms",
+        option_values.whole(0),
+        "wait for company (columns never wait)",
+        "0",
+        "kafka.linger.ms",
+    ),
+    _write(
+        "buffer.memory",
+        option_values.whole(65536),
+        "bytes under way; beyond it writing waits",
+        "67108864",
+        "kafka.buffer.memory",
+    ),
+    _write(
+        "delivery.timeout.ms",
+        option_values.whole(1),
+        "rows not acknowledged by then fail the task",
+        "120000",
+        "kafka.delivery.timeout.ms",
+    ),
+    _write(
+        "max.block.ms",
+        option_values.whole(1),
+        "longest wait for buffer.memory",
+        "120000",
+        "kafka.max.block.ms",
+    ),
+    _write(
+        "retry.backoff.ms",
+        option_values.whole(0),
+        "pause before a request is tried again",
+        "50",
+        "kafka.retry.backoff.ms",
+    ),
+    _write(
+        "enable.idempotence",
+        option_values.flag,
+        "a retry never doubles rows (acks=all)",
+        "true",
+        "kafka.enable.idempotence",
+    ),
+)
+"""The table. The documentation and the nearest-name message are made from it."""
+
+_IGNORED_LINES = (
+    "allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup",
+    "client.rack connections.max.idle.ms default.api.timeout.ms enable.metrics.push",
+    "exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes",
+    "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms",
+    "key.serializer.encoding max.in.flight.requests.per.connection max.poll.interval.ms",
+    "max.poll.records max.request.size metadata.max.idle.ms metadata.recovery.strategy",
+    "metadata.recovery.rebootstrap.trigger.ms metric.reporters metrics.num.samples",
+    "metrics.recording.level metrics.sample.window.ms partition.assignment.strategy",
+    "partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms",
+    "partitioner.class partitioner.ignore.keys receive.buffer.bytes reconnect.backoff.max.ms",
+    "reconnect.backoff.ms retries retry.backoff.max.ms send.buffer.bytes session.timeout.ms",
+    "socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms",
+    "transaction.timeout.ms compression.gzip.level compression.lz4.level",
+    "compression.zstd.level",
+)
+KAFKA_IGNORED = frozenset(line for words in _IGNORED_LINES for line in words.split())
+"""Kafka's tuning that has no meaning here: accepted under ``kafka.``, ignored, said once."""
+
+KAFKA_REFUSED: Mapping[str, str] = {
+    "auto.offset.reset": "use startingOffsets",
+    "key.deserializer": "keys are binary; cast the column",
+    "value.deserializer": "values are binary; cast the column",
+    "key.serializer": "keys are string or binary columns",
+    "value.serializer": "values are string or binary columns",
+    "enable.auto.commit": "the checkpoint decides; progress is committed to the group by itself",
+    "interceptor.classes": "there are no interceptors",
+    "transactional.id": "exactly-once writing is not built yet",
+}
+_REFUSED: Mapping[str, str] = {
+    "transactionalid": "exactly-once writing is not built yet; rows are written at least once",
+    "txnappid": "exactly-once writing is not built yet; rows are written at least once",
+    "txnversion": "exactly-once writing is not built yet; rows are written at least once",
+}
+_SECURE = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
+SPARK_KEYS = frozenset(("path", "paths", "checkpointlocation", "queryname", "outputmode"))
+"""What Spark itself puts among the options."""
+
+_BY_KEY: Mapping[str, Option] = {
+    spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)
+}
+_SPELLINGS = {s.lower(): s for o in OPTIONS for s in (o.name, *o.spellings)}
+_warned: set[str] = set()
+
+Parsed = Mapping[str, Any]
+"""Values of the options that were given, by the row's name."""
+
+
+def parse(given: Mapping[str, str]) -> dict[str, Any]:
+    """Check every option that was given; raises InvalidConfigError, warns once of ignored ones."""
+    values: dict[str, Any] = {}
+    origin: dict[str, tuple[str, str]] = {}
+    ignored: list[str] = []
+    for key, text in given.items():
+        lower = key.lower()
+        option = _BY_KEY.get(lower)
+        if option is None:
+            if lower in SPARK_KEYS:
+                continue
+            _refuse_or_ignore(key, lower, ignored)
+            continue
+        value = option.parse(_SPELLINGS[lower], str(text))
+        before = origin.get(option.name)
+        if before is not None and values[option.name] != value:
+            raise InvalidConfigError(
+                f"{before[0]}={before[1]!r} and {_SPELLINGS[lower]}={text!r} are two spellings of "
+                "one option with different values; give one of them"
+            )
+        values[option.name] = value
+        origin[option.name] = (_SPELLINGS[lower], str(text))
+    _check_choice_of_topics(values)
+    _check_limits(values)
+    fresh = sorted(set(ignored) - _warned)
+    if fresh:
+        _warned.update(fresh)
+        log.warning("options of Kafka's client without effect in logbus: %s", ", ".join(fresh))
+    return values
+
+
+def _refuse_or_ignore(key: str, lower: str, ignored: list[str]) -> None:
+    reason = _REFUSED.get(lower)
+    if lower.startswith("kafka."):
+        bare = lower[len("kafka.") :]
+        reason = KAFKA_REFUSED.get(bare)
+        if reason is None and lower.startswith(_SECURE):
+            reason = "TLS and SASL are not built yet"
+        if reason is None and bare in KAFKA_IGNORED:
+            ignored.append(lower)
+            return
+    if reason is not None:
+        raise InvalidConfigError(f"option {key!r} is not supported: {reason}")
+    known = [*_SPELLINGS, *(f"kafka.{name}" for name in KAFKA_IGNORED)]
+    hint = nearest(lower, known)
+    for spelling in (*_SPELLINGS.values(),):
+        hint = hint.replace(f"'{spelling.lower()}'", f"'{spelling}'")
+    raise InvalidConfigError(f"unknown option {key!r}{hint}")
+
+
+def _check_choice_of_topics(values: Parsed) -> None:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(chosen) > 1:
+        raise InvalidConfigError(
+            "Only one of the options 'subscribe', 'subscribePattern' and 'assign' can be given; "
+            f"this query has {' and '.join(chosen)}"
+        )
+
+
+def _check_limits(values: Parsed) -> None:
+    least, most = values.get("minOffsetsPerTrigger"), values.get("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidConfigError(
+            f"the value of minOffsetsPerTrigger({least}) is higher than the "
+            f"maxOffsetsPerTrigger({most})"
+        )
+    few, many = values.get("minPartitions"), values.get("maxPartitions")
+    if few is not None and many is not None and few > many:
+        raise InvalidConfigError(
+            f"minPartitions({few}) is higher than maxPartitions({many}); lower one of them"
+        )
+    if values.get("enable.idempotence") and values.get("acks", "all") != "all":
+        raise InvalidConfigError(
+            f"enable.idempotence=true needs acks=all, not acks={values['acks']}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What a source reads: exactly one of the three is set."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def describe(self) -> str:
+        if self.names:
+            return f"subscribe {','.join(self.names)}"
+        if self.pattern:
+            return f"subscribePattern {self.pattern}"
+        return f"assign {','.join(map(str, self.partitions))}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """A source's settings, whole and checked. Picklable; times in ms, sizes in bytes."""
+
+    bootstrap_servers: str
+    topics: Topics
+    starting: OffsetSpec
+    starting_option: str
+    ending: OffsetSpec
+    ending_option: str
+    late_timestamp: str
+    fallback: str
+    new_partitions: str
+    fail_on_data_loss: bool
+    include_headers: bool
+    group_id: str
+    group_prefix: str
+    rows_max: int
+    rows_min: int
+    trigger_delay_max_ms: int
+    bytes_max: int
+    partitions_min: int
+    partitions_max: int
+    partition_rows_max: int
+    poll_timeout_ms: int
+    retries: int
+    retry_interval_ms: int
+    metadata_age_ms: int
+    isolation: str
+    fetch_bytes: int
+    request_timeout_ms: int
+    client_id: str
+    identity: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """A sink's settings, whole and checked. Picklable and hashable (producers are pooled by it)."""
+
+    bootstrap_servers: str
+    topic: str
+    use_timestamp: bool
+    acks: str
+    compression: str
+    batch_bytes: int
+    linger_ms: int
+    buffer_bytes: int
+    delivery_timeout_ms: int
+    max_block_ms: int
+    retry_backoff_ms: int
+    idempotence: bool
+    request_timeout_ms: int
+    client_id: str
+
+
+def require_topics(values: Parsed) -> Topics:
+    """The topics to read; raises InvalidConfigError if none are named."""
+    if "subscribe" in values:
+        return Topics(names=values["subscribe"])
+    if "subscribePattern" in values:
+        return Topics(pattern=values["subscribePattern"])
+    if "assign" in values:
+        return Topics(partitions=values["assign"])
+    raise InvalidConfigError(
+        "One of the following options must be specified: subscribe, subscribePattern, assign"
+    )
+
+
+def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> ReadOptions:
+    """A source's settings; raises InvalidConfigError for what fits the other kind of query only."""
+    starting_option, starting = _start_of(values, streaming)
+    ending_option, ending = _end_of(values, streaming)
+    if not streaming:
+        for name in (
+            "maxOffsetsPerTrigger",
+            "minOffsetsPerTrigger",
+            "maxTriggerDelay",
+            "maxBytesPerTrigger",
+        ):
+            if name in values:
+                log.warning("%s has no effect in a batch query", name)
+    get = _with_defaults(values)
+    identity = tuple(
+        (option.name, repr(values[option.name]))
+        for option in OPTIONS
+        if option.source and option.name in values
+    )
+    return ReadOptions(
+        bootstrap_servers=bootstrap_servers,
+        topics=require_topics(values),
+        starting=starting,
+        starting_option=starting_option,
+        ending=ending,
+        ending_option=ending_option,
+        late_timestamp=get("startingOffsetsByTimestampStrategy"),
+        fallback=get("startingOffsetsFallback"),
+        new_partitions=get("newPartitionOffsets"),
+        fail_on_data_loss=get("failOnDataLoss"),
+        include_headers=get("includeHeaders"),
+        group_id=values.get("group.id", ""),
+        group_prefix=get("groupIdPrefix"),
+        rows_max=values.get("maxOffsetsPerTrigger", 0),
+        rows_min=values.get("minOffsetsPerTrigger", 0),
+        trigger_delay_max_ms=get("maxTriggerDelay"),
+        bytes_max=values.get("maxBytesPerTrigger", 0),
+        partitions_min=values.get("minPartitions", 0),
+        partitions_max=values.get("maxPartitions", 0),
+        partition_rows_max=values.get("maxRecordsPerPartition", 0),
+        poll_timeout_ms=get("pollTimeoutMs"),
+        retries=get("fetchOffset.numRetries"),
+        retry_interval_ms=get("fetchOffset.retryIntervalMs"),
+        metadata_age_ms=get("metadata.max.age.ms"),
+        isolation=get("isolation.level"),
+        fetch_bytes=get("max.partition.fetch.bytes"),
+        request_timeout_ms=get("request.timeout.ms"),
+        client_id=get("client.id"),
+        identity=identity,
+    )
+
+
+def write_options(values: Parsed, bootstrap_servers: str) -> WriteOptions:
+    """A sink's settings."""
+    get = _with_defaults(values)
+    acks = get("acks")
+    return WriteOptions(
+        bootstrap_servers=bootstrap_servers,
+        topic=values.get("topic", ""),
+        use_timestamp=get("useTimestampColumn"),
+        acks=acks,
+        compression=get("compression.type"),
+        batch_bytes=get("batch.size"),
+        linger_ms=get("linger.ms"),
+        buffer_bytes=get("buffer.memory"),
+        delivery_timeout_ms=get("delivery.timeout.ms"),
+        max_block_ms=get("max.block.ms"),
+        retry_backoff_ms=get("retry.backoff.ms"),
+        idempotence=get("enable.idempotence") and acks == "all",
+        request_timeout_ms=get("request.timeout.ms"),
+        client_id=get("client.id"),
+    )
+
+
+def _with_defaults(values: Parsed) -> Callable[[str], Any]:
+    rows = {option.name: option for option in OPTIONS}
+
+    def get(name: str) -> Any:
+        row = rows[name]
+        return values[name] if name in values else row.parse(name, row.default)
+
+    return get
+
+
+def _start_of(values: Parsed, streaming: bool) -> tuple[str, OffsetSpec]:
+    if "startingTimestamp" in values:
+        return "startingTimestamp", offsets.GlobalTime(values["startingTimestamp"])
+    if "startingOffsetsByTimestamp" in values:
+        return "startingOffsetsByTimestamp", values["startingOffsetsByTimestamp"]
+    spec: OffsetSpec = values.get(
+        "startingOffsets",
+        offsets.LATEST_EVERYWHERE if streaming else offsets.EARLIEST_EVERYWHERE,
+    )
+    if not streaming and (
+        spec == offsets.LATEST_EVERYWHERE
+        or (
+            isinstance(spec, offsets.PerPartition)
+            and any(o == offsets.LATEST for row in spec.topics.values() for o in row.values())
+        )
+    ):
+        raise InvalidConfigError(
+            "startingOffsets: starting offset can't be latest (-1) for batch queries"
+        )
+    return "startingOffsets", spec
+
+
+def _end_of(values: Parsed, streaming: bool) -> tuple[str, OffsetSpec]:
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if name in values:
+                raise InvalidConfigError(
+                    f"{name}: ending offset not valid in streaming queries; use a batch query or "
+                    "trigger(availableNow=True)"
+                )
+    if "endingTimestamp" in values:
+        return "endingTimestamp", offsets.GlobalTime(values["endingTimestamp"])
+    if "endingOffsetsByTimestamp" in values:
+        return "endingOffsetsByTimestamp", values["endingOffsetsByTimestamp"]
+    return "endingOffsets", values.get("endingOffsets", offsets.LATEST_EVERYWHERE)

@@ -1,0 +1,174 @@
+"""The eight columns that Spark reads, and the checks of a reader's schema and a sink's columns.
+
+Spark checks nothing of a user's ``.schema(…)`` nor of a sink's columns: this module does, before a
+row moves. Pure; called on the driver. Arrow's side of the schema is made by Spark's own
+``to_arrow_schema`` where it is needed, so that both agree on types and nullability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from broker_lite.errors import InvalidSchemaError
+
+HEADER_TYPE = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+COLUMNS: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADER_TYPE,
+}
+"""Names, order and types of Spark's Kafka source."""
+
+_NEVER_NULL = frozenset(("topic", "partition", "offset", "timestampType"))
+
+
+def source_schema(include_headers: bool) -> StructType:
+    """The schema of a source that was given none."""
+    return StructType(
+        [
+            StructField(name, kind)
+            for name, kind in COLUMNS.items()
+            if include_headers or name != "headers"
+        ]
+    )
+
+
+def check_user_schema(schema: StructType) -> None:
+    """Any of the eight columns, each once, with its exact type; raises InvalidSchemaError."""
+    for field in schema.fields:
+        kind = COLUMNS.get(field.name)
+        if kind is None:
+            raise InvalidSchemaError(
+                f"the schema names a column {field.name!r}; logbus has {', '.join(COLUMNS)}"
+            )
+        if not _same(field.dataType, kind):
+            raise InvalidSchemaError(
+                f"column {field.name!r} is {kind.simpleString()}, not "
+                f"{field.dataType.simpleString()}; cast it after load()"
+            )
+        if not field.nullable and field.name not in _NEVER_NULL:
+            raise InvalidSchemaError(f"column {field.name!r} can be null; leave NOT NULL out")
+    if len(set(schema.names)) != len(schema.names):
+        raise InvalidSchemaError(f"a column is named twice: {', '.join(schema.names)}")
+
+
+def _same(given: DataType, wanted: DataType) -> bool:
+    """Equal but for nullability inside; Spark's ``==`` takes names, so headers' fields count."""
+    if isinstance(wanted, ArrayType):
+        return (
+            isinstance(given, ArrayType)
+            and isinstance(given.elementType, StructType)
+            and isinstance(wanted.elementType, StructType)
+            and [(f.name, f.dataType) for f in given.elementType.fields]
+            == [(f.name, f.dataType) for f in wanted.elementType.fields]
+            and given.containsNull
+            and all(field.nullable for field in given.elementType.fields)
+        )
+    return type(given) is type(wanted) and given == wanted
+
+
+class SinkColumns(NamedTuple):
+    """Where a sink finds its columns in each Arrow batch; -1 where there is none."""
+
+    value: int
+    key: int = -1
+    topic: int = -1
+    partition: int = -1
+    headers: int = -1
+    timestamp: int = -1
+
+
+_TEXT = (StringType, VarcharType, CharType)
+
+
+def sink_columns(schema: StructType, *, topic_option: str, use_timestamp: bool) -> SinkColumns:
+    """Check a DataFrame's columns as Spark's Kafka sink does; extra columns are ignored.
+
+    Raises InvalidSchemaError before a row is written.
+    """
+    where: dict[str, int] = {}
+    for index, field in enumerate(schema.fields):
+        name = field.name.lower()
+        if name in where and name in SinkColumns._fields:
+            raise InvalidSchemaError(f"the column {field.name!r} is there twice; drop one")
+        where.setdefault(name, index)
+    if "value" not in where:
+        raise InvalidSchemaError(
+            f"Required attribute 'value' not found; columns: {', '.join(schema.names) or 'none'}"
+        )
+    if not topic_option and "topic" not in where:
+        raise InvalidSchemaError(
+            "topic option required when no 'topic' attribute is present. Use the option 'topic', "
+            "or add a topic column"
+        )
+    _check(schema, where, "topic", _TEXT, "string")
+    _check(schema, where, "value", (*_TEXT, BinaryType), "string or binary")
+    _check(schema, where, "key", (*_TEXT, BinaryType), "string or binary")
+    _check(schema, where, "partition", (IntegerType,), "int")
+    if use_timestamp:
+        if "timestamp" not in where:
+            raise InvalidSchemaError("useTimestampColumn=true needs a 'timestamp' column")
+        _check(schema, where, "timestamp", (TimestampType, TimestampNTZType), "timestamp")
+    if "headers" in where:
+        field = schema.fields[where["headers"]]
+        if not _is_headers(field.dataType):
+            raise InvalidSchemaError(
+                "headers must be a(n) array<struct<key:string,value:binary>>, not "
+                f"{field.dataType.simpleString()}; cast or drop the column"
+            )
+    return SinkColumns(
+        value=where["value"],
+        key=where.get("key", -1),
+        topic=-1 if topic_option else where["topic"],
+        partition=where.get("partition", -1),
+        headers=where.get("headers", -1),
+        timestamp=where.get("timestamp", -1) if use_timestamp else -1,
+    )
+
+
+def _check(
+    schema: StructType,
+    where: dict[str, int],
+    name: str,
+    kinds: Sequence[type[DataType]],
+    said: str,
+) -> None:
+    if name in where and not isinstance(schema.fields[where[name]].dataType, tuple(kinds)):
+        found = schema.fields[where[name]].dataType.simpleString()
+        raise InvalidSchemaError(
+            f"{name} must be a(n) {said}, not {found}; cast it or drop the column"
+        )
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [field.name for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, _TEXT)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
