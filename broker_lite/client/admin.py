@@ -1,0 +1,340 @@
+"""``Admin``: what operators and planners ask of a cluster, blocking. Without pyarrow, numpy.
+
+Safe to share between threads: each question borrows connections of a pool; the view that they
+renew is replaced whole. Safe after a fork: the child opens connections of its own. Retriable errors
+are tried again within ``timeout_ms`` of each call, after fresh metadata where that may help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from broker_lite.client import admin_requests, requests
+from broker_lite.client.blocking import Pool, monotonic_ms
+from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.discovery import join, parse_endpoints
+from broker_lite.client.steps import Operation
+from broker_lite.errors import (
+    InvalidConfigError,
+    InvalidTopicError,
+    LogbusError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import (
+    NAME_LENGTH_MAX,
+    CommittedOffset,
+    ListedOffset,
+    TopicPartition,
+    is_valid_name,
+)
+from broker_lite.wire.calls import configs, topics
+from broker_lite.wire.calls.groups import DescribedGroupMember
+
+TIMEOUT_MS = 30_000
+ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+_SOURCES = {1: "topic", 2: "broker", 4: "broker file", 5: "default"}
+
+
+class ConfigEntry(NamedTuple):
+    """One setting as a broker has it; ``source`` is topic, broker, broker file or default."""
+
+    name: str
+    value: str | None
+    is_default: bool
+    read_only: bool
+    source: str
+    documentation: str
+
+
+class GroupListing(NamedTuple):
+    """A consumer group; ``kind`` says who coordinates it."""
+
+    group: str
+    state: str
+    kind: str
+
+
+class GroupDescription(NamedTuple):
+    """A consumer group and its members."""
+
+    group: str
+    state: str
+    protocol_type: str
+    members: tuple[DescribedGroupMember, ...]
+
+
+class LogDir(NamedTuple):
+    """A broker's data directory: bytes by partition, and of the disk (-1 if unknown)."""
+
+    broker_id: int
+    path: str
+    error: LogbusError | None
+    total_bytes: int
+    usable_bytes: int
+    partitions: Mapping[TopicPartition, int]
+
+
+def isolation_code(level: str) -> int:
+    """The wire's number for an isolation level; raises InvalidConfigError."""
+    if level not in ISOLATION_LEVELS:
+        raise InvalidConfigError(
+            f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
+        )
+    return ISOLATION_LEVELS[level]
+
+
+class Admin:
+    """Administration of one cluster. ``timeout_ms`` bounds each call, retries included."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "logbus",
+        timeout_ms: float = TIMEOUT_MS,
+        pool: Pool | None = None,
+    ) -> None:
+        endpoints = parse_endpoints(bootstrap_servers)
+        self.bootstrap_servers = join(endpoints)
+        self.timeout_ms = timeout_ms
+        self._pool = Pool(client_id) if pool is None else pool
+        self._cluster = Cluster(endpoints, monotonic_ms, client_id)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._pool.close()
+
+    def _run(self, operation: Operation[Any]) -> Any:
+        return self._pool.run(operation)
+
+    def _deadline(self) -> float:
+        return monotonic_ms() + self.timeout_ms
+
+    # -- the cluster
+
+    def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
+        """Brokers, controller and topics: all of them, or those named (a missing one has
+        ``error``). Raises NoBrokersError where no broker answers."""
+        names = None if topics is None else list(topics)
+        view: ClusterView = self._run(requests.refresh(self._cluster, names, self._deadline()))
+        if names is None:
+            return view
+        wanted = {name: view.topics[name] for name in names if name in view.topics}
+        return ClusterView(view.cluster_id, view.controller_id, view.brokers, wanted)
+
+    def describe_cluster(self) -> ClusterView:
+        """Brokers and controller, without topics."""
+        return self.cluster(())
+
+    # -- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        config: Mapping[str, object] | None = None,
+        *,
+        if_not_exists: bool = False,
+        validate_only: bool = False,
+    ) -> str:
+        """Make a topic and return its id once every broker serves it.
+
+        -1 takes the brokers' defaults. Raises TopicExistsError (unless ``if_not_exists``),
+        InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError or
+        InvalidConfigError.
+        """
+        if not is_valid_name(name):
+            raise InvalidTopicError(
+                f"topic name {name!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_', '-'"
+            )
+        topic = topics.CreatableTopic(
+            name,
+            partitions,
+            replication_factor,
+            configs=tuple((key, _text(value)) for key, value in (config or {}).items()),
+        )
+        try:
+            topic_id: str = self._run(
+                admin_requests.create_topic(
+                    self._cluster,
+                    topic,
+                    validate_only=validate_only,
+                    deadline_ms=self._deadline(),
+                )
+            )
+        except TopicExistsError:
+            if not if_not_exists:
+                raise
+            return self.cluster((name,)).topic_id(name)
+        return topic_id
+
+    def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
+        """Delete a topic; returns once no broker serves it. Raises UnknownTopicOrPartitionError."""
+        try:
+            self._run(admin_requests.delete_topic(self._cluster, name, self._deadline()))
+        except UnknownTopicOrPartitionError:
+            if not if_exists:
+                raise
+
+    def create_partitions(self, name: str, count: int) -> None:
+        """Let a topic have ``count`` partitions in all; raises InvalidPartitionsError for fewer
+        than it has."""
+        self._run(admin_requests.create_partitions(self._cluster, name, count, self._deadline()))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete records before these offsets (-1: all that are committed); the first offsets
+        that are left. Raises OffsetOutOfRangeError."""
+        return requests.raise_first(
+            self._run(admin_requests.delete_records(self._cluster, before, self._deadline()))
+        )
+
+    # -- settings
+
+    def describe_configs(
+        self, topics: Iterable[str] = (), brokers: Iterable[int] = ()
+    ) -> dict[tuple[str, str], dict[str, ConfigEntry]]:
+        """Settings of topics and brokers: {("topic"|"broker", name): {key: ConfigEntry}}."""
+        resources = [configs.ConfigResource(configs.RESOURCE_TOPIC, name) for name in topics]
+        resources += [configs.ConfigResource(configs.RESOURCE_BROKER, str(i)) for i in brokers]
+        rows: list[configs.DescribeConfigsResult] = self._run(
+            admin_requests.describe_configs(self._cluster, resources, self._deadline())
+        )
+        return {
+            (
+                "topic" if row.resource_type == configs.RESOURCE_TOPIC else "broker",
+                row.resource_name,
+            ): {
+                item.name: ConfigEntry(
+                    item.name,
+                    item.value,
+                    item.config_source == configs.SOURCE_DEFAULT,
+                    item.read_only,
+                    _SOURCES.get(item.config_source, str(item.config_source)),
+                    item.documentation or "",
+                )
+                for item in row.configs
+            }
+            for row in rows
+        }
+
+    def alter_configs(
+        self, topic: str, changes: Mapping[str, object], *, validate_only: bool = False
+    ) -> None:
+        """Change settings; None puts one back to its default. Raises InvalidConfigError."""
+        rows = {key: None if value is None else _text(value) for key, value in changes.items()}
+        self._run(
+            admin_requests.alter_configs(
+                self._cluster,
+                topic,
+                rows,
+                validate_only=validate_only,
+                deadline_ms=self._deadline(),
+            )
+        )
+
+    # -- offsets
+
+    def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation: str = "read_committed",
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The first offset at or after a time in ms (-1: the end, -2: the start, -3: the newest
+        record); offset -1 where there is none."""
+        return requests.raise_first(
+            self._run(
+                requests.list_offsets(
+                    self._cluster,
+                    timestamps,
+                    isolation_level=isolation_code(isolation),
+                    deadline_ms=self._deadline(),
+                )
+            )
+        )
+
+    def offsets_for_bytes(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Where ``max_bytes`` stored bytes after ``start`` end: {tp: (start, max_bytes)} to
+        {tp: (end offset, bytes)}; a batch boundary, at least one batch."""
+        return requests.raise_first(
+            self._run(requests.offsets_for_bytes(self._cluster, ranges, self._deadline()))
+        )
+
+    # -- groups
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """A group's offsets, of all partitions or of these; those without one are absent."""
+        return requests.raise_first(
+            self._run(requests.committed(self._cluster, group, partitions, self._deadline()))
+        )
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
+    ) -> None:
+        """Set a group's offsets: the next ones to read."""
+        rows = {
+            where: CommittedOffset(value) if isinstance(value, int) else value
+            for where, value in offsets.items()
+        }
+        if not rows:
+            return
+        requests.raise_first(
+            self._run(requests.commit_offsets(self._cluster, group, rows, self._deadline()))
+        )
+
+    def list_groups(self) -> list[GroupListing]:
+        """All groups that have offsets or members, by name."""
+        rows = self._run(admin_requests.list_groups(self._cluster, self._deadline()))
+        return [GroupListing(row.group_id, row.group_state, row.group_type) for row in rows]
+
+    def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
+        """State and members of groups; raises GroupIdNotFoundError."""
+        rows = self._run(
+            admin_requests.describe_groups(self._cluster, list(names), self._deadline())
+        )
+        return {
+            name: GroupDescription(name, row.group_state, row.protocol_type, row.members)
+            for name, row in rows.items()
+        }
+
+    # -- disks
+
+    def log_dirs(self) -> list[LogDir]:
+        """Every live broker's data directory and what each partition takes there, in bytes."""
+        found = []
+        answers = self._run(admin_requests.describe_log_dirs(self._cluster, self._deadline()))
+        for broker_id, answer in sorted(answers.items()):
+            if isinstance(answer, LogbusError):
+                found.append(LogDir(broker_id, "", answer, -1, -1, {}))
+                continue
+            for row in answer.results:
+                error = error_for(row.error_code) if row.error_code else None
+                sizes = {
+                    TopicPartition(topic.name, part.partition_index): part.partition_size
+                    for topic in row.topics
+                    for part in topic.partitions
+                }
+                found.append(
+                    LogDir(broker_id, row.log_dir, error, row.total_bytes, row.usable_bytes, sizes)
+                )
+        return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,132 @@
+"""Which cluster is meant: options, then the environment, then what ``logbus up`` last started.
+
+Runs where a client is made and nowhere else, so what crosses to other processes is always a plain
+list of brokers. ZooKeeper is asked only when it is named, and kazoo is imported only then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError, NoClusterError
+from broker_lite.model import Endpoint
+
+ENV_BOOTSTRAP = "LOGBUS_BOOTSTRAP_SERVERS"
+ENV_ZOOKEEPER = "LOGBUS_ZOOKEEPER"
+PORT_DEFAULT = 9092
+LAST_CLUSTER = "last-cluster.json"
+ZOOKEEPER_TIMEOUT_S = 10.0
+
+
+def resolve(
+    bootstrap_servers: str | Sequence[str] | None = None,
+    zookeeper: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """The brokers to begin with, as ``host:port,host:port``.
+
+    The first of these that says something: ``bootstrap_servers``, ``zookeeper`` (its registry of
+    brokers), LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, the cluster that ``logbus up`` last
+    started. Raises NoClusterError where none does, InvalidConfigError for a malformed address or
+    both options at once, CoordinationUnavailableError where ZooKeeper does not answer.
+    """
+    env = os.environ if environment is None else environment
+    if bootstrap_servers and zookeeper:
+        raise InvalidConfigError(
+            "bootstrap_servers and zookeeper both name a cluster; give one of them"
+        )
+    if bootstrap_servers:
+        return join(parse_endpoints(bootstrap_servers))
+    if zookeeper:
+        return join(brokers_in_zookeeper(zookeeper))
+    if env.get(ENV_BOOTSTRAP):
+        return join(parse_endpoints(env[ENV_BOOTSTRAP]))
+    if env.get(ENV_ZOOKEEPER):
+        return join(brokers_in_zookeeper(env[ENV_ZOOKEEPER]))
+    found = read_cluster(last_cluster_path(env))
+    if found and found.get("bootstrap_servers"):
+        return join(parse_endpoints(str(found["bootstrap_servers"])))
+    raise NoClusterError(
+        "no cluster is named: give bootstrap_servers='host:port', set "
+        f"{ENV_BOOTSTRAP} or {ENV_ZOOKEEPER}, or start one here with: logbus up"
+    )
+
+
+def data_directory(environment: Mapping[str, str] | None = None) -> Path:
+    """Where logbus keeps data of this user: the XDG data folder's ``logbus``."""
+    env = os.environ if environment is None else environment
+    root = env.get("XDG_DATA_HOME")
+    return (Path(root) if root else Path.home() / ".local" / "share") / "logbus"
+
+
+def last_cluster_path(environment: Mapping[str, str] | None = None) -> Path:
+    """The file in which ``logbus up`` leaves the facts of the cluster that it started last."""
+    return data_directory(environment) / LAST_CLUSTER
+
+
+def read_cluster(path: str | Path) -> dict[str, Any] | None:
+    """The facts of a cluster as ``logbus up`` wrote them; None without a readable file."""
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def parse_endpoints(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
+    """``host:port,…`` (IPv6 in brackets, port 9092 by default) or a sequence of such texts.
+
+    Raises InvalidConfigError for an address that is none, or where there is no address at all.
+    """
+    texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = tuple(_parse_endpoint(text.strip()) for text in texts if text.strip())
+    if not found:
+        raise InvalidConfigError(f"bootstrap.servers={servers!r}: give host:port")
+    return found
+
+
+def join(endpoints: Sequence[Endpoint]) -> str:
+    """Endpoints as ``parse_endpoints`` reads them."""
+    return ",".join(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in endpoints
+    )
+
+
+def _parse_endpoint(text: str) -> Endpoint:
+    bare = text.split("://", 1)[-1]
+    host, colon, port = bare.rpartition(":")
+    if not colon or bare.endswith("]"):
+        host, port = bare, str(PORT_DEFAULT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise InvalidConfigError(f"bootstrap.servers={text!r}: put an IPv6 address in brackets")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidConfigError(f"bootstrap.servers={text!r}: give host:port")
+    return Endpoint(host, int(port))
+
+
+def brokers_in_zookeeper(address: str, timeout_s: float = ZOOKEEPER_TIMEOUT_S) -> list[Endpoint]:
+    """The brokers that a cluster's ZooKeeper has registered (``host:port,…/chroot``).
+
+    Raises CoordinationUnavailableError where it does not answer or knows no broker in time, and
+    MissingDependencyError without kazoo.
+    """
+    from broker_lite.metadata.zookeeper import read_brokers
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = read_brokers(address, timeout_s=max(0.1, deadline - time.monotonic()))
+        if found:
+            return list(found)
+        if time.monotonic() >= deadline:
+            raise CoordinationUnavailableError(
+                f"ZooKeeper at {address} knows no live broker; is the chroot right (/logbus)?"
+            )
+        time.sleep(0.2)

@@ -1,0 +1,438 @@
+"""Each operation of clients once, as a generator over steps: metadata, offsets, groups, identity.
+
+Policy lives here: whom to ask, what to try again and for how long. An operation renews the
+cluster's view when an answer says that it is stale; retriable errors are tried again until
+``deadline_ms`` (on the cluster's clock) and then returned or raised. Administration is in
+``admin_requests``. No I/O; a shell carries the steps out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from broker_lite.client.cluster import (
+    Cluster,
+    ClusterView,
+    PartitionMetadata,
+    TopicMetadata,
+    backoff_ms,
+    group_by_topic,
+    unknown_topic,
+)
+from broker_lite.client.steps import CallExchange, Exchange, Operation, Pause, Send, SendAll
+from broker_lite.errors import (
+    LogbusError,
+    NoBrokersError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import (
+    CommittedOffset,
+    Endpoint,
+    ListedOffset,
+    TopicPartition,
+)
+from broker_lite.wire.calls import cluster as cluster_calls
+from broker_lite.wire.calls import groups, offsets, producers
+
+METADATA_TIMEOUT_MS = 5_000
+FIRST_CONTACT_MS = 5_000
+"""How long brokers that never answered are tried before the caller hears of it."""
+UNKNOWN_TOPIC_GRACE_MS = 700
+"""A topic made just now may not have reached every broker; after that it does not exist."""
+
+T = TypeVar("T")
+PerPartition = dict[TopicPartition, T | LogbusError]
+
+
+def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
+    """A broker's answer as users see it."""
+    topics = {}
+    for topic in answer.topics:
+        error: LogbusError | None = None
+        if topic.error_code:
+            error = error_for(topic.error_code)
+            if isinstance(error, UnknownTopicOrPartitionError):
+                error = unknown_topic(topic.name)
+        rows = tuple(
+            PartitionMetadata(
+                row.partition_index,
+                row.leader_id,
+                row.leader_epoch,
+                row.replica_nodes,
+                row.isr_nodes,
+                error_for(row.error_code) if row.error_code else None,
+            )
+            for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+        )
+        topics[topic.name] = TopicMetadata(topic.name, topic.topic_id, error, rows)
+    return ClusterView(
+        answer.cluster_id or "",
+        answer.controller_id,
+        {row.node_id: Endpoint(row.host, row.port) for row in answer.brokers},
+        topics,
+    )
+
+
+def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
+    """Ask brokers in turn until one answers; raises NoBrokersError when none does.
+
+    ``topics`` None renews the view of all topics; otherwise only these, missing ones included.
+    """
+    names = None if topics is None else tuple(dict.fromkeys(topics))
+    call = cluster_calls.MetadataRequest(names)
+    reasons = []
+    for endpoint in cluster.candidates():
+        try:
+            answer = yield Send(endpoint, CallExchange(call), METADATA_TIMEOUT_MS)
+        except LogbusError as error:
+            cluster.failed(endpoint)
+            reasons.append(error.message)
+            continue
+        return cluster.learn(view_of(answer), everything=names is None)
+    raise NoBrokersError("no broker answers: " + "; ".join(reasons))
+
+
+def refresh(
+    cluster: Cluster, topics: Iterable[str] | None, deadline_ms: float
+) -> Operation[ClusterView]:
+    """``refresh_once`` until the deadline; brokers never heard of get five seconds at most."""
+    names = None if topics is None else list(topics)
+    if cluster.view_ms == float("-inf"):
+        deadline_ms = min(deadline_ms, cluster.now_ms() + FIRST_CONTACT_MS)
+    attempt = 0
+    while True:
+        try:
+            view = yield from refresh_once(cluster, names)
+            return view
+        except NoBrokersError:
+            pause = backoff_ms(attempt)
+            if cluster.now_ms() + pause >= deadline_ms:
+                raise
+        yield Pause(pause)
+        attempt += 1
+
+
+def known_topics(
+    cluster: Cluster, names: Sequence[str], deadline_ms: float
+) -> Operation[ClusterView]:
+    """A view in which all these topics exist; raises UnknownTopicOrPartitionError."""
+    grace_ms = min(deadline_ms, cluster.now_ms() + UNKNOWN_TOPIC_GRACE_MS)
+    missing: list[str] = []
+    attempt = 0
+    while True:
+        missing = [name for name in names if not _is_known(cluster.view, name)]
+        if not missing:
+            return cluster.view
+        if attempt:
+            pause = backoff_ms(attempt)
+            if cluster.now_ms() + pause >= grace_ms:
+                break
+            yield Pause(pause)
+        yield from refresh(cluster, missing, deadline_ms)
+        attempt += 1
+    error = cluster.view.topics[missing[0]].error if missing[0] in cluster.view.topics else None
+    raise error or unknown_topic(missing[0])
+
+
+def _is_known(view: ClusterView, name: str) -> bool:
+    topic = view.topics.get(name)
+    return topic is not None and topic.error is None
+
+
+def per_partition(
+    cluster: Cluster,
+    wheres: Iterable[TopicPartition],
+    make: Callable[[list[TopicPartition]], Exchange[Any]],
+    read: Callable[[Any, list[TopicPartition]], Mapping[TopicPartition, T | LogbusError]],
+    deadline_ms: float,
+) -> Operation[PerPartition[T]]:
+    """Ask every partition's leader, until each partition has an answer or an error that stays."""
+    results: PerPartition[T] = {}
+    pending = list(dict.fromkeys(wheres))
+    topics = list(group_by_topic(pending))
+    yield from known_topics(cluster, topics, deadline_ms)
+    attempt = 0
+    while pending:
+        by_leader, errors = cluster.by_leader(pending)
+        results.update(errors)
+        sends = [
+            Send(endpoint, make(group), max(1.0, deadline_ms - cluster.now_ms()))
+            for endpoint, group in by_leader.items()
+        ]
+        answers = yield SendAll(sends)
+        for (endpoint, group), answer in zip(by_leader.items(), answers):
+            if isinstance(answer, LogbusError):
+                cluster.failed(endpoint)
+                results.update(dict.fromkeys(group, answer))
+            else:
+                results.update(read(answer, group))
+        pending = [where for where in pending if _may_retry(results[where])]
+        pause = backoff_ms(attempt)
+        if not pending or cluster.now_ms() + pause >= deadline_ms:
+            break
+        yield Pause(pause)
+        yield from refresh(cluster, group_by_topic(pending), deadline_ms)
+        attempt += 1
+        if attempt > 4:
+            pending = [
+                where
+                for where in pending
+                if not isinstance(results[where], UnknownTopicOrPartitionError)
+            ]
+    return results
+
+
+def _may_retry(result: Any) -> bool:
+    return (
+        isinstance(result, LogbusError)
+        and result.retriable
+        and not isinstance(result, UnknownTopicIdError)
+    )
+
+
+def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
+    """The results, if no partition has an error; else the first error, naming its partition."""
+    good: dict[TopicPartition, T] = {}
+    for where, result in results.items():
+        if isinstance(result, LogbusError):
+            if str(where) in result.message or where.topic in result.message:
+                raise result
+            raise type(result)(f"{where}: {result.message}")
+        good[where] = result
+    return good
+
+
+def list_offsets(
+    cluster: Cluster,
+    timestamps: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int,
+    deadline_ms: float,
+) -> Operation[PerPartition[ListedOffset]]:
+    """First offset at or after a time; -1 latest, -2 earliest, -3 the newest record's."""
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        topics = tuple(
+            offsets.ListOffsetsTopic(
+                name,
+                tuple(
+                    offsets.ListOffsetsPartition(
+                        where.partition, timestamps[where], cluster.view.leader_epoch(where)
+                    )
+                    for where in rows
+                ),
+            )
+            for name, rows in group_by_topic(group).items()
+        )
+        return CallExchange(offsets.ListOffsetsRequest(topics, isolation_level))
+
+    def read(
+        answer: offsets.ListOffsetsResponse, group: list[TopicPartition]
+    ) -> PerPartition[ListedOffset]:
+        found: PerPartition[ListedOffset] = _all_missing(group)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                where = TopicPartition(topic.name, row.partition_index)
+                found[where] = (
+                    error_for(row.error_code)
+                    if row.error_code
+                    else ListedOffset(row.offset, row.timestamp, row.leader_epoch)
+                )
+        return found
+
+    return per_partition(cluster, timestamps, make, read, deadline_ms)
+
+
+def offsets_for_bytes(
+    cluster: Cluster,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    deadline_ms: float,
+) -> Operation[PerPartition[tuple[int, int]]]:
+    """Where so many stored bytes after an offset end: (end offset, bytes), a batch boundary."""
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        return CallExchange(
+            offsets.OffsetsForBytesRequest(
+                tuple(
+                    offsets.BytesPartition(
+                        cluster.view.topic_id(where.topic), where.partition, *ranges[where]
+                    )
+                    for where in group
+                )
+            )
+        )
+
+    def read(
+        answer: offsets.OffsetsForBytesResponse, group: list[TopicPartition]
+    ) -> PerPartition[tuple[int, int]]:
+        found: PerPartition[tuple[int, int]] = _all_missing(group)
+        for where, row in zip(group, answer.answers):
+            found[where] = (
+                error_for(row.error_code) if row.error_code else (row.end_offset, row.size_bytes)
+            )
+        return found
+
+    return per_partition(cluster, ranges, make, read, deadline_ms)
+
+
+def _all_missing(group: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+    return {where: error_for(-1, f"the broker said nothing of {where}") for where in group}
+
+
+def on_any_broker(
+    cluster: Cluster,
+    exchange: Exchange[T],
+    check: Callable[[T], LogbusError | None],
+    deadline_ms: float,
+) -> Operation[T]:
+    """Ask brokers in turn until one answers without a retriable error."""
+    attempt = 0
+    while True:
+        endpoint = cluster.candidates()[0]
+        try:
+            answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
+            problem = check(answer)
+            if problem is None:
+                return answer
+        except LogbusError as error:
+            problem = error
+        if not problem.retriable:
+            raise problem
+        cluster.failed(endpoint)
+        pause = backoff_ms(attempt)
+        if cluster.now_ms() + pause >= deadline_ms:
+            raise problem
+        yield Pause(pause if attempt >= len(cluster.candidates()) - 1 else 0)
+        attempt += 1
+
+
+def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[int, int]]:
+    """A fresh producer id and its epoch."""
+    answer = yield from on_any_broker(
+        cluster,
+        CallExchange(producers.InitProducerIdRequest()),
+        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        deadline_ms,
+    )
+    return answer.producer_id, answer.producer_epoch
+
+
+def on_coordinator(
+    cluster: Cluster,
+    group: str,
+    exchange: Exchange[T],
+    check: Callable[[T], LogbusError | None],
+    deadline_ms: float,
+) -> Operation[T]:
+    """Ask the broker that keeps a group, wherever it moves to."""
+    attempt = 0
+    while True:
+        try:
+            endpoint = yield from find_coordinator(cluster, group, deadline_ms)
+            answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
+            problem = check(answer)
+            if problem is None:
+                return answer
+        except LogbusError as error:
+            problem = error
+        pause = backoff_ms(attempt)
+        if not problem.retriable or cluster.now_ms() + pause >= deadline_ms:
+            raise problem
+        yield Pause(pause)
+        attempt += 1
+
+
+def find_coordinator(cluster: Cluster, group: str, deadline_ms: float) -> Operation[Endpoint]:
+    """The broker that keeps a group's offsets."""
+
+    def check(answer: groups.FindCoordinatorResponse) -> LogbusError | None:
+        if not answer.coordinators:
+            return error_for(15)
+        row = answer.coordinators[0]
+        return error_for(row.error_code, row.error_message or "") if row.error_code else None
+
+    answer = yield from on_any_broker(
+        cluster, CallExchange(groups.FindCoordinatorRequest((group,))), check, deadline_ms
+    )
+    row = answer.coordinators[0]
+    return Endpoint(row.host, row.port)
+
+
+def committed(
+    cluster: Cluster,
+    group: str,
+    wheres: Iterable[TopicPartition] | None,
+    deadline_ms: float,
+) -> Operation[PerPartition[CommittedOffset]]:
+    """A group's committed offsets; partitions without one are absent."""
+    topics = None
+    if wheres is not None:
+        topics = tuple(
+            groups.OffsetFetchTopic(name, tuple(where.partition for where in rows))
+            for name, rows in group_by_topic(list(wheres)).items()
+        )
+    exchange = CallExchange(groups.OffsetFetchRequest((groups.OffsetFetchGroup(group, topics),)))
+    found: PerPartition[CommittedOffset] = {}
+
+    def check(answer: groups.OffsetFetchResponse) -> LogbusError | None:
+        found.clear()
+        for each in answer.groups:
+            if each.error_code:
+                return error_for(each.error_code)
+            for topic in each.topics:
+                for row in topic.partitions:
+                    where = TopicPartition(topic.name, row.partition_index)
+                    if row.error_code:
+                        error = error_for(row.error_code)
+                        if error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
+                            return error
+                        found[where] = error
+                    elif row.committed_offset >= 0:
+                        found[where] = CommittedOffset(
+                            row.committed_offset, row.committed_leader_epoch, row.metadata or ""
+                        )
+        return None
+
+    yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
+    return found
+
+
+def commit_offsets(
+    cluster: Cluster,
+    group: str,
+    commits: Mapping[TopicPartition, CommittedOffset],
+    deadline_ms: float,
+) -> Operation[PerPartition[None]]:
+    """Commit a group's offsets; the result says for each partition whether it was taken."""
+    topics = tuple(
+        groups.OffsetCommitTopic(
+            name,
+            tuple(
+                groups.OffsetToCommit(
+                    where.partition,
+                    commits[where].offset,
+                    commits[where].leader_epoch,
+                    commits[where].metadata,
+                )
+                for where in rows
+            ),
+        )
+        for name, rows in group_by_topic(list(commits)).items()
+    )
+    exchange = CallExchange(groups.OffsetCommitRequest(group, topics))
+    done: PerPartition[None] = {}
+
+    def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
+        for topic in answer.topics:
+            for row in topic.partitions:
+                error = error_for(row.error_code) if row.error_code else None
+                if _may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):
+                    return error
+                done[TopicPartition(topic.name, row.partition_index)] = error
+        return None
+
+    yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
+    return done
