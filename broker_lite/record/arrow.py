@@ -1,26 +1,43 @@
 """The body of columns: Arrow columns to a whole batch and back. See FORMAT.md.
 
-Invariants: a batch that is written has at least one row, offset 0 in every input array has been
-rebased, and its CRC is set. Nothing read is used before the sizes that it declares were checked
-and ``validate(full=True)`` passed: without that a crafted payload ends the process. Called by
-clients and Spark's executors on any thread; the broker needs ``message`` only.
+Invariants: a batch that is written has at least one row and its CRC set, and a slice writes its
+own bytes only, never its parent's. Nothing read is used before the sizes that it declares were
+checked and ``validate(full=True)`` passed: without that a crafted payload ends the process. Called
+by clients and Spark's executors, on any thread; a broker at most when it transcodes.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from broker_lite.record.batch import BatchHeader, Buffer
+from broker_lite.errors import CorruptMessageError, InvalidSchemaError, MessageTooLargeError
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader, Buffer, check_structure, set_crc
+
+__all__ = [
+    "HEADERS_TYPE",
+    "SCHEMA",
+    "TIMESTAMP_TYPE",
+    "Columns",
+    "Compression",
+    "check_structure",
+    "decode",
+    "encode",
+    "split",
+]
 
 Compression = Literal["none", "lz4", "zstd"]
 
-HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-TIMESTAMP_TYPE = pa.timestamp("ms", tz="UTC")
-SCHEMA = pa.schema(
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TIMESTAMP_TYPE: Final = pa.timestamp("ms", tz="UTC")
+SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -28,6 +45,20 @@ SCHEMA = pa.schema(
         ("headers", HEADERS_TYPE),
     ]
 )
+
+_FIELDS: Final = (
+    (fmt.FLAG_KEY, SCHEMA.field("key")),
+    (fmt.FLAG_VALUE, SCHEMA.field("value")),
+    (fmt.FLAG_TIMESTAMP, SCHEMA.field("timestamp")),
+    (fmt.FLAG_HEADERS, SCHEMA.field("headers")),
+    (fmt.FLAG_OFFSET_DELTAS, pa.field("offset_deltas", pa.int32())),
+)
+_CODECS: Final = {"none": fmt.CODEC_NONE, "lz4": fmt.CODEC_LZ4, "zstd": fmt.CODEC_ZSTD}
+_WRITE_OPTIONS: Final = {
+    name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
+}
+_FRAME_BYTES_MAX: Final = 1024
+"""Header, preamble, message metadata and padding of any batch; measured at most 700."""
 
 
 class Columns(NamedTuple):
@@ -47,7 +78,18 @@ class Columns(NamedTuple):
 
     def slice(self, start: int, stop: int) -> Columns:
         """Rows ``start`` to ``stop`` (exclusive) without a copy."""
-        raise NotImplementedError
+        count = stop - start
+        return Columns(
+            count,
+            None if self.key is None else self.key.slice(start, count),
+            None if self.value is None else self.value.slice(start, count),
+            None if self.timestamp is None else self.timestamp.slice(start, count),
+            None if self.headers is None else self.headers.slice(start, count),
+            None if self.offset_deltas is None else self.offset_deltas[start:stop],
+        )
+
+
+NO_ROWS: Final = Columns(0, None, None)
 
 
 def encode(
@@ -62,19 +104,243 @@ def encode(
 ) -> memoryview:
     """One whole writable batch: base offset 0, leader epoch -1, CRC set.
 
-    Takes slices, chunked arrays, string/large/view types of key and value, timestamps of any unit.
-    ``timestamp_ms`` is the time of rows that have none. ``attributes`` carries the timestamp type,
-    transactional and control bits; the codec bits are set here. Raises MessageTooLargeError over
-    ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``, InvalidRecordError without rows or with
-    columns of other types or lengths.
+    Takes slices, chunked arrays, string/large/view types of key and value, timestamps of any unit
+    (cut to milliseconds). ``timestamp_ms`` is the time of rows that have none. ``attributes``
+    carries the timestamp type, transactional and control bits; the codec bits are set here. Raises
+    MessageTooLargeError over ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``, InvalidSchemaError
+    without rows, with columns of other types or lengths, or times out of range.
     """
-    raise NotImplementedError
+    count = columns.row_count
+    if count < 1:
+        raise InvalidSchemaError("a batch takes at least one row")
+    if count > fmt.RECORDS_MAX:
+        raise MessageTooLargeError(f"{count} rows in one batch; at most {fmt.RECORDS_MAX} may be")
+    if attributes & fmt.ATTRIBUTE_CONTROL:
+        raise InvalidSchemaError("control batches have rows, never columns")
+    timestamp, base_timestamp, max_timestamp = _timestamps(columns.timestamp, count, timestamp_ms)
+    last_delta = count - 1
+    if columns.offset_deltas is not None:
+        last_delta = int(columns.offset_deltas[-1])
+    flags, batch = _present(columns, timestamp)
+    message = _message(batch, compression)
+    size = fmt.COLUMNS_FROM + message.size
+    if size > fmt.BATCH_BYTES_MAX:
+        raise MessageTooLargeError(f"a batch of {size} bytes; at most {fmt.BATCH_BYTES_MAX} may be")
+    out = memoryview(bytearray(size))
+    fmt.HEADER.pack_into(
+        out,
+        0,
+        0,
+        size - fmt.LENGTH_PREFIX_BYTES,
+        -1,
+        fmt.MAGIC_COLUMNS,
+        0,
+        attributes & ~fmt.CODEC_MASK | _CODECS[compression],
+        last_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    fmt.PREAMBLE.pack_into(out, fmt.HEADER_BYTES, fmt.BODY_VERSION, flags, fmt.SCHEMA_KAFKA_ROW, 0)
+    out[fmt.COLUMNS_FROM :] = memoryview(message).cast("B")
+    set_crc(out)
+    return out
+
+
+def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
+    """Slices in order that each encode to ``max_bytes`` at most, uncompressed, or hold one row."""
+    start, count = 0, columns.row_count
+    room = max(max_bytes - _FRAME_BYTES_MAX, 1)
+    ends = _row_ends(columns) if count else None
+    while start < count:
+        assert ends is not None
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + room, side="right"))
+        stop = min(max(stop, start + 1), start + fmt.RECORDS_MAX, count)
+        yield columns if stop - start == count else columns.slice(start, stop)
+        start = stop
 
 
 def decode(buffer: Buffer, header: BatchHeader) -> Columns:
     """The columns of one batch, over ``buffer``'s own memory where they are not compressed.
 
-    ``buffer`` holds exactly the batch. The CRC is the caller's (``batch.check_crc``). Raises
+    ``buffer`` begins with the batch. The CRC is the caller's (``batch.check_crc``). Raises
     CorruptMessageError for whatever is wrong, before anything of a declared size is allocated.
     """
-    raise NotImplementedError
+    flags = check_structure(buffer, header)
+    message = memoryview(buffer)[fmt.COLUMNS_FROM : header.size_bytes]
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), _schema(flags))
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptMessageError(f"the columns are malformed: {error}") from error
+    if batch.num_rows != header.record_count:
+        raise CorruptMessageError(f"{batch.num_rows} rows, not {header.record_count}")
+    arrays = iter(batch.columns)
+    key = next(arrays) if flags & fmt.FLAG_KEY else None
+    value = next(arrays) if flags & fmt.FLAG_VALUE else None
+    timestamp = next(arrays) if flags & fmt.FLAG_TIMESTAMP else None
+    headers = next(arrays) if flags & fmt.FLAG_HEADERS else None
+    deltas = _deltas(next(arrays), header) if flags & fmt.FLAG_OFFSET_DELTAS else None
+    if value is not None and value.null_count == batch.num_rows:
+        value = None
+    if header.is_log_append_time:
+        timestamp = None
+    return Columns(batch.num_rows, key, value, timestamp, headers, deltas)
+
+
+def _deltas(array: pa.Array, header: BatchHeader) -> npt.NDArray[np.int32]:
+    deltas: npt.NDArray[np.int32] = array.to_numpy()
+    if deltas[0] < 0 or deltas[-1] > header.last_offset_delta or (np.diff(deltas) <= 0).any():
+        raise CorruptMessageError("the columns' offset deltas do not ascend within the batch")
+    return deltas
+
+
+@lru_cache(maxsize=64)
+def _schema(flags: int) -> pa.Schema:
+    return pa.schema([field for flag, field in _FIELDS if flags & flag])
+
+
+def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.RecordBatch]:
+    """The flags and the record batch of the columns that say something."""
+    count = columns.row_count
+    flags, arrays = 0, []
+    key = _binary(columns.key, "key", count)
+    value = _binary(columns.value, "value", count)
+    headers = _headers(columns.headers, count)
+    deltas = None if columns.offset_deltas is None else pa.array(columns.offset_deltas, pa.int32())
+    for (flag, _), array in zip(_FIELDS, (key, value, timestamp, headers, deltas)):
+        if array is not None:
+            flags |= flag
+            arrays.append(array)
+    if not flags:
+        # A message needs a column to say how many rows it has.
+        flags, arrays = fmt.FLAG_VALUE, [pa.nulls(count, pa.binary())]
+    return flags, pa.RecordBatch.from_arrays(arrays, schema=_schema(flags))
+
+
+def _message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
+    """The batch as one encapsulated message without its schema."""
+    if compression == "none":
+        return batch.serialize()
+    # No call writes a compressed message alone: a stream is its schema's message, then ours.
+    sink = pa.BufferOutputStream()
+    options = _WRITE_OPTIONS[compression]
+    pa.ipc.RecordBatchStreamWriter(sink, batch.schema, options=options).write_batch(batch)
+    stream = sink.getvalue()
+    schema_bytes = 8 + int.from_bytes(memoryview(stream)[4:8], "little")
+    return stream.slice(schema_bytes)
+
+
+def _one_array(array: pa.Array | pa.ChunkedArray, name: str, count: int) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        if array.num_chunks == 1:
+            array = array.chunk(0)
+        elif array.nbytes > fmt.BATCH_BYTES_MAX:
+            raise MessageTooLargeError(f"column {name} takes {array.nbytes} bytes in one batch")
+        else:
+            array = array.combine_chunks()
+    if len(array) != count:
+        raise InvalidSchemaError(f"column {name} has {len(array)} rows, not {count}")
+    return array
+
+
+def _binary(array: pa.Array | None, name: str, count: int) -> pa.Array | None:
+    if array is None:
+        return None
+    array = _one_array(array, name, count)
+    if array.null_count == count:
+        return None
+    kind = array.type
+    if kind == pa.binary():
+        return array
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if not any(accepts(kind) for accepts in _BINARY_LIKE):
+        raise InvalidSchemaError(f"column {name} is {kind}; it must be binary or string")
+    try:
+        return array.cast(pa.binary())
+    except pa.ArrowInvalid as error:
+        raise MessageTooLargeError(f"column {name} does not fit in one batch: {error}") from error
+
+
+_BINARY_LIKE: Final = (
+    pa.types.is_binary,
+    pa.types.is_string,
+    pa.types.is_large_binary,
+    pa.types.is_large_string,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_binary_view,
+    pa.types.is_string_view,
+)
+
+
+def _headers(array: pa.Array | None, count: int) -> pa.Array | None:
+    if array is None:
+        return None
+    array = _one_array(array, "headers", count)
+    if array.null_count == count:
+        return None
+    try:
+        array = array.cast(HEADERS_TYPE)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidSchemaError(
+            f"column headers is {array.type}; it must be {HEADERS_TYPE}"
+        ) from error
+    items = array.flatten()
+    if len(items) == 0:
+        return None
+    if items.null_count or items.field("key").null_count:
+        raise InvalidSchemaError("a header or its key is null; only a header's value may be")
+    return array
+
+
+def _timestamps(
+    array: pa.Array | None, count: int, timestamp_ms: int
+) -> tuple[pa.Array | None, int, int]:
+    """The timestamp column, or None where all rows have the same; the base and the maximum."""
+    if array is not None:
+        array = _one_array(array, "timestamp", count)
+    if array is None or array.null_count == count:
+        return None, timestamp_ms, timestamp_ms
+    kind = array.type
+    if kind != TIMESTAMP_TYPE:
+        if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
+            raise InvalidSchemaError(f"column timestamp is {kind}; it must be a timestamp")
+        try:
+            options = pc.CastOptions(TIMESTAMP_TYPE, allow_time_truncate=True)
+            array = array.cast(options=options)
+        except pa.ArrowInvalid as error:
+            raise InvalidSchemaError(f"a timestamp is out of range: {error}") from error
+    if array.null_count:
+        array = array.fill_null(pa.scalar(timestamp_ms, TIMESTAMP_TYPE))
+    millis = array.view(pa.int64()).to_numpy()
+    base = int(millis[0])
+    if base == millis[-1] and (millis == base).all():
+        return None, base, base
+    return array, base, int(millis.max())
+
+
+def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
+    """For each row the bytes that it and all before it take in an uncompressed batch, at most."""
+    count = columns.row_count
+    ends = np.arange(1, count + 1, dtype=np.int64) * 20
+    for name, array in (("key", columns.key), ("value", columns.value)):
+        if array is not None:
+            lengths = pc.binary_length(_one_array(array, name, count).cast(pa.large_binary()))
+            ends += np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    if columns.headers is not None:
+        array = _one_array(columns.headers, "headers", count).cast(HEADERS_TYPE)
+        items = array.flatten()
+        sizes = np.full(len(items), 24, np.int64)
+        for name in ("key", "value"):
+            lengths = pc.binary_length(items.field(name).cast(pa.binary())).fill_null(0)
+            sizes += lengths.to_numpy(zero_copy_only=False)
+        totals = np.concatenate(([0], np.cumsum(sizes)))
+        counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        ends += totals[np.cumsum(counts)]
+    return ends

@@ -1,18 +1,35 @@
 """The envelope of a batch over a buffer: parse, check, stamp. Bodies stay opaque here.
 
-Buffers may be bytes, bytearray or memoryview; ``stamp`` needs a writable one. Functions neither
-copy nor keep what they are given.
+Buffers may be bytes, bytearray or memoryview; ``stamp`` and ``set_*`` need a writable one.
+Functions neither copy nor keep what they are given. Called by brokers for every batch that comes
+in or is recovered, and by clients for every batch that they read; pure, any thread.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker_lite.errors import CorruptMessageError
+from broker_lite.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    UnsupportedCompressionTypeError,
+)
 from broker_lite.record import format as fmt
+from broker_lite.record.crc32c import crc32c
+from broker_lite.record.message import check_message
 
 Buffer = bytes | bytearray | memoryview
+
+_ROW_BYTES_MIN = 7
+"""One byte each: length, attributes, timestamp, offset, no key, no value, no headers."""
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_POSITION_MAX_TIMESTAMP = 35
+_COLUMN_CODECS = (fmt.CODEC_NONE, fmt.CODEC_LZ4, fmt.CODEC_ZSTD)
 
 
 class BatchHeader(NamedTuple):
@@ -71,6 +88,11 @@ class BatchHeader(NamedTuple):
     def is_log_append_time(self) -> bool:
         return bool(self.attributes & fmt.ATTRIBUTE_LOG_APPEND_TIME)
 
+    @property
+    def constant_timestamp(self) -> int:
+        """The time of every row where the body holds none of its own; -1 is none."""
+        return self.max_timestamp if self.is_log_append_time else self.base_timestamp
+
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at ``position``; raises CorruptMessageError if it is cut or its sizes lie."""
@@ -99,6 +121,125 @@ def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += header.size_bytes
 
 
-def stamp(buffer: bytearray | memoryview, header: BatchHeader, base_offset: int, epoch: int) -> None:
+def stamp(
+    buffer: bytearray | memoryview, header: BatchHeader, base_offset: int, epoch: int
+) -> None:
     """Write the leader's base offset and epoch in place; both lie outside the CRC."""
     fmt.STAMP.pack_into(buffer, 0, base_offset, header.length, epoch)
+
+
+def set_crc(buffer: bytearray | memoryview) -> int:
+    """Compute the CRC of the one batch that fills ``buffer``, write it in place, return it."""
+    crc = crc32c(memoryview(buffer)[fmt.CRC_FROM :])
+    _CRC.pack_into(buffer, fmt.POSITION_CRC, crc)
+    return crc
+
+
+def set_log_append_time(
+    buffer: bytearray | memoryview, header: BatchHeader, now_ms: int
+) -> BatchHeader:
+    """Mark the one batch that fills ``buffer`` as stamped by the broker at ``now_ms``.
+
+    This is the one stamp that lies inside the CRC, which is computed anew.
+    """
+    attributes = header.attributes | fmt.ATTRIBUTE_LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(buffer, fmt.CRC_FROM, attributes)
+    _MAX_TIMESTAMP.pack_into(buffer, _POSITION_MAX_TIMESTAMP, now_ms)
+    crc = set_crc(buffer)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+
+
+def check_crc(buffer: Buffer, header: BatchHeader) -> None:
+    """Raise CorruptMessageError unless the CRC of the batch at the start of ``buffer`` holds."""
+    if len(buffer) < header.size_bytes:
+        raise CorruptMessageError(
+            f"a batch of {header.size_bytes} bytes is cut: {len(buffer)} are there"
+        )
+    crc = crc32c(memoryview(buffer)[fmt.CRC_FROM : header.size_bytes])
+    if crc != header.crc:
+        raise CorruptMessageError(
+            f"the batch at offset {header.base_offset} has CRC {crc:08x}, not {header.crc:08x}"
+        )
+
+
+def check_structure(buffer: Buffer, header: BatchHeader) -> int:
+    """Check what columns declare about themselves, without touching them; returns their flags.
+
+    ``buffer`` begins with the batch. Raises CorruptMessageError. Costs a few microseconds,
+    whatever the size of the batch, and needs no pyarrow.
+    """
+    end = header.size_bytes
+    if end < fmt.COLUMNS_FROM or len(buffer) < end:
+        raise CorruptMessageError("a batch of columns ends within its preamble")
+    flags: int
+    version, flags, schema_id, reserved = fmt.PREAMBLE.unpack_from(buffer, fmt.HEADER_BYTES)
+    if version != fmt.BODY_VERSION or schema_id != fmt.SCHEMA_KAFKA_ROW or reserved:
+        raise CorruptMessageError(
+            f"columns of version {version} and schema {schema_id} are not known here"
+        )
+    if not flags or flags & ~fmt.FLAGS_KNOWN:
+        raise CorruptMessageError(f"columns with flags {flags:#x} are not known here")
+    if header.is_control:
+        raise CorruptMessageError("control batches have rows, never columns")
+    message = check_message(buffer, fmt.COLUMNS_FROM, end, flags)
+    dense = not flags & fmt.FLAG_OFFSET_DELTAS
+    if message.row_count != header.record_count or (
+        dense and header.last_offset_delta != message.row_count - 1
+    ):
+        raise CorruptMessageError(
+            f"{message.row_count} rows, where the header counts {header.record_count}"
+            f" and a last offset delta of {header.last_offset_delta}"
+        )
+    if header.last_offset_delta < message.row_count - 1:
+        raise CorruptMessageError("a batch has more rows than offsets")
+    if message.codec != header.codec:
+        raise CorruptMessageError(
+            f"columns compressed with codec {message.codec}, where the header says {header.codec}"
+        )
+    return flags
+
+
+def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> None:
+    """What a client sends for one partition must be one sound batch that fills ``buffer``.
+
+    ``max_bytes`` is the topic's limit. Bodies of rows stay opaque. Raises MessageTooLargeError,
+    CorruptMessageError (CRC, lengths, columns), UnsupportedCompressionTypeError or
+    InvalidRecordError (more than one batch, counts, control batches, producer fields).
+    """
+    if header.size_bytes > max_bytes:
+        raise MessageTooLargeError(
+            f"a batch of {header.size_bytes} bytes is over the topic's max.message.bytes,"
+            f" {max_bytes}; send smaller batches or raise it"
+        )
+    if len(buffer) > header.size_bytes:
+        raise InvalidRecordError("a produce request may carry one batch per partition")
+    check_crc(buffer, header)
+    count = header.record_count
+    if not 0 < count <= fmt.RECORDS_MAX or header.last_offset_delta != count - 1:
+        raise InvalidRecordError(
+            f"a batch says {count} records and a last offset delta of {header.last_offset_delta}"
+        )
+    if header.base_offset != 0:
+        raise InvalidRecordError(f"a client's base offset must be 0, not {header.base_offset}")
+    if header.is_control:
+        raise InvalidRecordError("clients may not write control batches")
+    _check_producer(header)
+    if header.is_columns:
+        if header.codec not in _COLUMN_CODECS:
+            raise UnsupportedCompressionTypeError(f"columns take lz4 or zstd, not {header.codec}")
+        if check_structure(buffer, header) & fmt.FLAG_OFFSET_DELTAS:
+            raise InvalidRecordError("offset deltas are compaction's; clients may not write them")
+    elif header.codec > fmt.CODEC_ZSTD:
+        raise UnsupportedCompressionTypeError(f"codec {header.codec} is unknown")
+    elif header.codec == fmt.CODEC_NONE and (
+        header.size_bytes - fmt.HEADER_BYTES < count * _ROW_BYTES_MIN
+    ):
+        raise CorruptMessageError(f"{count} records do not fit in {header.size_bytes} bytes")
+
+
+def _check_producer(header: BatchHeader) -> None:
+    if header.producer_id >= 0:
+        if header.producer_epoch < 0 or header.base_sequence < 0:
+            raise InvalidRecordError("an idempotent producer's epoch or sequence is missing")
+    elif header.is_transactional:
+        raise InvalidRecordError("a transactional batch has no producer id")

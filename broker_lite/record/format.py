@@ -49,6 +49,7 @@ FLAG_TIMESTAMP = 1 << 2
 FLAG_HEADERS = 1 << 3
 FLAG_OFFSET_DELTAS = 1 << 4
 """Reserved for compaction: an int32 column of offset deltas."""
+FLAGS_KNOWN = (1 << 5) - 1
 
 BATCH_BYTES_MAX = 64 << 20
 """No batch may be longer, wherever it comes from; topics set a lower limit."""
