@@ -20,7 +20,7 @@ class InitProducerIdResponse:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerIdRequest:
-    """A new producer's id; with the old id and epoch, the same id in the next epoch."""
+    """A new producer's id; without a transactional id it is always another one, epoch 0."""
 
     API_KEY: ClassVar[int] = ApiKey.INIT_PRODUCER_ID
     VERSION: ClassVar[int] = 4

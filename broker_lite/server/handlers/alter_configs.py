@@ -1,0 +1,104 @@
+"""IncrementalAlterConfigs 0-1: set, delete, append to and subtract from topics' settings.
+
+The controller's. All changes of one topic are made, or none. Brokers' settings are read from their
+files and refused here with that cure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidConfigError,
+    InvalidRequestError,
+    LogbusError,
+    UnknownTopicOrPartitionError,
+    wire_code,
+)
+from broker_lite.server.handlers.topic_settings import (
+    LIST_KEYS,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    checked,
+    items,
+    topic_settings,
+)
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.configs import (
+    OPERATION_APPEND,
+    OPERATION_DELETE,
+    OPERATION_SET,
+    OPERATION_SUBTRACT,
+)
+from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
+from broker_lite.wire.tables import build
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each resource has its own error."""
+    times = Counter((row.resource_type, row.resource_name) for row in message.resources)
+    rows = []
+    for row in message.resources:
+        error: LogbusError | None = None
+        try:
+            if times[row.resource_type, row.resource_name] > 1:
+                raise InvalidRequestError(f"{row.resource_name!r} is named more than once")
+            await _alter(parts, row, message.validate_only)
+        except LogbusError as raised:
+            error = raised
+        rows.append(
+            build(
+                Response.AlterConfigsResourceResponse,
+                error_code=NO_ERROR if error is None else wire_code(error),
+                error_message=None if error is None else error.message,
+                resource_type=row.resource_type,
+                resource_name=row.resource_name,
+            )
+        )
+    return Response(responses=rows)
+
+
+async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
+    if row.resource_type == RESOURCE_BROKER:
+        raise InvalidRequestError(
+            "a broker's settings are read from its file when it starts; change them there"
+        )
+    if row.resource_type != RESOURCE_TOPIC:
+        raise InvalidRequestError(f"resource type {row.resource_type} has no settings")
+    topic = parts.registry.snapshot.topics.get(row.resource_name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"topic {row.resource_name!r} does not exist")
+    defaults = parts.config.topic_defaults()
+    present = {each.key: each.value for each in topic_settings(topic.config, defaults)}
+    changes: dict[str, str | None] = {}
+    for change in row.configs:
+        if change.name in changes:
+            raise InvalidRequestError(f"{change.name} is named more than once")
+        changes[change.name] = _changed(change, present)
+    after: dict[str, str | None] = {**topic.config, **changes}
+    deleted = [key for key, value in changes.items() if value is None]
+    checked({key: value for key, value in after.items() if value is not None}, defaults)
+    checked({key: present.get(key, "") for key in deleted if key not in present}, defaults)
+    await parts.registry.alter_topic_config(row.resource_name, changes, validate_only=validate_only)
+
+
+def _changed(change: Any, present: dict[str, str]) -> str | None:
+    """The value that a setting shall have; None for its default."""
+    operation, name, value = change.config_operation, change.name, change.value
+    if operation == OPERATION_DELETE:
+        return None
+    if value is None:
+        raise InvalidConfigError(f"{name} has no value; delete it for its default")
+    if operation == OPERATION_SET:
+        return str(value)
+    if operation not in (OPERATION_APPEND, OPERATION_SUBTRACT):
+        raise InvalidRequestError(f"{name}: operation {operation} does not exist")
+    if name not in LIST_KEYS:
+        raise InvalidConfigError(f"{name} is not a list; set it instead")
+    before, given = items(present[name]), items(value)
+    if operation == OPERATION_APPEND:
+        return ",".join(before + [item for item in given if item not in before])
+    return ",".join(item for item in before if item not in given)

@@ -1,0 +1,43 @@
+"""ApiVersions 0-4: which APIs this broker answers, in which versions, and its features.
+
+A version that the broker does not know is answered in version 0 with UNSUPPORTED_VERSION and the
+list, so that a newer client can step down. Client software names are not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, UnsupportedVersionError
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import ADVERTISED, ApiKey, RequestHeader, is_served
+from broker_lite.wire.tables import ApiVersionsResponse as Response
+from broker_lite.wire.tables import build
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Never fails: it must be answerable before anything else is known."""
+    snapshot = parts.registry.snapshot
+    here = snapshot.brokers.get(parts.broker_id)
+    known = is_served(ApiKey.API_VERSIONS, request.api_version)
+    return Response(
+        error_code=NO_ERROR if known else UnsupportedVersionError.code,
+        api_keys=[
+            build(Response.ApiVersion, api_key=int(key), min_version=first, max_version=last)
+            for key, (first, last) in sorted(ADVERTISED.items())
+        ],
+        supported_features=[
+            build(Response.SupportedFeatureKey, name=name, min_version=1, max_version=level)
+            for name, level in sorted(here.features.items() if here else ())
+        ],
+        finalized_features_epoch=snapshot.controller_epoch,
+        finalized_features=[
+            build(
+                Response.FinalizedFeatureKey,
+                name=name,
+                min_version_level=1,
+                max_version_level=level,
+            )
+            for name, level in sorted(snapshot.features.items())
+        ],
+    )

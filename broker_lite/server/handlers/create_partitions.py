@@ -1,0 +1,50 @@
+"""CreatePartitions 0-3: more partitions for a topic. The controller's.
+
+``count`` is the new total; fewer or as many as there are is INVALID_PARTITIONS. Keys of existing
+records stay where they are, so their partition changes for records to come, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import CreatePartitionsResponse as Response
+from broker_lite.wire.tables import build
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each topic has its own error."""
+    times = Counter(row.name for row in message.topics)
+    results = []
+    for row in message.topics:
+        error: LogbusError | None = None
+        if times[row.name] > 1:
+            error = InvalidRequestError(f"topic {row.name!r} is named more than once")
+        else:
+            error = await _create(parts, row, message.validate_only)
+        results.append(
+            build(
+                Response.CreatePartitionsTopicResult,
+                name=row.name,
+                error_code=NO_ERROR if error is None else wire_code(error),
+                error_message=None if error is None else error.message,
+            )
+        )
+    return Response(results=results)
+
+
+async def _create(parts: Parts, row: Any, validate_only: bool) -> LogbusError | None:
+    assignment = None
+    if row.assignments is not None:
+        assignment = [tuple(each.broker_ids) for each in row.assignments]
+    try:
+        result = await parts.registry.create_partitions(
+            row.name, row.count, assignment=assignment, validate_only=validate_only
+        )
+    except LogbusError as error:
+        return error
+    return result.error

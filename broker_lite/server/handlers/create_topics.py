@@ -1,0 +1,133 @@
+"""CreateTopics 2-7: with a number of partitions or with chosen brokers. The controller's.
+
+Answered when the topic is in ZooKeeper and this broker knows it. Quotas and policies do not exist.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    LogbusError,
+    wire_code,
+)
+from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, is_valid_name
+from broker_lite.server.handlers.topic_settings import checked, topic_settings
+from broker_lite.server.parts import Parts
+from broker_lite.server.registry import NewTopic, TopicResult
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.topics import DEFAULT_COUNT
+from broker_lite.wire.tables import CreateTopicsResponse as Response
+from broker_lite.wire.tables import build, uuid
+
+_Topic = Response.CreatableTopicResult
+_Setting = _Topic.CreatableTopicConfigs
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each topic has its own error; the good ones are created together."""
+    times = Counter(row.name for row in message.topics)
+    results: dict[str, TopicResult] = {}
+    wanted = []
+    for name, count in times.items():
+        row = next(each for each in message.topics if each.name == name)
+        try:
+            if count > 1:
+                raise InvalidRequestError(f"topic {name!r} is named more than once")
+            wanted.append(_new_topic(row, parts.config.topic_defaults()))
+        except LogbusError as error:
+            results[name] = TopicResult(name, NULL_TOPIC_ID, error)
+    if wanted:
+        try:
+            done = await parts.registry.create_topics(wanted, validate_only=message.validate_only)
+        except LogbusError as error:
+            done = [TopicResult(topic.name, NULL_TOPIC_ID, error) for topic in wanted]
+        results |= {result.name: result for result in done}
+    return Response(topics=[_answer(parts, results[name]) for name in times])
+
+
+def _new_topic(row: Any, defaults: Any) -> NewTopic:
+    """What the request asks for, checked as far as it can be without knowing the cluster."""
+    if not is_valid_name(row.name):
+        raise InvalidTopicError(
+            f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "
+            "digits, '.', '_' and '-', and not '.' or '..'"
+        )
+    config = checked({each.name: each.value for each in row.configs}, defaults)
+    if row.assignments:
+        if (row.num_partitions, row.replication_factor) != (DEFAULT_COUNT, DEFAULT_COUNT):
+            raise InvalidRequestError(
+                f"topic {row.name!r}: give an assignment or the two counts, not both"
+            )
+        assignment = _assignment(row)
+        return NewTopic(row.name, len(assignment), len(assignment[0]), assignment, config)
+    if row.num_partitions != DEFAULT_COUNT and row.num_partitions < 1:
+        raise InvalidPartitionsError(
+            f"topic {row.name!r}: {row.num_partitions} partitions; give at least 1, or -1 for "
+            "num.partitions"
+        )
+    if row.replication_factor != DEFAULT_COUNT and row.replication_factor < 1:
+        raise InvalidReplicationFactorError(
+            f"topic {row.name!r}: replication factor {row.replication_factor}; give at least 1, "
+            "or -1 for default.replication.factor"
+        )
+    return NewTopic(row.name, row.num_partitions, row.replication_factor, None, config)
+
+
+def _assignment(row: Any) -> list[tuple[int, ...]]:
+    by_index = {each.partition_index: tuple(each.broker_ids) for each in row.assignments}
+    if sorted(by_index) != list(range(len(row.assignments))):
+        raise InvalidReplicaAssignmentError(
+            f"topic {row.name!r}: name each partition from 0 to {len(row.assignments) - 1} once"
+        )
+    assignment = [by_index[index] for index in range(len(by_index))]
+    for index, broker_ids in enumerate(assignment):
+        if not broker_ids or len(set(broker_ids)) != len(broker_ids):
+            raise InvalidReplicaAssignmentError(
+                f"topic {row.name!r} partition {index}: give one or more different brokers"
+            )
+        if len(broker_ids) != len(assignment[0]):
+            raise InvalidReplicaAssignmentError(
+                f"topic {row.name!r}: every partition needs as many brokers as partition 0"
+            )
+    return assignment
+
+
+def _answer(parts: Parts, result: TopicResult) -> Any:
+    error = result.error
+    if error is not None:
+        return build(
+            _Topic,
+            name=result.name,
+            topic_id=uuid(NULL_TOPIC_ID),
+            error_code=wire_code(error),
+            error_message=error.message,
+            configs=None,
+        )
+    return build(
+        _Topic,
+        name=result.name,
+        topic_id=uuid(result.topic_id or NULL_TOPIC_ID),
+        error_code=NO_ERROR,
+        error_message=None,
+        num_partitions=result.partitions,
+        replication_factor=result.replication_factor,
+        configs=[
+            build(
+                _Setting,
+                name=each.key,
+                value=each.value,
+                read_only=False,
+                config_source=each.source,
+                is_sensitive=False,
+            )
+            for each in topic_settings(result.config, parts.config.topic_defaults())
+        ],
+    )

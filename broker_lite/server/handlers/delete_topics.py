@@ -1,0 +1,45 @@
+"""DeleteTopics 1-6: by name, from version 6 also by id. The controller's.
+
+Answered when the topic is gone from ZooKeeper; brokers delete its files afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.model import NULL_TOPIC_ID
+from broker_lite.server.parts import Parts
+from broker_lite.server.registry import TopicResult
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import DeleteTopicsResponse as Response
+from broker_lite.wire.tables import build, uuid
+
+BY_ID_FROM = 6
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each topic has its own error."""
+    if request.api_version >= BY_ID_FROM:
+        wanted = [(row.name, row.topic_id) for row in message.topics]
+    else:
+        wanted = [(name, NULL_TOPIC_ID) for name in message.topic_names]
+    return Response(responses=[await _delete(parts, name, topic_id) for name, topic_id in wanted])
+
+
+async def _delete(parts: Parts, name: str | None, topic_id: str) -> Any:
+    error: LogbusError | None
+    try:
+        if name is not None and topic_id != NULL_TOPIC_ID:
+            raise InvalidRequestError(f"topic {name!r}: give its name or its id, not both")
+        (result,) = await parts.registry.delete_topics([topic_id if name is None else name])
+        error = result.error
+    except LogbusError as raised:
+        result, error = TopicResult(name or "", topic_id), raised
+    return build(
+        Response.DeletableTopicResult,
+        name=name if name is not None else result.name or None,
+        topic_id=uuid(result.topic_id or NULL_TOPIC_ID),
+        error_code=NO_ERROR if error is None else wire_code(error),
+        error_message=None if error is None else error.message,
+    )

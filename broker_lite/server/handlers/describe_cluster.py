@@ -1,0 +1,36 @@
+"""DescribeCluster 0-2: cluster id, controller and live brokers.
+
+Endpoint type 2 (a quorum of controllers) does not exist here and is refused. Fenced brokers are
+none. Authorized operations are not computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import InvalidRequestError
+from broker_lite.server.handlers.metadata import brokers
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import DescribeClusterResponse as Response
+
+ENDPOINT_BROKERS = 1
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Answers from the snapshot; needs no ZooKeeper."""
+    snapshot = parts.registry.snapshot
+    if message.endpoint_type != ENDPOINT_BROKERS:
+        return Response(
+            error_code=InvalidRequestError.code,
+            error_message="this cluster has no controller endpoints; ask for brokers",
+            endpoint_type=message.endpoint_type,
+            cluster_id=snapshot.cluster_id,
+            brokers=[],
+        )
+    return Response(
+        endpoint_type=ENDPOINT_BROKERS,
+        cluster_id=snapshot.cluster_id,
+        controller_id=snapshot.controller_id,
+        brokers=brokers(parts, snapshot, Response.DescribeClusterBroker, "broker_id"),
+    )

@@ -1,0 +1,93 @@
+"""DescribeConfigs 1-4: settings of topics and of this broker, who set them, what they mean.
+
+Topics are answered by any broker; a broker only by itself. Its settings are read-only: they come
+from its file. Log levels and the cluster-wide broker settings of Kafka do not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidRequestError,
+    LogbusError,
+    UnknownTopicOrPartitionError,
+    wire_code,
+)
+from broker_lite.server.handlers.topic_settings import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    Setting,
+    broker_settings,
+    topic_settings,
+)
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import DescribeConfigsResponse as Response
+from broker_lite.wire.tables import build
+
+_Result = Response.DescribeConfigsResult
+_Setting = _Result.DescribeConfigsResourceResult
+_Synonym = _Setting.DescribeConfigsSynonym
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each resource has its own error. Answers from the snapshot; needs no ZooKeeper."""
+    return Response(results=[_describe(parts, row, message) for row in message.resources])
+
+
+def _describe(parts: Parts, row: Any, message: Any) -> Any:
+    error: LogbusError | None = None
+    found: list[Setting] = []
+    try:
+        found = list(_settings(parts, row.resource_type, row.resource_name))
+    except LogbusError as raised:
+        error = raised
+    wanted = set(row.configuration_keys or ())
+    return build(
+        _Result,
+        error_code=NO_ERROR if error is None else wire_code(error),
+        error_message=None if error is None else error.message,
+        resource_type=row.resource_type,
+        resource_name=row.resource_name,
+        configs=[
+            _row(each, row.resource_type == RESOURCE_BROKER, message)
+            for each in found
+            if not wanted or each.key in wanted
+        ],
+    )
+
+
+def _settings(parts: Parts, kind: int, name: str) -> Iterable[Setting]:
+    if kind == RESOURCE_TOPIC:
+        topic = parts.registry.snapshot.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+        return topic_settings(topic.config, parts.config.topic_defaults())
+    if kind != RESOURCE_BROKER:
+        raise InvalidRequestError(f"resource type {kind} has no settings; give a topic or a broker")
+    if name == "":
+        return ()
+    if name != str(parts.broker_id):
+        raise InvalidRequestError(f"this is broker {parts.broker_id}; ask broker {name} itself")
+    return broker_settings(parts.config)
+
+
+def _row(setting: Setting, read_only: bool, message: Any) -> Any:
+    synonyms = setting.levels if message.include_synonyms else ()
+    return build(
+        _Setting,
+        name=setting.key,
+        value=setting.value,
+        read_only=read_only,
+        config_source=setting.source,
+        is_sensitive=False,
+        synonyms=[
+            build(_Synonym, name=setting.key, value=value, source=source)
+            for value, source in synonyms
+        ],
+        config_type=setting.kind,
+        documentation=setting.doc if message.include_documentation else None,
+    )

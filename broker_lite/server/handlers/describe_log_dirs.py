@@ -1,0 +1,54 @@
+"""DescribeLogDirs 1-4: the sizes of this broker's partitions and of its file system.
+
+A broker has one data directory; replicas are not moved between directories, so none is a future
+one. Offset lag is 0 for a partition that this broker leads.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, StorageError
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import DescribeLogDirsResponse as Response
+from broker_lite.wire.tables import build
+
+_Result = Response.DescribeLogDirsResult
+_Topic = _Result.DescribeLogDirsTopic
+_Partition = _Topic.DescribeLogDirsPartition
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """What this broker itself holds; null topics ask for everything."""
+    wanted = None
+    if message.topics is not None:
+        wanted = {(row.topic, index) for row in message.topics for index in row.partitions}
+    topics: dict[str, list[Any]] = {}
+    for usage in parts.replicas.usage():
+        if wanted is None or (usage.topic, usage.partition) in wanted:
+            row = build(
+                _Partition,
+                partition_index=usage.partition,
+                partition_size=usage.size_bytes,
+                offset_lag=0,
+                is_future_key=False,
+            )
+            topics.setdefault(usage.topic, []).append(row)
+    directory = str(parts.logs.directory)
+    code, total, free = NO_ERROR, -1, -1
+    try:
+        space = shutil.disk_usage(directory)
+        total, free = space.total, space.free
+    except OSError:
+        code = StorageError.code
+    result = build(
+        _Result,
+        error_code=code,
+        log_dir=directory,
+        topics=[build(_Topic, name=name, partitions=rows) for name, rows in topics.items()],
+        total_bytes=total,
+        usable_bytes=free,
+    )
+    return Response(results=[result])

@@ -1,0 +1,57 @@
+"""FindCoordinator 0-4: which broker keeps a group's progress.
+
+Offsets are in ZooKeeper, so any live broker could: each group gets one of them by a hash of its
+name, the same wherever one asks, until the set of live brokers changes. Transactions are refused
+with a message until they are built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from broker_lite.errors import InvalidGroupIdError, InvalidRequestError, LogbusError
+from broker_lite.model import NO_BROKER
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.groups import KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION
+from broker_lite.wire.tables import FindCoordinatorResponse as Response
+from broker_lite.wire.tables import build
+
+BATCHED_FROM = 4
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Answers from the snapshot; needs no ZooKeeper."""
+    batched = request.api_version >= BATCHED_FROM
+    rows = []
+    for key in message.coordinator_keys if batched else [message.key]:
+        fields: dict[str, Any]
+        try:
+            broker_id, host, port = _coordinator(parts, key, message.key_type)
+            fields = {"node_id": broker_id, "host": host, "port": port}
+        except LogbusError as error:
+            fields = {"node_id": NO_BROKER, "host": "", "port": -1}
+            fields |= {"error_code": error.code, "error_message": error.message}
+        rows.append((key, fields))
+    if not batched:
+        return Response(**rows[0][1])
+    return Response(
+        coordinators=[build(Response.Coordinator, key=key, **fields) for key, fields in rows]
+    )
+
+
+def _coordinator(parts: Parts, key: str, key_type: int) -> tuple[int, str, int]:
+    if key_type == KEY_TYPE_TRANSACTION:
+        raise InvalidRequestError(
+            "transactions are not built yet; use a producer without transactional.id"
+        )
+    if key_type != KEY_TYPE_GROUP:
+        raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0, a group")
+    if not key:
+        raise InvalidGroupIdError("the group's name is empty; give group.id")
+    endpoints = {view.broker_id: view.endpoint for view in parts.registry.snapshot.brokers.values()}
+    endpoints.setdefault(parts.broker_id, parts.endpoint)
+    ids = sorted(endpoints)
+    chosen = ids[crc32(key.encode("utf-8")) % len(ids)]
+    return chosen, endpoints[chosen].host, endpoints[chosen].port

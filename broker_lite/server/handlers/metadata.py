@@ -1,0 +1,114 @@
+"""Metadata 0-12: live brokers, controller, topics by name or by id, who leads what.
+
+Topics are never created on the way. An unknown topic, and a partition without a living leader,
+carry their errors while the rest is answered. Authorized operations are not computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import (
+    InvalidTopicError,
+    LeaderNotAvailableError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import (
+    NO_BROKER,
+    NULL_TOPIC_ID,
+    Endpoint,
+    PartitionView,
+    TopicView,
+    is_valid_name,
+)
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import MetadataResponse as Response
+from broker_lite.wire.tables import build, uuid
+
+_Topic = Response.MetadataResponseTopic
+_Partition = _Topic.MetadataResponsePartition
+
+ALL_WHEN_EMPTY_UNTIL = 0
+"""Version 0 asks for all topics by an empty list; later ones by null."""
+NULL_NAME_FROM = 12
+"""First version in which an answer by id may leave the name out."""
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Answers from the snapshot; needs no ZooKeeper."""
+    snapshot = parts.registry.snapshot
+    wanted = message.topics
+    if wanted is None or (not wanted and request.api_version <= ALL_WHEN_EMPTY_UNTIL):
+        topics = [_topic(view, snapshot) for view in snapshot.topics.values()]
+    else:
+        topics = [_wanted(row, snapshot, request.api_version) for row in wanted]
+    return Response(
+        brokers=brokers(parts, snapshot, Response.MetadataResponseBroker, "node_id"),
+        cluster_id=snapshot.cluster_id,
+        controller_id=snapshot.controller_id,
+        topics=topics,
+    )
+
+
+def brokers(parts: Parts, snapshot: MetadataSnapshot, kind: Any, id_field: str) -> list[Any]:
+    """Live brokers as message rows. This one is among them even while it registers anew."""
+    endpoints: dict[int, tuple[Endpoint, str | None]] = {
+        parts.broker_id: (parts.endpoint, parts.config.rack or None)
+    }
+    for view in snapshot.brokers.values():
+        endpoints[view.broker_id] = (view.endpoint, view.rack)
+    return [
+        build(kind, **{id_field: broker_id}, host=endpoint.host, port=endpoint.port, rack=rack)
+        for broker_id, (endpoint, rack) in sorted(endpoints.items())
+    ]
+
+
+def _wanted(row: Any, snapshot: MetadataSnapshot, version: int) -> Any:
+    name, topic_id = row.name, row.topic_id
+    if name is None:
+        found = snapshot.topics_by_id.get(topic_id)
+        if found is None:
+            return build(
+                _Topic,
+                error_code=UnknownTopicIdError.code,
+                name=None if version >= NULL_NAME_FROM else "",
+                topic_id=uuid(topic_id),
+                partitions=[],
+            )
+        return _topic(found, snapshot)
+    found = snapshot.topics.get(name)
+    if found is not None:
+        return _topic(found, snapshot)
+    error = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
+    return build(
+        _Topic, error_code=error.code, name=name, topic_id=uuid(NULL_TOPIC_ID), partitions=[]
+    )
+
+
+def _topic(view: TopicView, snapshot: MetadataSnapshot) -> Any:
+    return build(
+        _Topic,
+        error_code=0,
+        name=view.name,
+        topic_id=uuid(view.topic_id),
+        partitions=[_partition(each, snapshot) for each in view.partitions],
+    )
+
+
+def _partition(view: PartitionView, snapshot: MetadataSnapshot) -> Any:
+    state, live = view.state, snapshot.brokers
+    leader = state.leader if state.leader in live else NO_BROKER
+    replicas = list(view.replicas)
+    return build(
+        _Partition,
+        error_code=LeaderNotAvailableError.code if leader == NO_BROKER else 0,
+        partition_index=view.partition,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=[replica.broker_id for replica in state.isr],
+        offline_replicas=[broker_id for broker_id in replicas if broker_id not in live],
+    )

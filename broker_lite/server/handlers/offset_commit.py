@@ -1,0 +1,87 @@
+"""OffsetCommit 2-9: a group's progress into ZooKeeper, through any broker.
+
+Answered when ZooKeeper has it. Groups have no members yet, so a commit in a member's name is
+refused with UNKNOWN_MEMBER_ID. The retention time of versions 2-4 is not used: offsets stay until
+their group or topic is deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidRequestError,
+    LogbusError,
+    OffsetMetadataTooLargeError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    wire_code,
+)
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import OffsetCommitResponse as Response
+from broker_lite.wire.tables import build
+
+_Topic = Response.OffsetCommitResponseTopic
+_Partition = _Topic.OffsetCommitResponsePartition
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each partition has its own error; one refused does not hold back the others."""
+    codes: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for topic in message.topics:
+        for row in topic.partitions:
+            key = TopicPartition(topic.name, row.partition_index)
+            try:
+                offsets[key] = _checked(parts, key, row)
+            except LogbusError as error:
+                codes[key] = wire_code(error)
+    if message.member_id or message.generation_id_or_member_epoch >= 0:
+        codes |= dict.fromkeys(offsets, UnknownMemberIdError.code)
+    elif offsets:
+        try:
+            results = await parts.registry.commit_offsets(message.group_id, offsets)
+        except LogbusError as error:
+            codes |= dict.fromkeys(offsets, wire_code(error))
+        else:
+            for key, failure in results.items():
+                codes[key] = NO_ERROR if failure is None else wire_code(failure)
+    return Response(
+        topics=[
+            build(
+                _Topic,
+                name=topic.name,
+                partitions=[
+                    build(
+                        _Partition,
+                        partition_index=row.partition_index,
+                        error_code=codes[TopicPartition(topic.name, row.partition_index)],
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _checked(parts: Parts, key: TopicPartition, row: Any) -> CommittedOffset:
+    topic = parts.registry.snapshot.topics.get(key.topic)
+    if topic is None or not 0 <= key.partition < len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"{key} does not exist")
+    if row.committed_offset < 0:
+        raise InvalidRequestError(f"{key}: offset {row.committed_offset} cannot be read from")
+    metadata = row.committed_metadata or ""
+    limit = parts.config.offset_metadata_bytes_max
+    if len(metadata.encode("utf-8")) > limit:
+        raise OffsetMetadataTooLargeError(f"{key}: metadata is longer than {limit} bytes")
+    return CommittedOffset(
+        row.committed_offset,
+        row.committed_leader_epoch,
+        metadata,
+        topic.topic_id,
+        parts.clock.now_ms(),
+    )

@@ -1,0 +1,72 @@
+"""OffsetFetch 1-8: groups' progress out of ZooKeeper, through any broker; several groups from 8.
+
+A partition without an offset is answered with -1, as in Kafka, unless all were asked for. Nothing
+is ever pending until transactions are built, so ``require_stable`` changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import OffsetFetchResponse as Response
+from broker_lite.wire.tables import build
+
+_Group = Response.OffsetFetchResponseGroup
+_OldTopic = Response.OffsetFetchResponseTopic
+_Topic = _Group.OffsetFetchResponseTopics
+
+BATCHED_FROM = 8
+NONE = CommittedOffset(NO_OFFSET)
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """A group that cannot be read carries the error; the others are answered."""
+    if request.api_version >= BATCHED_FROM:
+        groups = []
+        for wanted in message.groups:
+            code, found = await _read(parts, wanted.group_id, wanted.topics)
+            topics = _rows(_Topic, _Topic.OffsetFetchResponsePartitions, found, NO_ERROR)
+            groups.append(build(_Group, group_id=wanted.group_id, topics=topics, error_code=code))
+        return Response(groups=groups)
+    code, found = await _read(parts, message.group_id, message.topics)
+    topics = _rows(_OldTopic, _OldTopic.OffsetFetchResponsePartition, found, code)
+    return Response(topics=topics, error_code=code)
+
+
+async def _read(
+    parts: Parts, group: str, topics: Any
+) -> tuple[int, Mapping[TopicPartition, CommittedOffset]]:
+    """An error code, and an offset for every partition asked for (or all that there are)."""
+    wanted = None
+    if topics is not None:
+        wanted = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]
+    code, found = NO_ERROR, {}
+    try:
+        found = await parts.registry.fetch_offsets(group, wanted)
+    except LogbusError as error:
+        code = wire_code(error)
+    if wanted is not None:
+        found = {key: found.get(key, NONE) for key in wanted}
+    return code, found
+
+
+def _rows(
+    topic_kind: Any, kind: Any, found: Mapping[TopicPartition, CommittedOffset], code: int
+) -> list[Any]:
+    topics: dict[str, list[Any]] = {}
+    for key, committed in found.items():
+        row = build(
+            kind,
+            partition_index=key.partition,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            error_code=code,
+        )
+        topics.setdefault(key.topic, []).append(row)
+    return [build(topic_kind, name=name, partitions=rows) for name, rows in topics.items()]

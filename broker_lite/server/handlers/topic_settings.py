@@ -1,0 +1,103 @@
+"""Settings of topics and brokers as admin requests carry them: checking, listing, explaining.
+
+Shared by create_topics, describe_configs and alter_configs. Codes are Kafka's. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from broker_lite.config import BrokerConfig, Key, TopicConfig, keys, parse, value_text
+from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+
+SOURCE_TOPIC = 1
+SOURCE_STATIC_BROKER = 4
+SOURCE_DEFAULT = 5
+
+TYPE_BOOLEAN = 1
+TYPE_STRING = 2
+TYPE_LONG = 5
+TYPE_LIST = 7
+_TYPES = {"bool": TYPE_BOOLEAN, "int": TYPE_LONG}
+
+LIST_KEYS = frozenset({"cleanup.policy"})
+"""Settings whose value is a list, so that items can be appended to it and subtracted."""
+
+
+class Setting(NamedTuple):
+    """One setting of a topic or a broker; ``levels`` are (value, source), the nearest first."""
+
+    key: str
+    levels: tuple[tuple[str, int], ...]
+    kind: int
+    doc: str
+
+    @property
+    def value(self) -> str:
+        return self.levels[0][0]
+
+    @property
+    def source(self) -> int:
+        return self.levels[0][1]
+
+
+def checked(settings: Mapping[str, str | None], defaults: Mapping[str, str]) -> dict[str, str]:
+    """A topic's own settings, valid together with the broker's defaults.
+
+    Raises InvalidConfigError (a null value, an unknown name with the nearest one, a value out of
+    bounds) and CompactionNotBuiltError.
+    """
+    given: dict[str, str] = {}
+    for key, value in settings.items():
+        if value is None:
+            raise InvalidConfigError(f"{key} has no value; leave it out for its default")
+        if key == "cleanup.policy" and "compact" in items(value):
+            raise CompactionNotBuiltError(
+                f"cleanup.policy={value} is not built yet; use cleanup.policy=delete"
+            )
+        given[key] = value
+    parse(TopicConfig, {**defaults, **given})
+    return given
+
+
+def items(value: str) -> list[str]:
+    """The items of a list setting."""
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def topic_settings(own: Mapping[str, str], defaults: Mapping[str, str]) -> Iterator[Setting]:
+    """Every setting of a topic that has set ``own``, under a broker's ``defaults``."""
+    plain = TopicConfig()
+    types = {item.name: str(item.type) for item in dataclasses.fields(TopicConfig)}
+    for name, row in keys(TopicConfig).items():
+        levels = [(value_text(getattr(plain, name)), SOURCE_DEFAULT)]
+        if row.key in defaults:
+            levels.insert(0, (defaults[row.key], SOURCE_STATIC_BROKER))
+        if row.key in own:
+            levels.insert(0, (own[row.key], SOURCE_TOPIC))
+        yield Setting(row.key, tuple(levels), _kind(row, types[name]), _doc(row))
+
+
+def broker_settings(config: BrokerConfig) -> Iterator[Setting]:
+    """Every setting of a running broker; all of them were read from its file."""
+    plain = BrokerConfig()
+    types = {item.name: str(item.type) for item in dataclasses.fields(BrokerConfig)}
+    for name, row in keys(BrokerConfig).items():
+        default, value = value_text(getattr(plain, name)), value_text(getattr(config, name))
+        levels = [(default, SOURCE_DEFAULT)]
+        if value != default:
+            levels.insert(0, (value, SOURCE_STATIC_BROKER))
+        yield Setting(row.key, tuple(levels), _kind(row, types[name]), _doc(row))
+
+
+def _kind(row: Key, annotation: str) -> int:
+    return TYPE_LIST if row.key in LIST_KEYS else _TYPES.get(annotation, TYPE_STRING)
+
+
+def _doc(row: Key) -> str:
+    return f"{row.doc} ({row.unit})" if row.unit else row.doc
