@@ -1,0 +1,209 @@
+"""Kafka's codecs for bodies of rows: gzip, snappy in both framings, lz4 and zstd frames.
+
+Every decompression takes a limit and stops there: nothing is allocated by a size that the data
+declares. What is written is what Java's reader takes: snappy in xerial's framing, lz4 in frames of
+independent blocks. Columns are not compressed here but by Arrow, buffer by buffer. Called by
+``records`` and ``transcode``; pure, any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+
+from broker_lite.errors import CorruptMessageError, UnsupportedCompressionTypeError
+from broker_lite.record import format as fmt
+
+Buffer = bytes | bytearray | memoryview
+
+_GZIP_WINDOW: Final = 31
+"""zlib's largest window, with gzip's header and trailer."""
+_GZIP_LEVEL: Final = 6
+
+_XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_MAGIC: Final = _XERIAL_HEADER[:8]
+_XERIAL_BLOCK_BYTES: Final = 32 << 10
+_XERIAL_LENGTH: Final = struct.Struct(">I")
+
+_LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
+"""Magic; version 1 with independent blocks and no checksums; 64 KiB blocks; header checksum."""
+_LZ4_BLOCK_BYTES: Final = 64 << 10
+_LZ4_STORED: Final = 1 << 31
+_LZ4_LENGTH: Final = struct.Struct("<I")
+
+_FIRST_READ_BYTES: Final = 64 << 10
+"""Where a stream's output begins to be read; then in pieces that double."""
+
+
+def compress(codec: int, data: Buffer) -> bytes:
+    """``data`` in the framing of a batch's attribute bits; UnsupportedCompressionTypeError."""
+    return _pair(codec)[0](data)
+
+
+def decompress(codec: int, data: Buffer, limit: int = fmt.DECOMPRESSED_BYTES_MAX) -> Buffer:
+    """What ``data`` was, at most ``limit`` bytes; ``data`` itself where nothing is compressed.
+
+    Raises CorruptMessageError for malformed data and for more than ``limit`` bytes,
+    UnsupportedCompressionTypeError for an unknown codec.
+    """
+    try:
+        out = _pair(codec)[1](data, limit)
+    except (pa.ArrowException, OSError, zlib.error, struct.error) as error:
+        name = _NAMES[codec]
+        raise CorruptMessageError(f"the batch's {name} data is malformed: {error}") from error
+    if len(out) > limit:
+        raise _too_large(limit)
+    return out
+
+
+def _too_large(limit: int) -> CorruptMessageError:
+    return CorruptMessageError(f"a batch would grow beyond {limit} bytes when decompressed")
+
+
+def _no_compression(data: Buffer) -> bytes:
+    return bytes(data)
+
+
+def _no_decompression(data: Buffer, limit: int) -> Buffer:
+    return data
+
+
+def _gzip(data: Buffer) -> bytes:
+    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+    return compressor.compress(data) + compressor.flush()
+
+
+def _gunzip(data: Buffer, limit: int) -> bytes:
+    """All members of a gzip file, as Java's reader takes them."""
+    pieces: list[bytes] = []
+    room = limit
+    rest: Buffer = data
+    while rest:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        piece = member.decompress(rest, room + 1)
+        room -= len(piece)
+        if room < 0:
+            raise _too_large(limit)
+        if not member.eof:
+            raise zlib.error("a member is cut")
+        pieces.append(piece)
+        rest = member.unused_data
+    if not pieces:
+        raise zlib.error("no member")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    out = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = _codec("snappy").compress(
+            pa.py_buffer(view[start : start + _XERIAL_BLOCK_BYTES]), asbytes=True
+        )
+        out += (_XERIAL_LENGTH.pack(len(block)), block)
+    return b"".join(out)
+
+
+def _unsnappy(data: Buffer, limit: int) -> Buffer:
+    view = memoryview(data)
+    if view[:8] != _XERIAL_MAGIC:
+        return _unsnappy_block(view, limit, limit)
+    pieces: list[Buffer] = []
+    position, room = len(_XERIAL_HEADER), limit
+    while position < len(view):
+        (length,) = _XERIAL_LENGTH.unpack_from(view, position)
+        position += _XERIAL_LENGTH.size
+        if length > len(view) - position:
+            raise CorruptMessageError("a snappy block is cut")
+        piece = _unsnappy_block(view[position : position + length], room, limit)
+        pieces.append(piece)
+        room -= len(piece)
+        position += length
+    return b"".join(pieces)
+
+
+def _unsnappy_block(block: memoryview, room: int, limit: int) -> Buffer:
+    """A raw block; its length stands before it, as a varint of 32 bits."""
+    length = 0
+    for index in range(min(5, len(block))):
+        length |= (block[index] & 0x7F) << (7 * index)
+        if block[index] < 0x80:
+            break
+    else:
+        raise CorruptMessageError("a snappy block's length is malformed")
+    if length > room:
+        raise _too_large(limit)
+    if length == 0:
+        return b""
+    out = _codec("snappy").decompress(pa.py_buffer(block), length)
+    return memoryview(out).cast("B")
+
+
+def _lz4(data: Buffer) -> bytes:
+    view = memoryview(data)
+    out = [_LZ4_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        block = view[start : start + _LZ4_BLOCK_BYTES]
+        packed = _codec("lz4_raw").compress(pa.py_buffer(block), asbytes=True)
+        if len(packed) < len(block):
+            out += (_LZ4_LENGTH.pack(len(packed)), packed)
+        else:
+            out += (_LZ4_LENGTH.pack(len(block) | _LZ4_STORED), bytes(block))
+    out.append(_LZ4_LENGTH.pack(0))
+    return b"".join(out)
+
+
+def _unlz4(data: Buffer, limit: int) -> bytes:
+    return _read_stream("lz4", data, limit)
+
+
+def _zstd(data: Buffer) -> bytes:
+    packed: bytes = _codec("zstd").compress(pa.py_buffer(data), asbytes=True)
+    return packed
+
+
+def _unzstd(data: Buffer, limit: int) -> bytes:
+    return _read_stream("zstd", data, limit)
+
+
+def _read_stream(name: str, data: Buffer, limit: int) -> bytes:
+    """A frame's content, read in pieces, so that no declared size decides what is allocated."""
+    pieces: list[bytes] = []
+    total, size = 0, max(_FIRST_READ_BYTES, 4 * len(data))
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
+        while total <= limit:
+            piece = stream.read(min(size, limit + 1 - total))
+            if not piece:
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.append(piece)
+            total += len(piece)
+            size *= 2
+    raise _too_large(limit)
+
+
+def _codec(name: str) -> pa.Codec:
+    return pa.Codec(name)
+
+
+_Compress = Callable[[Buffer], bytes]
+_Decompress = Callable[[Buffer, int], Buffer]
+
+_PAIRS: Final[dict[int, tuple[_Compress, _Decompress]]] = {
+    fmt.CODEC_NONE: (_no_compression, _no_decompression),
+    fmt.CODEC_GZIP: (_gzip, _gunzip),
+    fmt.CODEC_SNAPPY: (_snappy, _unsnappy),
+    fmt.CODEC_LZ4: (_lz4, _unlz4),
+    fmt.CODEC_ZSTD: (_zstd, _unzstd),
+}
+_NAMES: Final = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+
+
+def _pair(codec: int) -> tuple[_Compress, _Decompress]:
+    pair = _PAIRS.get(codec)
+    if pair is None:
+        raise UnsupportedCompressionTypeError(f"codec {codec} is unknown")
+    return pair

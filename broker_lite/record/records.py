@@ -1,0 +1,209 @@
+"""The body of rows, Kafka's record batch v2 byte for byte: varints, keys, values, headers.
+
+One row at a time, in plain Python: for a few records (control batches, tools, tests) and as the
+reference that ``transcode`` is held to. Paths that carry data use ``transcode`` and ``arrow``.
+Every length is checked against what is left before it is used. Pure, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker_lite.errors import CorruptMessageError, InvalidRecordError
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader, Buffer, set_crc
+from broker_lite.record.compression import compress, decompress
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+_VARINT_BYTES_MAX = 10
+_UINT64 = (1 << 64) - 1
+
+
+class Row(NamedTuple):
+    """A record with what its batch says about it; ``timestamp_ms`` -1 is none."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
+    """The rows of the batch at the start of ``buffer``, a control batch's too.
+
+    The CRC is the caller's. Raises CorruptMessageError for whatever is wrong and
+    UnsupportedCompressionTypeError for an unknown codec. A header key that is not UTF-8 is read
+    with replacement characters, as Java does.
+    """
+    body = rows_body(buffer, header)
+    rows = []
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            row, position = _read_row(body, position, header)
+            rows.append(row)
+    except IndexError as error:
+        raise CorruptMessageError("a record ends beyond its batch") from error
+    if position != len(body):
+        raise CorruptMessageError(f"{len(body) - position} bytes follow a batch's last record")
+    return rows
+
+
+def rows_body(buffer: Buffer, header: BatchHeader) -> memoryview:
+    """The decompressed body of a batch of rows."""
+    if header.magic != fmt.MAGIC_ROWS or len(buffer) < header.size_bytes:
+        raise CorruptMessageError("not a whole batch of rows")
+    body = memoryview(buffer)[fmt.HEADER_BYTES : header.size_bytes]
+    return memoryview(decompress(header.codec, body))
+
+
+def encode_rows(
+    rows: Sequence[Row],
+    *,
+    codec: int = fmt.CODEC_NONE,
+    attributes: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """One whole batch; the first row's offset and time are its base. Offsets must ascend.
+
+    ``attributes`` carries all bits but the codec's. Raises InvalidRecordError without rows or where
+    offsets do not ascend.
+    """
+    if not rows:
+        raise InvalidRecordError("a batch takes at least one record")
+    base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms
+    body = bytearray()
+    last = base_offset - 1
+    for row in rows:
+        if row.offset <= last:
+            raise InvalidRecordError(f"offset {row.offset} follows {last} in a batch")
+        last = row.offset
+        _write_row(body, row, base_offset, base_timestamp)
+    packed = body if codec == fmt.CODEC_NONE else compress(codec, body)
+    return batch_of_rows(
+        BatchHeader(
+            base_offset=base_offset,
+            length=0,
+            leader_epoch=leader_epoch,
+            magic=fmt.MAGIC_ROWS,
+            crc=0,
+            attributes=attributes & ~fmt.CODEC_MASK | codec,
+            last_offset_delta=last - base_offset,
+            base_timestamp=base_timestamp,
+            max_timestamp=max(row.timestamp_ms for row in rows),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(rows),
+        ),
+        packed,
+    )
+
+
+def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
+    """``header`` with the length and the CRC that ``body`` gives it, and the body."""
+    size = fmt.HEADER_BYTES + len(body)
+    out = bytearray(size)
+    fields = header._replace(length=size - fmt.LENGTH_PREFIX_BYTES, magic=fmt.MAGIC_ROWS, crc=0)
+    fmt.HEADER.pack_into(out, 0, *fields)
+    out[fmt.HEADER_BYTES :] = body
+    set_crc(out)
+    return out
+
+
+def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row, int]:
+    length, position = _read_varint(body, position)
+    end = position + length
+    if length < 0 or end > len(body):
+        raise CorruptMessageError(f"a record of {length} bytes leaves its batch")
+    position += 1  # attributes, of which none is defined
+    timestamp_delta, position = _read_varint(body, position)
+    offset_delta, position = _read_varint(body, position)
+    if not 0 <= offset_delta <= header.last_offset_delta:
+        raise CorruptMessageError(f"offset delta {offset_delta} leaves its batch")
+    key, position = _read_bytes(body, position, end)
+    value, position = _read_bytes(body, position, end)
+    count, position = _read_varint(body, position)
+    if not 0 <= count <= end - position:
+        raise CorruptMessageError(f"a record says that it has {count} headers")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(body, position, end)
+        content, position = _read_bytes(body, position, end)
+        if name is None:
+            raise CorruptMessageError("a header has no key")
+        headers.append((name.decode("utf-8", "replace"), content))
+    if position != end:
+        raise CorruptMessageError("a record's fields and its length disagree")
+    timestamp = (
+        header.max_timestamp
+        if header.is_log_append_time
+        else _signed(header.base_timestamp + timestamp_delta)
+    )
+    return Row(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
+
+
+def _read_varint(body: memoryview, position: int) -> tuple[int, int]:
+    byte = body[position]
+    raw = byte & 0x7F
+    for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
+        if byte < 0x80:
+            break
+        position += 1
+        byte = body[position]
+        raw |= (byte & 0x7F) << shift
+    if byte >= 0x80 or raw > _UINT64:
+        raise CorruptMessageError("a varint is longer than 64 bits")
+    return (raw >> 1) ^ -(raw & 1), position + 1
+
+
+def _read_bytes(body: memoryview, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _read_varint(body, position)
+    if length < 0:
+        if length != -1:
+            raise CorruptMessageError(f"a field says that it takes {length} bytes")
+        return None, position
+    if length > end - position:
+        raise CorruptMessageError(f"a field of {length} bytes leaves its record")
+    return bytes(body[position : position + length]), position + length
+
+
+def _write_row(out: bytearray, row: Row, base_offset: int, base_timestamp: int) -> None:
+    record = bytearray(1)
+    _write_varint(record, _signed(row.timestamp_ms - base_timestamp))
+    _write_varint(record, row.offset - base_offset)
+    _write_bytes(record, row.key)
+    _write_bytes(record, row.value)
+    _write_varint(record, len(row.headers))
+    for name, content in row.headers:
+        _write_bytes(record, name.encode())
+        _write_bytes(record, content)
+    _write_varint(out, len(record))
+    out += record
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    raw = (value << 1) ^ (value >> 63)
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)
+    else:
+        _write_varint(out, len(data))
+        out += data
+
+
+def _signed(value: int) -> int:
+    """As a signed integer of 64 bits, which is how times and their differences wrap."""
+    return (value + (1 << 63) & _UINT64) - (1 << 63)
