@@ -16,7 +16,8 @@ from typing import Any
 from broker_lite.config import nearest
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
-from pyspark_logbus import offsets, option_values
+from pyspark_logbus import offsets
+from pyspark_logbus import option_values as kind
 from pyspark_logbus.offsets import OffsetSpec
 
 log = logging.getLogger("pyspark_logbus")
@@ -57,198 +58,184 @@ def _write(name: str, parse: Parser, doc: str, default: str = "", *spellings: st
 OPTIONS: tuple[Option, ...] = (
     _both(
         "bootstrap.servers",
-        option_values.text,
+        kind.text,
         "host:port,… of any brokers",
         "",
         "kafka.bootstrap.servers",
     ),
-    _both(
-        "zookeeper.connect", option_values.text, "host:port,…/chroot; resolved once, on the driver"
-    ),
+    _both("zookeeper.connect", kind.text, "host:port,…/chroot; resolved once, on the driver"),
     _both(
         "client.id",
-        option_values.text,
+        kind.text,
         "name in the broker's log",
         "logbus-spark",
         "kafka.client.id",
     ),
     _both(
         "request.timeout.ms",
-        option_values.whole(1),
+        kind.whole(1),
         "longest wait for one answer",
         "30000",
         "kafka.request.timeout.ms",
     ),
     _both(
         "security.protocol",
-        option_values.plaintext,
+        kind.plaintext,
         "PLAINTEXT is what is served yet",
         "PLAINTEXT",
         "kafka.security.protocol",
     ),
-    _source("subscribe", option_values.topics, "topics, separated by commas"),
-    _source(
-        "subscribePattern", option_values.pattern, "Python regex that matches the whole topic name"
-    ),
+    _source("subscribe", kind.topics, "topics, separated by commas"),
+    _source("subscribePattern", kind.pattern, "Python regex that matches the whole topic name"),
     _source("assign", offsets.parse_assignment, 'JSON {"t":[0,1]}'),
     _source(
         "startingOffsets",
-        option_values.starting,
+        kind.starting,
         "earliest, latest, group or JSON; first start only (stream latest, batch earliest)",
     ),
-    _source(
-        "startingTimestamp", option_values.timestamp, "ms; first record at or after it, everywhere"
-    ),
+    _source("startingTimestamp", kind.timestamp, "ms; first record at or after it, everywhere"),
     _source("startingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms per partition"),
     _source(
         "startingOffsetsByTimestampStrategy",
-        option_values.one_of("error", "latest"),
+        kind.one_of("error", "latest"),
         "no record at or after the timestamp: fail, or start at the end",
         "error",
     ),
     _source(
         "startingOffsetsFallback",
-        option_values.one_of("earliest", "latest"),
+        kind.one_of("earliest", "latest"),
         "startingOffsets=group: where a partition without an offset starts",
         "earliest",
     ),
     _source(
         "newPartitionOffsets",
-        option_values.one_of("earliest", "latest"),
+        kind.one_of("earliest", "latest"),
         "where partitions found later start",
         "earliest",
     ),
-    _source("endingOffsets", option_values.ending, "latest or JSON; batch only", "latest"),
-    _source("endingTimestamp", option_values.timestamp, "ms; batch only"),
+    _source("endingOffsets", kind.ending, "latest or JSON; batch only", "latest"),
+    _source("endingTimestamp", kind.timestamp, "ms; batch only"),
     _source("endingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms; batch only"),
     _read(
         "failOnDataLoss",
-        option_values.flag,
+        kind.flag,
         "records that are gone end the query, or are skipped, logged and counted",
         "true",
     ),
-    _read("includeHeaders", option_values.flag, "adds the headers column", "false"),
+    _read("includeHeaders", kind.flag, "adds the headers column", "false"),
     _read(
         "group.id",
-        option_values.text,
+        kind.text,
         "consumer group that the progress is committed to",
         "",
         "kafka.group.id",
     ),
-    _read("groupIdPrefix", option_values.text, "prefix of the default group's name", "spark"),
+    _read("groupIdPrefix", kind.text, "prefix of the default group's name", "spark"),
     _read(
         "maxOffsetsPerTrigger",
-        option_values.whole(1),
+        kind.whole(1),
         "rows a trigger, shared by what is there",
         "",
         "maxRowsPerTrigger",
     ),
     _read(
         "minOffsetsPerTrigger",
-        option_values.whole(1),
+        kind.whole(1),
         "wait for so many rows, at most maxTriggerDelay",
     ),
-    _read(
-        "maxTriggerDelay", option_values.duration_ms, "longest wait for minOffsetsPerTrigger", "15m"
-    ),
+    _read("maxTriggerDelay", kind.duration_ms, "longest wait for minOffsetsPerTrigger", "15m"),
     _read(
         "maxBytesPerTrigger",
-        option_values.whole(1),
+        kind.whole(1),
         "stored bytes a trigger; whole batches, at least one",
     ),
-    _read(
-        "minPartitions", option_values.whole(1), "at least so many tasks, by splitting large ranges"
-    ),
-    _read(
-        "maxPartitions", option_values.whole(1), "at most so many tasks, by joining small ranges"
-    ),
-    _read("maxRecordsPerPartition", option_values.whole(1), "rows a task at most"),
+    _read("minPartitions", kind.whole(1), "at least so many tasks, by splitting large ranges"),
+    _read("maxPartitions", kind.whole(1), "at most so many tasks, by joining small ranges"),
+    _read("maxRecordsPerPartition", kind.whole(1), "rows a task at most"),
     _read(
         "pollTimeoutMs",
-        option_values.whole(1),
+        kind.whole(1),
         "a task that gets no data for so long fails",
         "120000",
         "kafkaConsumer.pollTimeoutMs",
     ),
-    _read("fetchOffset.numRetries", option_values.whole(0), "how often the driver asks again", "3"),
-    _read("fetchOffset.retryIntervalMs", option_values.whole(0), "pause between", "1000"),
+    _read("fetchOffset.numRetries", kind.whole(0), "how often the driver asks again", "3"),
+    _read("fetchOffset.retryIntervalMs", kind.whole(0), "pause between", "1000"),
     _read(
         "metadata.max.age.ms",
-        option_values.whole(10),
+        kind.whole(10),
         "how soon new topics and partitions are seen",
         "1000",
         "kafka.metadata.max.age.ms",
     ),
     _read(
         "isolation.level",
-        option_values.one_of("read_committed", "read_uncommitted"),
+        kind.one_of("read_committed", "read_uncommitted"),
         "whether records of open transactions are seen",
         "read_uncommitted",
         "kafka.isolation.level",
     ),
     _read(
         "max.partition.fetch.bytes",
-        option_values.whole(1024),
+        kind.whole(1024),
         "upper bound of one answer's data",
         "4194304",
         "kafka.max.partition.fetch.bytes",
     ),
-    _write("topic", option_values.text, "where rows go; wins over the topic column"),
+    _write("topic", kind.text, "where rows go; wins over the topic column"),
     _write(
         "useTimestampColumn",
-        option_values.flag,
+        kind.flag,
         "take the timestamp column as the records' time",
         "false",
     ),
-    _write(
-        "acks", option_values.acks, "all: durable on every in-sync replica", "all", "kafka.acks"
-    ),
+    _write("acks", kind.acks, "all: durable on every in-sync replica", "all", "kafka.acks"),
     _write(
         "compression.type",
-        option_values.compression,
+        kind.compression,
         "none, lz4 or zstd",
         "none",
         "kafka.compression.type",
     ),
-    _write("batch.size", option_values.whole(1), "bytes of a batch", "1048576", "kafka.batch.size"),
+    _write("batch.size", kind.whole(1), "bytes of a batch", "1048576", "kafka.batch.size"),
     _write(
         "linger.ms",
-        option_values.whole(0),
+        kind.whole(0),
         "wait for company (columns never wait)",
         "0",
         "kafka.linger.ms",
     ),
     _write(
         "buffer.memory",
-        option_values.whole(65536),
+        kind.whole(65536),
         "bytes under way; beyond it writing waits",
         "67108864",
         "kafka.buffer.memory",
     ),
     _write(
         "delivery.timeout.ms",
-        option_values.whole(1),
+        kind.whole(1),
         "rows not acknowledged by then fail the task",
         "120000",
         "kafka.delivery.timeout.ms",
     ),
     _write(
         "max.block.ms",
-        option_values.whole(1),
+        kind.whole(1),
         "longest wait for buffer.memory",
         "120000",
         "kafka.max.block.ms",
     ),
     _write(
         "retry.backoff.ms",
-        option_values.whole(0),
+        kind.whole(0),
         "pause before a request is tried again",
         "50",
         "kafka.retry.backoff.ms",
     ),
     _write(
         "enable.idempotence",
-        option_values.flag,
+        kind.flag,
         "a retry never doubles rows (acks=all)",
         "true",
         "kafka.enable.idempotence",

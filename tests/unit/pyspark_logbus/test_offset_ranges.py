@@ -1,0 +1,324 @@
+"""Planning: KafkaOffsetRangeCalculatorSuite's cases, rate limits of KafkaMicroBatchSourceSuite,
+and what counts as data loss."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.model import OffsetAndEpoch, TopicPartition
+from pyspark_logbus import offset_ranges as plan
+from pyspark_logbus.offset_ranges import Admission, Limits, Live, LiveTopic, OffsetRange
+from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+
+LONG_MAX = (1 << 63) - 1
+
+
+def ranges(*bounds):
+    return [OffsetRange("topic", p, start, end) for p, (start, end) in enumerate(bounds)]
+
+
+def cuts(found):
+    """By partition: the offsets at which it is cut."""
+    by_partition = {}
+    for item in found:
+        by_partition.setdefault(item.partition, []).append((item.start, item.end))
+    return by_partition
+
+
+@pytest.mark.parametrize(
+    ("name", "minimum", "maximum", "given", "expected"),
+    [
+        ("N to N", 0, 0, [(1, 2), (1, 2)], [[(1, 2)], [(1, 2)]]),
+        ("empty ranges ignored", 0, 0, [(1, 2), (1, 1)], [[(1, 2)]]),
+        ("min 3: N to N", 3, 0, [(1, 2)] * 3, [[(1, 2)]] * 3),
+        ("min 4: 1 to N", 4, 0, [(1, 5)], [[(1, 2), (2, 3), (3, 4), (4, 5)]]),
+        (
+            "min 4: N skewed",
+            4,
+            0,
+            [(1, 5), (1, 21)],
+            [[(1, 5)], [(1, 7), (7, 14), (14, 21)]],
+        ),
+        (
+            "SPARK-30656 empty ignored, rest split",
+            4,
+            0,
+            [(1, 1), (1, 5), (1, 21)],
+            [[], [(1, 5)], [(1, 7), (7, 14), (14, 21)]],
+        ),
+        (
+            "SPARK-30656 very skewed",
+            4,
+            0,
+            [(1, 2), (1, 1001)],
+            [[(1, 2)], [(1, 334), (334, 667), (667, 1001)]],
+        ),
+        ("min below the number of partitions", 4, 0, [(1, 5)] * 5, [[(1, 5)]] * 5),
+        ("min 3 inexact", 3, 0, [(1, 11)], [[(1, 4), (4, 7), (7, 11)]]),
+        (
+            "SPARK-28489 never drop offsets",
+            6,
+            0,
+            [(0, 10), (0, 10), (0, 1)],
+            [[(0, 3), (3, 6), (6, 10)], [(0, 3), (3, 6), (6, 10)], [(0, 1)]],
+        ),
+        (
+            "SPARK-36576 0 small 3 large",
+            9,
+            0,
+            [(0, 10000), (0, 15000), (0, 20000)],
+            [
+                [(0, 5000), (5000, 10000)],
+                [(0, 5000), (5000, 10000), (10000, 15000)],
+                [(0, 5000), (5000, 10000), (10000, 15000), (15000, 20000)],
+            ],
+        ),
+        (
+            "SPARK-36576 1 small 2 large",
+            6,
+            0,
+            [(0, 500), (0, 12000), (0, 15001)],
+            [
+                [(0, 500)],
+                [(0, 6000), (6000, 12000)],
+                [(0, 5000), (5000, 10000), (10000, 15001)],
+            ],
+        ),
+        (
+            "SPARK-36576 2 small 1 large",
+            6,
+            0,
+            [(0, 1), (0, 1), (0, 10000)],
+            [[(0, 1)], [(0, 1)], [(0, 2500), (2500, 5000), (5000, 7500), (7500, 10000)]],
+        ),
+        ("SPARK-49259 max 4 fits", 0, 4, [(1, 5)], [[(1, 5)]]),
+        ("SPARK-49259 max 4", 0, 4, [(1, 6)], [[(1, 3), (3, 6)]]),
+        (
+            "SPARK-49259 max 20, three partitions",
+            0,
+            20,
+            [(1, 40), (1, 50), (1, 60)],
+            [
+                [(1, 20), (20, 40)],
+                [(1, 17), (17, 33), (33, 50)],
+                [(1, 20), (20, 40), (40, 60)],
+            ],
+        ),
+        ("SPARK-49259 min 1 max 20", 1, 20, [(1, 40)], [[(1, 20), (20, 40)]]),
+        (
+            "SPARK-49259 min 4 max 20",
+            4,
+            20,
+            [(0, 40)],
+            [[(0, 10), (10, 20), (20, 30), (30, 40)]],
+        ),
+    ],
+)
+def test_ranges_are_split_as_spark_splits_kafka_s(name, minimum, maximum, given, expected):
+    found = cuts(plan.split_ranges(ranges(*given), minimum, maximum))
+    assert found == {p: cut for p, cut in enumerate(expected) if cut}, name
+
+
+@given(
+    st.lists(st.integers(0, 10_000), max_size=12),
+    st.integers(0, 40),
+    st.integers(0, 5_000),
+    st.integers(0, 8),
+)
+def test_no_offset_is_dropped_or_read_twice(sizes, minimum, maximum, tasks_max):
+    given_ranges = ranges(*((3, 3 + size) for size in sizes))
+    parts = plan.split_ranges(given_ranges, minimum, maximum)
+    tasks = plan.join_ranges(parts, tasks_max)
+    read = sorted(item for task in tasks for item in task)
+    by_partition = cuts(read)
+    for item in given_ranges:
+        cut = by_partition.get(item.partition, [])
+        assert [start for start, _ in cut] == ([item.start] if item.size else []) + [
+            end for _, end in cut[:-1]
+        ]
+        assert not cut or cut[-1][1] == item.end
+    if maximum and not tasks_max:
+        assert all(item.size <= maximum for item in read)
+    if tasks_max:
+        assert len(tasks) <= tasks_max or len(tasks) == 0
+
+
+def test_joined_tasks_are_about_equal_and_keep_the_order_within_a_partition():
+    parts = plan.split_ranges(ranges((0, 100), (0, 10), (0, 10), (0, 90)), 0, 50)
+    tasks = plan.join_ranges(parts, 2)
+    assert sorted(sum(item.size for item in task) for task in tasks) == [105, 105]
+    for task in tasks:
+        assert list(task) == sorted(task)
+
+
+def offset(topics, *, initial=False, cluster="c", ids=None, epoch=0):
+    return SourceOffset(
+        cluster,
+        {
+            name: TopicOffsets(
+                (ids or {}).get(name, f"id-{name}"),
+                {p: OffsetAndEpoch(o, epoch) for p, o in enumerate(ends)},
+            )
+            for name, ends in topics.items()
+        },
+        initial,
+    )
+
+
+def live(topics, *, ids=None, epoch=0):
+    return Live(
+        "c",
+        {
+            name: LiveTopic(
+                (ids or {}).get(name, f"id-{name}"),
+                {p: OffsetAndEpoch(o, epoch) for p, o in enumerate(ends)},
+            )
+            for name, ends in topics.items()
+        },
+    )
+
+
+def ends(at, name="t"):
+    return [at.topics[name].partitions[p].offset for p in sorted(at.topics[name].partitions)]
+
+
+def test_rows_are_shared_by_what_is_there_and_none_starves():
+    admission = Admission(Limits(rows_max=10))
+    start, target = offset({"t": [0, 0, 0]}), offset({"t": [101, 11, 1]})
+    first = admission.next_end(0, start, target)
+    assert ends(first) == [8, 1, 1]
+    second = admission.next_end(1, first, target)
+    assert ends(second) == [17, 2, 1]
+
+
+def test_once_takes_all_whatever_the_limits():
+    admission = Admission(Limits(rows_max=10, rows_min=1000, delay_max_ms=10_000))
+    admission.next_end(0, offset({"t": [0]}), offset({"t": [5]}))
+    target = offset({"t": [101]})
+    assert admission.next_end(1, offset({"t": [5]}), target, unlimited=True) == target
+
+
+def test_a_limit_of_long_max_does_not_overflow():
+    admission = Admission(Limits(rows_max=LONG_MAX))
+    target = offset({"t": [101, LONG_MAX]})
+    assert admission.next_end(0, offset({"t": [0, 1]}), target) == target
+
+
+def test_fewer_rows_than_the_minimum_wait_but_not_the_first_batch_nor_for_ever():
+    admission = Admission(Limits(rows_min=15, delay_max_ms=5_000))
+    start = offset({"t": [0]})
+    first = admission.next_end(0, start, offset({"t": [3]}))
+    assert ends(first) == [3]
+    assert admission.next_end(4_999, first, offset({"t": [17]})) is first
+    assert ends(admission.next_end(4_999, first, offset({"t": [18]}))) == [18]
+    second = offset({"t": [18]})
+    assert admission.next_end(9_998, second, offset({"t": [19]})) is second
+    assert ends(admission.next_end(9_999, second, offset({"t": [19]}))) == [19]
+
+
+def test_minimum_and_maximum_together():
+    admission = Admission(Limits(rows_min=15, rows_max=20, delay_max_ms=5_000))
+    at = offset({"t": [0]})
+    at = admission.next_end(0, at, offset({"t": [10]}))
+    assert ends(at) == [10]
+    assert admission.next_end(1, at, offset({"t": [20]})) is at
+    at = admission.next_end(2, at, offset({"t": [50]}))
+    assert ends(at) == [30]
+    at = admission.next_end(3, at, offset({"t": [50]}))
+    assert ends(at) == [50]
+
+
+def test_nothing_new_is_the_very_same_offset_even_when_the_leader_changed():
+    start = offset({"t": [5, 7]}, epoch=1)
+    target = offset({"t": [5, 7]}, epoch=2)
+    assert Admission(Limits()).next_end(0, start, target) is start
+
+
+def test_an_end_that_moves_takes_the_new_epoch_and_the_others_keep_theirs():
+    start = offset({"t": [5, 7]}, epoch=1)
+    end = Admission(Limits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
+    assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]
+
+
+def test_an_end_that_goes_back_for_a_moment_is_not_followed():
+    start = offset({"t": [5, 7]})
+    assert Admission(Limits()).next_end(0, start, offset({"t": [3, 7]})) is start
+    assert ends(Admission(Limits()).next_end(0, start, offset({"t": [3, 9]}))) == [5, 9]
+
+
+def test_a_new_partition_is_read_from_its_beginning():
+    start, end = offset({"t": [5]}), offset({"t": [6, 4], "u": [2]})
+    found = plan.ranges_between(start, end)
+    assert [(r.topic, r.partition, r.start, r.end) for r in found] == [
+        ("t", 0, 5, 6),
+        ("t", 1, 0, 4),
+        ("u", 0, 0, 2),
+    ]
+
+
+def test_a_new_partition_may_be_read_from_where_it_was_first_seen():
+    start, end = offset({"t": [5]}), offset({"t": [5, 4]})
+    admitted = Admission(Limits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
+    assert ends(admitted) == [5, 4]
+    assert plan.ranges_between(start, admitted, "latest") == []
+
+
+def test_a_recreated_topic_is_read_from_its_beginning():
+    start = offset({"t": [5]})
+    end = offset({"t": [9]}, ids={"t": "other"})
+    assert [(r.start, r.end) for r in plan.ranges_between(start, end)] == [(0, 9)]
+
+
+def test_the_empty_first_batch_is_empty_wherever_its_start_is_found_again():
+    fixed = offset({"t": [120]}, initial=True)
+    assert plan.ranges_between(offset({"t": [100]}), fixed) == []
+    assert plan.ranges_between(offset({"t": [200]}), fixed) == []
+
+
+def test_losses_are_named():
+    start = offset({"gone": [3], "new": [4], "less": [5, 6], "fine": [7], "short": [8]})
+    now = live({"new": [9], "less": [5], "fine": [7], "short": [2]}, ids={"new": "other"})
+    found = {(loss.kind, loss.topic, loss.partition): loss for loss in plan.find_losses(start, now)}
+    assert set(found) == {
+        ("gone", "gone", 0),
+        ("recreated", "new", 0),
+        ("gone", "less", 1),
+        ("regressed", "short", 0),
+    }
+    regressed = found["regressed", "short", 0]
+    assert (regressed.first, regressed.end, regressed.rows) == (2, 8, 6)
+    message = str(plan.data_loss(found.values()))
+    assert message.startswith("[LOGBUS_DATA_LOSS]")
+    for said in ("offset was changed from 8 to 2", "id-new, now other", "failOnDataLoss=false"):
+        assert said in message
+
+
+def test_a_longer_topic_of_the_same_name_is_still_another_topic():
+    start = offset({"t": [5]})
+    now = live({"t": [500]}, ids={"t": "other"})
+    assert [loss.kind for loss in plan.find_losses(start, now)] == ["recreated"]
+
+
+def test_bytes_are_shared_by_what_each_partition_holds():
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    assert plan.share_bytes(100, {a: (5, 60), b: (5, 40)}) is None
+    assert plan.share_bytes(100, {a: (5, 300), b: (5, 100)}) == {a: 75, b: 25}
+    assert plan.share_bytes(1, {a: (5, 300), b: (5, 100)}) == {a: 1, b: 1}
+    capped = plan.cap(offset({"t": [9, 9]}), {a: 4})
+    assert ends(capped) == [4, 9]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=1, max_size=8),
+    st.integers(1, 400),
+)
+def test_a_limit_is_exceeded_by_less_than_one_row_a_partition(bounds, rows_max):
+    start = offset({"t": [begin for begin, _ in bounds]})
+    target = offset({"t": [begin + size for begin, size in bounds]})
+    end = Admission(Limits(rows_max=rows_max)).next_end(0, start, target)
+    taken = [to - begin for to, begin in zip(ends(end), ends(start))]
+    assert all(0 <= n <= size for n, (_, size) in zip(taken, bounds))
+    assert sum(taken) <= rows_max + len(bounds)
+    assert all(n > 0 for n, (_, size) in zip(taken, bounds) if size)

@@ -1,0 +1,153 @@
+"""Offsets in the checkpoint (canonical, versioned) and as users spell them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.errors import InvalidConfigError, UnsupportedVersionError
+from broker_lite.model import OffsetAndEpoch, TopicPartition
+from pyspark_logbus import offsets
+from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+
+
+def test_the_text_is_the_same_in_whatever_order_topics_were_found():
+    def build(names, numbers):
+        return SourceOffset(
+            "cl",
+            {
+                name: TopicOffsets("id", {p: OffsetAndEpoch(p * 7, 3) for p in numbers})
+                for name in names
+            },
+        )
+
+    one = json.dumps(build(["b", "a"], [10, 9, 0]).to_json())
+    other = json.dumps(build(["a", "b"], [0, 9, 10]).to_json())
+    assert one == other
+    assert one.index('"9"') < one.index('"10"')
+    # The runner loads and dumps what the checkpoint holds: the text must survive that.
+    assert json.dumps(json.loads(one)) == one
+
+
+@given(
+    st.dictionaries(
+        st.text("abc", min_size=1, max_size=3),
+        st.dictionaries(
+            st.integers(0, 200),
+            st.builds(OffsetAndEpoch, st.integers(0, 1 << 62), st.integers(-1, 99)),
+            max_size=5,
+        ),
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_what_is_written_is_read_back(topics, initial):
+    at = SourceOffset("cl", {n: TopicOffsets(f"id{n}", t) for n, t in topics.items()}, initial)
+    assert offsets.from_json(json.loads(json.dumps(at.to_json()))) == at
+
+
+def test_version_one_stays_readable():
+    text = (
+        '{"version": 1, "cluster": "cl", "topics": {"t": {"id": "x", '
+        '"offsets": {"0": 5}, "epochs": {"0": 2}}}}'
+    )
+    at = offsets.from_json(json.loads(text))
+    assert at == SourceOffset("cl", {"t": TopicOffsets("x", {0: OffsetAndEpoch(5, 2)})})
+    assert json.dumps(at.to_json()) == text
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"version": 2, "cluster": "c", "topics": {}}, "version 2"),
+        ({"t": {"0": 5}}, "did not write"),
+        (7, "did not write"),
+        ({"version": 1, "cluster": "c", "topics": {"t": {}}}, "damaged"),
+        ({"version": 1, "topics": {}}, "damaged"),
+    ],
+)
+def test_an_offset_that_is_not_ours_or_is_newer_is_a_clear_error(document, said):
+    with pytest.raises(UnsupportedVersionError, match=said) as raised:
+        offsets.from_json(document)
+    assert "[LOGBUS_UNSUPPORTED_VERSION]" in str(raised.value)
+
+
+WORDS = ("earliest", "latest", "group")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", offsets.EARLIEST_EVERYWHERE),
+        (" LATEST ", offsets.LATEST_EVERYWHERE),
+        ("group", offsets.GROUP),
+        ('{"t":{"0":23,"1":-2}}', offsets.PerPartition({"t": {"0": 23, "1": -2}})),
+        ('{"t":"earliest"}', offsets.PerPartition({"t": {"*": -2}})),
+        ('{"t":{"*":"latest","0":4}}', offsets.PerPartition({"t": {"*": -1, "0": 4}})),
+    ],
+)
+def test_offsets_are_read(text, expected):
+    assert offsets.parse_offsets("startingOffsets", text, words=WORDS) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ealiest",
+        "{",
+        "[1]",
+        '{"t":{"a":1}}',
+        '{"t":{"0":1.5}}',
+        '{"t":{"0":-3}}',
+        '{"t":7}',
+        '{"t":{"0":true}}',
+    ],
+)
+def test_bad_offsets_name_the_option(text):
+    with pytest.raises(InvalidConfigError, match="startingOffsets"):
+        offsets.parse_offsets("startingOffsets", text, words=WORDS)
+
+
+def test_every_assigned_partition_must_be_named_and_no_other():
+    assigned = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    with pytest.raises(InvalidConfigError) as raised:
+        offsets.expand("startingOffsets", {"t": {"0": 1, "2": 5}, "x": {"*": 1}}, assigned)
+    message = str(raised.value)
+    assert "you must specify all TopicPartitions" in message
+    assert "not specified: t-1" in message
+    assert "specified but not read: t-2, x-*" in message
+    assert offsets.expand("startingOffsets", {"t": {"0": 1, "*": -2}}, assigned) == {
+        assigned[0]: 1,
+        assigned[1]: -2,
+    }
+
+
+def test_which_starts_can_be_asked_for_again():
+    assert offsets.is_repeatable(offsets.EARLIEST_EVERYWHERE)
+    assert offsets.is_repeatable(offsets.PerPartition({"t": {"0": 5, "1": -2}}))
+    for spec in (
+        offsets.LATEST_EVERYWHERE,
+        offsets.GROUP,
+        offsets.GlobalTime(5),
+        offsets.PerPartition({"t": {"0": -1}}),
+    ):
+        assert not offsets.is_repeatable(spec)
+
+
+@pytest.mark.parametrize(
+    "text", ["t", "{", '{"t":0}', '{"t":["0"]}', '{"t":[-1]}', "{}", '{"t":[]}']
+)
+def test_bad_assignments(text):
+    with pytest.raises(InvalidConfigError, match="assign"):
+        offsets.parse_assignment("assign", text)
+
+
+def test_an_assignment_is_sorted_and_without_doubles():
+    assert offsets.parse_assignment("assign", '{"u":[1],"t":[1,0,1]}') == (
+        TopicPartition("t", 0),
+        TopicPartition("t", 1),
+        TopicPartition("u", 1),
+    )

@@ -1,0 +1,182 @@
+"""The option table: KafkaSourceSuite's bad options, Kafka's spellings, misspelt names."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from broker_lite.errors import InvalidConfigError
+from pyspark_logbus import offsets, options
+
+READ = {"subscribe": "t"}
+
+
+def stream(**given):
+    return options.read_options(options.parse({**READ, **given}), "h:1", streaming=True)
+
+
+def batch(**given):
+    return options.read_options(options.parse({**READ, **given}), "h:1", streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "t", "assign": '{"t":[0]}'}, "Only one of"),
+        ({"subscribe": "t", "subscribePattern": "t"}, "Only one of"),
+        ({"subscribe": " , "}, "No topics to subscribe"),
+        ({"assign": "t"}, "assign"),
+        ({"subscribePattern": "("}, "regular expression"),
+        ({"startingOffset": "latest"}, "did you mean 'startingOffsets'"),
+        ({"maxoffsetpertrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"kafka.bootstrap.server": "h:1"}, "did you mean 'kafka.bootstrap.servers'"),
+        ({"kafka.fetch.min.byte": "1"}, "did you mean 'kafka.fetch.min.bytes'"),
+        ({"zzz": "1"}, "unknown option 'zzz'"),
+        ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
+        ({"kafka.key.deserializer": "x"}, "not supported"),
+        ({"kafka.value.deserializer": "x"}, "not supported"),
+        ({"kafka.key.serializer": "x"}, "not supported"),
+        ({"kafka.value.serializer": "x"}, "not supported"),
+        ({"kafka.enable.auto.commit": "true"}, "not supported"),
+        ({"kafka.interceptor.classes": "x"}, "not supported"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "not built yet"),
+        ({"kafka.ssl.truststore.location": "x"}, "not built yet"),
+        ({"kafka.transactional.id": "x"}, "exactly-once"),
+        ({"transactionalId": "x"}, "exactly-once"),
+        ({"bootstrap.servers": "a:1", "kafka.bootstrap.servers": "b:1"}, "two spellings"),
+        ({"group.id": "a", "kafka.group.id": "b"}, "two spellings"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"minPartitions": "a"}, "minPartitions"),
+        ({"minPartitions": "1.0"}, "minPartitions"),
+        ({"minPartitions": "0"}, "minPartitions"),
+        ({"minPartitions": "-1"}, "minPartitions"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "soon"}, "duration"),
+        ({"startingTimestamp": "x"}, "expected a single long value"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":"x"}}'}, "startingOffsetsByTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, "error, latest"),
+        ({"endingOffsets": "earliest"}, "can't be earliest"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "can't be earliest"),
+        (
+            {"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "15"},
+            r"minOffsetsPerTrigger\(20\) is higher than the maxOffsetsPerTrigger\(15\)",
+        ),
+        ({"minPartitions": "5", "maxPartitions": "2"}, "higher than maxPartitions"),
+        ({"acks": "2"}, "acks"),
+        ({"acks": "1", "enable.idempotence": "true"}, "needs acks=all"),
+        ({"compression.type": "snapy"}, "compression.type"),
+        ({"topic": " "}, "topic is empty"),
+    ],
+)
+def test_bad_options_are_refused_with_the_cure(given, said):
+    with pytest.raises(InvalidConfigError, match=said) as raised:
+        options.parse(given)
+    assert str(raised.value).startswith("[LOGBUS_INVALID_CONFIG]")
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_no_topics_named():
+    with pytest.raises(InvalidConfigError, match="One of the following options must be specified"):
+        options.read_options(options.parse({}), "h:1", streaming=True)
+
+
+def test_keys_in_any_case_as_spark_lowers_them():
+    found = options.parse({"SUBSCRIBE": "a, b ,,a", "kafka.Bootstrap.Servers": "h:1"})
+    assert found == {"subscribe": ("a", "b"), "bootstrap.servers": "h:1"}
+
+
+def test_equal_values_in_two_spellings_are_fine():
+    assert options.parse({"group.id": "g", "kafka.group.id": "g"}) == {"group.id": "g"}
+
+
+def test_spark_s_own_keys_and_the_other_direction_s_are_ignored():
+    found = options.parse(
+        {"checkpointLocation": "/c", "queryName": "q", "path": "p", "topic": "t", "subscribe": "s"}
+    )
+    assert found == {"topic": "t", "subscribe": ("s",)}
+
+
+def test_kafka_s_tuning_is_ignored_with_one_warning(caplog):
+    caplog.set_level(logging.WARNING, logger="pyspark_logbus")
+    for _ in range(2):
+        options.parse({"kafka.fetch.min.bytes": "1", "kafka.send.buffer.bytes": "1"})
+    said = [row for row in caplog.records if "kafka.send.buffer.bytes" in row.getMessage()]
+    assert len(said) == 1
+
+
+def test_defaults():
+    read = stream()
+    assert read.starting == offsets.LATEST_EVERYWHERE
+    assert batch().starting == offsets.EARLIEST_EVERYWHERE
+    assert read.fail_on_data_loss and not read.include_headers
+    assert read.trigger_delay_max_ms == 15 * 60_000
+    assert (read.retries, read.retry_interval_ms, read.poll_timeout_ms) == (3, 1000, 120_000)
+    write = options.write_options(options.parse({}), "h:1")
+    assert (write.acks, write.idempotence, write.compression) == ("all", True, "none")
+    assert not options.write_options(options.parse({"kafka.acks": "1"}), "h:1").idempotence
+    assert options.write_options(options.parse({"kafka.acks": "-1"}), "h:1").acks == "all"
+    assert pickle.loads(pickle.dumps(read)) == read
+    assert hash(write) == hash(pickle.loads(pickle.dumps(write)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("15m", 900_000),
+        ("5s", 5_000),
+        ("200ms", 200),
+        ("250", 250),
+        ("2 minutes", 120_000),
+        ("1h", 3_600_000),
+        ("3 seconds", 3_000),
+    ],
+)
+def test_durations(text, expected):
+    assert stream(maxTriggerDelay=text).trigger_delay_max_ms == expected
+
+
+def test_timestamps_come_before_offsets():
+    given = {
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"t":{"0":7}}',
+        "startingOffsets": "earliest",
+    }
+    assert stream(**given).starting == offsets.GlobalTime(5)
+    del given["startingTimestamp"]
+    assert stream(**given).starting == offsets.PerPartitionTime({"t": {"0": 7}})
+    given = {"endingTimestamp": "5", "endingOffsets": "latest"}
+    assert batch(**given).ending == offsets.GlobalTime(5)
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_an_end_is_for_batch_queries(option):
+    value = {"endingOffsets": "latest", "endingTimestamp": "5"}.get(option, '{"t":{"0":5}}')
+    with pytest.raises(InvalidConfigError, match="not valid in streaming queries"):
+        stream(**{option: value})
+
+
+@pytest.mark.parametrize("value", ["latest", '{"t":{"0":-1}}', '{"t":"latest"}'])
+def test_a_batch_cannot_start_at_the_end(value):
+    with pytest.raises(InvalidConfigError, match="can't be latest"):
+        batch(startingOffsets=value)
+
+
+def test_stream_limits_are_said_to_be_without_effect_in_a_batch(caplog):
+    caplog.set_level(logging.WARNING, logger="pyspark_logbus")
+    batch(maxOffsetsPerTrigger="5")
+    assert "maxOffsetsPerTrigger has no effect" in caplog.text
+
+
+def test_the_source_is_told_by_what_it_reads_not_by_how():
+    assert stream(maxOffsetsPerTrigger="5").identity == stream(includeHeaders="true").identity
+    assert stream(startingOffsets="earliest").identity != stream().identity
+
+
+def test_every_default_is_a_value_that_its_option_takes():
+    for option in options.OPTIONS:
+        if option.default:
+            option.parse(option.name, option.default)
+        assert option.doc and (option.reads or option.writes)
