@@ -1,8 +1,7 @@
 """The socket shells: ``Reactor`` (a thread with a selector, for engines that run by themselves) and
 ``Pool`` (connections that a calling thread borrows, for one question at a time).
 
-A reactor belongs to its thread; only ``call_soon``, ``wake`` and ``stop`` may be called from others.
-A pool is shared by all threads, one borrower a connection. After a fork the child drops the
+A reactor belongs to its thread; others may only call ``call_soon``, ``wake`` and ``stop``. A pool is shared by all threads, one borrower a connection. After a fork the child drops the
 inherited descriptors; it can use a pool, which starts anew, but not a reactor.
 """
 
@@ -351,6 +350,12 @@ class PooledConnection:
 
     def _late(self) -> RequestTimedOutError:
         return RequestTimedOutError(f"{self.endpoint} did not answer in time")
+
+    def interrupt(self) -> None:
+        """From another thread: end a ``receive`` that waits, with NetworkError."""
+        if self._sent:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._sock.close()

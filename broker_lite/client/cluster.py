@@ -165,7 +165,7 @@ def unknown_topic(name: str) -> UnknownTopicOrPartitionError:
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
     """The pause after the ``attempt``-th failure (from 0): doubling, at most a second."""
-    return min(BACKOFF_MAX_MS, first_ms * 2 ** min(attempt, 16))
+    return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 
 def group_by_topic(wheres: Sequence[TopicPartition]) -> dict[str, list[TopicPartition]]:

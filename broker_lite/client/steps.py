@@ -8,6 +8,7 @@ answer or raises, ``SendAll`` gives one answer or error each, ``Pause`` gives no
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from broker_lite.errors import LogbusError
@@ -208,6 +209,4 @@ class _Task:
                 self.advance(answers)
 
         for index, (endpoint, exchange, timeout_ms) in enumerate(sends):
-            self.shell.request(
-                endpoint, exchange, timeout_ms, lambda answer, at=index: take(at, answer)
-            )
+            self.shell.request(endpoint, exchange, timeout_ms, partial(take, index))

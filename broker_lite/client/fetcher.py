@@ -1,0 +1,403 @@
+"""``read_range``: the rows of one partition between two offsets, for Spark's executors.
+
+The same range always gives the same rows, in order, whatever moves meanwhile: leaders are followed,
+a topic made again under the name is not taken for the old one, rows that are gone are an error. What
+the first answer holds is read on the calling thread; only a longer range starts a thread, which
+fetches ahead into a bounded queue while the caller decodes. Connections: the process's pool.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from broker_lite.client import requests
+from broker_lite.client.admin import isolation_code
+from broker_lite.client.blocking import Pool, PooledConnection, monotonic_ms, shared_pool
+from broker_lite.client.cluster import Cluster, backoff_ms
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.received import Cut, RawBatch, Slice, cut, damaged, decode
+from broker_lite.client.steps import FetchExchange
+from broker_lite.errors import (
+    CorruptMessageError,
+    InvalidConfigError,
+    LogbusError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    UnknownTopicIdError,
+    error_for,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_EPOCH,
+    Endpoint,
+    TopicPartition,
+)
+from broker_lite.record.format import BODY_VERSION
+from broker_lite.wire.fetch import (
+    FLAG_CHECKS_CRC,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+
+FETCH_BYTES = 8 << 20
+DEPTH = 2
+TIMEOUT_MS = 120_000
+WAIT_MS = 500
+"""A range lies below the high watermark, so a fetch waits only where a new leader catches up."""
+
+FetchedBatch = Slice
+OnSkipped = Callable[[TopicPartition, int, int], None]
+
+
+def read_range(
+    where: TopicPartition,
+    topic_id: str,
+    leader_epoch: int,
+    start: int,
+    end: int,
+    *,
+    bootstrap: str,
+    leader: Endpoint | None = None,
+    fetch_bytes: int = FETCH_BYTES,
+    depth: int = DEPTH,
+    isolation: str = "read_committed",
+    on_corrupt: str = "fail",
+    timeout_ms: float = TIMEOUT_MS,
+    pool: Pool | None = None,
+    on_skipped: OnSkipped | None = None,
+) -> Iterator[FetchedBatch]:
+    """The rows with ``start <= offset < end`` of one partition, batch by batch.
+
+    ``leader`` saves the question who leads. At most ``depth + 1`` answers of ``fetch_bytes`` are
+    held. ``on_corrupt="skip"`` goes past a damaged batch and tells ``on_skipped(partition, first
+    offset, next offset)``. Raises OffsetOutOfRangeError (naming the log's start and end),
+    UnknownTopicIdError (deleted or made again), CorruptMessageError, and what kept the leader from
+    answering for ``timeout_ms``.
+    """
+    if on_corrupt not in ("fail", "skip"):
+        raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
+    session = _Session(
+        where,
+        topic_id,
+        leader_epoch,
+        leader,
+        pool=shared_pool() if pool is None else pool,
+        bootstrap=bootstrap,
+        fetch_bytes=fetch_bytes,
+        isolation_level=isolation_code(isolation),
+        timeout_ms=timeout_ms,
+        skips=on_corrupt == "skip",
+    )
+    return _rows(session, start, end, depth, on_skipped)
+
+
+def _rows(
+    session: _Session, start: int, end: int, depth: int, on_skipped: OnSkipped | None
+) -> Iterator[FetchedBatch]:
+    for batch in _batches(session, start, end, depth):
+        if isinstance(batch, _Skipped):
+            if on_skipped is not None:
+                on_skipped(session.where, batch.first_offset, min(batch.next_offset, end))
+            continue
+        try:
+            rows = decode(batch, session.where, start, end)
+        except CorruptMessageError:
+            if not session.skips:
+                raise
+            if on_skipped is not None:
+                first = max(start, batch.header.base_offset)
+                on_skipped(session.where, first, min(batch.header.next_offset, end))
+            continue
+        if rows is not None:
+            yield rows
+
+
+class _Skipped:
+    """Stands for bytes that no header could be made of."""
+
+    __slots__ = ("first_offset", "next_offset")
+
+    def __init__(self, first_offset: int, next_offset: int) -> None:
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+
+
+Item = RawBatch | _Skipped
+
+
+def _batches(session: _Session, start: int, end: int, depth: int) -> Iterator[Item]:
+    if start >= end:
+        return
+    try:
+        items, offset = session.fetch(start)
+    except BaseException:
+        session.close()
+        raise
+    if offset >= end or depth < 1:
+        try:
+            while True:
+                yield from _below(items, end)
+                if offset >= end:
+                    break
+                items, offset = session.fetch(offset)
+        finally:
+            session.close()
+        return
+    ahead = _Ahead(session, offset, end, depth)
+    try:
+        yield from _below(items, end)
+        yield from ahead.items()
+    finally:
+        ahead.stop()
+
+
+def _below(items: list[Item], end: int) -> Iterator[Item]:
+    """A damaged batch beyond the end is nobody's business here."""
+    for item in items:
+        if isinstance(item, _Skipped) or item.header.base_offset < end:
+            yield item
+
+
+class _Ahead:
+    """A thread that fetches while its reader decodes; ``depth`` answers wait at most."""
+
+    def __init__(self, session: _Session, offset: int, end: int, depth: int) -> None:
+        self._session = session
+        self._offset = offset
+        self._end = end
+        self._ready: queue.Queue[list[Item] | BaseException | None] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"logbus-fetch-{session.where}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        last: BaseException | None = None
+        try:
+            while self._offset < self._end and not self._stopped.is_set():
+                items, self._offset = self._session.fetch(self._offset)
+                self._put(items)
+        except BaseException as error:  # the thread's outermost frame: the reader raises it
+            last = error
+        finally:
+            self._session.close()
+        self._put(last)
+
+    def _put(self, entry: list[Item] | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._ready.put(entry, timeout=0.5)
+                return
+            except queue.Full:
+                continue
+
+    def items(self) -> Iterator[Item]:
+        while True:
+            entry = self._ready.get()
+            if entry is None:
+                return
+            if isinstance(entry, BaseException):
+                raise entry
+            yield from _below(entry, self._end)
+
+    def stop(self) -> None:
+        """The reader is done, perhaps before the end: release the thread and its connection."""
+        self._stopped.set()
+        self._session.interrupt()
+        self._thread.join(5.0)
+
+
+class _Session:
+    """Fetches of one partition, one at a time, from whoever leads it."""
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        topic_id: str,
+        leader_epoch: int,
+        leader: Endpoint | None,
+        *,
+        pool: Pool,
+        bootstrap: str,
+        fetch_bytes: int,
+        isolation_level: int,
+        timeout_ms: float,
+        skips: bool,
+    ) -> None:
+        self.where = where
+        self.skips = skips
+        self._topic_id = topic_id
+        self._leader_epoch = leader_epoch
+        self._leader = leader
+        self._pool = pool
+        self._cluster = Cluster(parse_endpoints(bootstrap), monotonic_ms, pool.client_id)
+        self._fetch_bytes = fetch_bytes
+        self._isolation_level = isolation_level
+        self._timeout_ms = timeout_ms
+        self._connection: PooledConnection | None = None
+        self._interrupted = False
+        self._boundary = -1
+
+    def fetch(self, offset: int) -> tuple[list[Item], int]:
+        """At least one batch from ``offset`` on, and where to go on."""
+        deadline_ms = monotonic_ms() + self._timeout_ms
+        attempt = 0
+        while True:
+            problem: LogbusError
+            try:
+                answer = self._ask(offset, deadline_ms)
+                if answer.error_code == 0:
+                    found = self._take(answer, offset)
+                    if found[0]:
+                        return found
+                    problem = RequestTimedOutError(
+                        f"{self.where}: no records at offset {offset}, though the range ends later"
+                    )
+                else:
+                    problem = error_for(answer.error_code)
+            except LogbusError as error:
+                problem = error
+                self._lose_connection()
+            if isinstance(problem, CorruptMessageError):
+                if not self.skips:
+                    raise self._located(problem, offset)
+                return self._past(offset, deadline_ms)
+            self._raise_final(problem, offset, deadline_ms)
+            if self._interrupted:
+                raise problem
+            pause_ms = backoff_ms(attempt)
+            if monotonic_ms() + pause_ms >= deadline_ms:
+                raise self._located(problem, offset)
+            time.sleep(pause_ms / 1000.0)
+            self._find_leader(deadline_ms)
+            attempt += 1
+
+    def _ask(self, offset: int, deadline_ms: float) -> FetchedPartition:
+        if self._leader is None:
+            self._find_leader(deadline_ms)
+        assert self._leader is not None
+        if self._connection is None:
+            self._connection = self._pool.borrow(self._leader, deadline_ms - monotonic_ms())
+        wanted = FetchPartition(
+            self.where.partition,
+            offset,
+            self._fetch_bytes,
+            current_leader_epoch=self._leader_epoch,
+        )
+        request = FetchRequest(
+            (FetchTopic("", self._topic_id, (wanted,)),),
+            WAIT_MS,
+            max_bytes=self._fetch_bytes,
+            isolation_level=self._isolation_level,
+            columns_body_version=BODY_VERSION,
+            flags=FLAG_CHECKS_CRC,
+        )
+        self._connection.send(FetchExchange(request), deadline_ms)
+        answer = self._connection.receive(deadline_ms)
+        if answer.error_code:
+            raise error_for(answer.error_code)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if topic.topic_id == self._topic_id and row.partition == self.where.partition:
+                    found: FetchedPartition = row
+                    return found
+        raise error_for(-1, f"the broker said nothing of {self.where}")
+
+    def _take(self, answer: FetchedPartition, offset: int) -> tuple[list[Item], int]:
+        found: Cut = cut(
+            answer.records,
+            self.where,
+            offset,
+            self._leader_epoch,
+            at_boundary=offset == self._boundary,
+        )
+        self._boundary = found.next_offset
+        items: list[Item] = list(found.batches)
+        if found.damage is None or items:
+            # Damage behind good batches is met again, at the front, by the next fetch.
+            return items, found.next_offset
+        raise found.damage
+
+    def _past(self, offset: int, deadline_ms: float) -> tuple[list[Item], int]:
+        """Over a batch of which not even the header can be believed: the leader's index knows."""
+        operation = requests.offsets_for_bytes(
+            self._cluster, {self.where: (offset, 1)}, deadline_ms
+        )
+        next_offset = requests.raise_first(self._pool.run(operation))[self.where][0]
+        if next_offset <= offset:
+            raise damaged(self.where, offset, "the batch is damaged and nothing follows it")
+        return [_Skipped(offset, next_offset)], next_offset
+
+    def _raise_final(self, problem: LogbusError, offset: int, deadline_ms: float) -> None:
+        if isinstance(problem, OffsetOutOfRangeError):
+            raise self._out_of_range(offset, deadline_ms)
+        if isinstance(problem, UnknownTopicIdError) or not problem.retriable:
+            raise self._located(problem, offset)
+
+    def _out_of_range(self, offset: int, deadline_ms: float) -> LogbusError:
+        ends = []
+        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+            operation = requests.list_offsets(
+                self._cluster,
+                {self.where: timestamp},
+                isolation_level=self._isolation_level,
+                deadline_ms=deadline_ms,
+            )
+            found: Any = requests.raise_first(self._pool.run(operation))
+            ends.append(found[self.where].offset)
+        return OffsetOutOfRangeError(
+            f"topic {self.where.topic!r} partition {self.where.partition}: offset {offset} is not"
+            f" in the log, which begins at {ends[0]} and ends at {ends[1]}"
+        )
+
+    def _located(self, problem: LogbusError, offset: int) -> LogbusError:
+        if self.where.topic in problem.message:
+            return problem
+        return type(problem)(
+            f"topic {self.where.topic!r} partition {self.where.partition} offset {offset}: "
+            f"{problem.message}"
+        )
+
+    def _find_leader(self, deadline_ms: float) -> None:
+        """Renew who leads; raises UnknownTopicIdError where the topic is another one now."""
+        self._pool.run(requests.refresh(self._cluster, (self.where.topic,), deadline_ms))
+        view = self._cluster.view
+        topic = view.topics.get(self.where.topic)
+        if topic is not None and topic.error is None and topic.topic_id != self._topic_id:
+            raise UnknownTopicIdError(
+                f"topic {self.where.topic!r} was deleted and made again: its id is "
+                f"{topic.topic_id}, not {self._topic_id}"
+            )
+        leader = view.leader(self.where)
+        epoch = view.leader_epoch(self.where)
+        if leader is not None:
+            if leader != self._leader:
+                self._lose_connection()
+            self._leader, self._leader_epoch = leader, max(epoch, NO_EPOCH)
+        elif self._leader is None:
+            self._leader = self._cluster.candidates()[0]
+
+    def _lose_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def interrupt(self) -> None:
+        """From another thread: let a fetch under way end soon."""
+        self._interrupted = True
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.give_back(connection)

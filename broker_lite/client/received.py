@@ -1,0 +1,198 @@
+"""What a fetch brought: cut into batches, checked, decoded. Nothing unchecked leaves this module.
+
+``cut`` walks headers only and is cheap; ``decode`` checks the CRC and gives Arrow columns over the
+received memory; ``records`` makes Python records of columns. No I/O; any thread.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker_lite.errors import CorruptMessageError
+from broker_lite.model import TopicPartition
+from broker_lite.record import arrow, transcode
+from broker_lite.record.arrow import Columns
+from broker_lite.record.batch import BatchHeader, check_crc, read_header
+from broker_lite.record.format import HEADER_BYTES
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """One record. ``timestamp_ms`` is -1 if unknown; ``key`` and ``value`` may be None."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+
+class RawBatch(NamedTuple):
+    """A batch as received: its header and exactly its bytes, CRC not yet checked."""
+
+    header: BatchHeader
+    buffer: memoryview
+
+
+class Cut(NamedTuple):
+    """Batches in offset order, where to go on, and what stopped the walk, if anything did.
+
+    ``damage`` is about the bytes at ``next_offset``: what follows them in this answer is unknown.
+    """
+
+    batches: list[RawBatch]
+    next_offset: int
+    damage: CorruptMessageError | None
+
+
+class Slice(NamedTuple):
+    """Decoded rows of one batch: those from ``first_row`` on, ``row_count`` of them, count."""
+
+    header: BatchHeader
+    columns: Columns
+    first_row: int
+    row_count: int
+
+
+def cut(
+    records: memoryview,
+    where: TopicPartition,
+    offset: int,
+    leader_epoch: int,
+    *,
+    at_boundary: bool = False,
+) -> Cut:
+    """The whole batches of one partition's answer to a fetch from ``offset``.
+
+    The first 21 bytes of a batch are outside its CRC, so what they say is checked against what is
+    known: each batch begins where the one before ended (the first holds ``offset``, or begins with
+    it ``at_boundary``), and epochs do not go back or beyond the leader's (-1: not known).
+    """
+    batches: list[RawBatch] = []
+    position, end, epoch = 0, len(records), 0
+    while end - position >= HEADER_BYTES:
+        try:
+            header = read_header(records, position)
+        except CorruptMessageError as error:
+            return Cut(batches, offset, damaged(where, offset, error.message))
+        stop = position + header.size_bytes
+        if stop > end:
+            break
+        reason = ""
+        base = header.base_offset
+        if base != offset and (at_boundary or not base < offset < header.next_offset):
+            reason = f"offsets {base} to {header.last_offset} do not continue"
+        elif header.leader_epoch < epoch or header.leader_epoch > leader_epoch >= 0:
+            reason = f"leader epoch {header.leader_epoch} is out of place"
+        if reason:
+            return Cut(batches, offset, damaged(where, offset, reason))
+        batches.append(RawBatch(header, records[position:stop]))
+        position, offset, epoch = stop, header.next_offset, header.leader_epoch
+        at_boundary = True
+    if not batches and end:
+        return Cut(batches, offset, damaged(where, offset, f"{end} bytes hold no whole batch"))
+    return Cut(batches, offset, None)
+
+
+def damaged(where: TopicPartition, offset: int, reason: str) -> CorruptMessageError:
+    """The error that tells a reader where the log is damaged."""
+    return CorruptMessageError(
+        f"topic {where.topic!r} partition {where.partition} offset {offset}: {reason}"
+    )
+
+
+def decode(batch: RawBatch, where: TopicPartition, start: int, end: int | None) -> Slice | None:
+    """The rows of a batch within ``[start, end)``; None if there are none.
+
+    Raises CorruptMessageError, naming partition and offset, unless CRC and structure are right.
+    """
+    header = batch.header
+    try:
+        check_crc(batch.buffer, header)
+        if header.is_control:
+            return None
+        if header.is_columns:
+            columns = arrow.decode(batch.buffer, header)
+        else:
+            columns = transcode.rows_to_columns(batch.buffer, header)
+    except CorruptMessageError as error:
+        raise damaged(where, max(start, header.base_offset), error.message) from error
+    base, rows, deltas = header.base_offset, columns.row_count, columns.offset_deltas
+    if deltas is None:
+        first = max(0, start - base)
+        last = rows if end is None else min(rows, end - base)
+    else:
+        first = int(np.searchsorted(deltas, start - base))
+        last = rows if end is None else int(np.searchsorted(deltas, end - base))
+    return Slice(header, columns, first, last - first) if last > first else None
+
+
+def offsets_of(rows: Slice) -> npt.NDArray[np.int64]:
+    """The offset of each row."""
+    base, first = rows.header.base_offset, rows.first_row
+    deltas = rows.columns.offset_deltas
+    if deltas is None:
+        return np.arange(base + first, base + first + rows.row_count, dtype=np.int64)
+    return base + deltas[first : first + rows.row_count].astype(np.int64)
+
+
+def timestamps_of(rows: Slice) -> npt.NDArray[np.int64]:
+    """The time of each row in ms, -1 where unknown."""
+    column = rows.columns.timestamp
+    if column is None:
+        return np.full(rows.row_count, rows.header.constant_timestamp, np.int64)
+    values: npt.NDArray[np.int64] = (
+        column.slice(rows.first_row, rows.row_count).view(pa.int64()).to_numpy()
+    )
+    return values
+
+
+def _python(column: pa.Array | None, rows: Slice) -> list[bytes | None]:
+    if column is None:
+        return [None] * rows.row_count
+    # By way of an object array: four times faster than to_pylist.
+    part = column.slice(rows.first_row, rows.row_count)
+    values: list[bytes | None] = part.to_numpy(zero_copy_only=False).tolist()
+    return values
+
+
+_make_record = partial(tuple.__new__, Record)
+
+
+def records(where: TopicPartition, rows: Slice) -> list[Record]:
+    """The rows as Python records; about 0.3 µs each without headers."""
+    headers: list[list[Header]]
+    if rows.columns.headers is None:
+        headers = [[] for _ in range(rows.row_count)]
+    else:
+        listed = rows.columns.headers.slice(rows.first_row, rows.row_count).to_pylist()
+        headers = [
+            [(item["key"], item["value"]) for item in each] if each else [] for each in listed
+        ]
+    if rows.columns.timestamp is None:
+        times: list[int] = [rows.header.constant_timestamp] * rows.row_count
+    else:
+        times = timestamps_of(rows).tolist()
+    return list(
+        map(
+            _make_record,
+            zip(
+                repeat(where.topic),
+                repeat(where.partition),
+                offsets_of(rows).tolist(),
+                times,
+                _python(rows.columns.key, rows),
+                _python(rows.columns.value, rows),
+                headers,
+            ),
+        )
+    )
