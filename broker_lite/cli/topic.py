@@ -110,7 +110,7 @@ def describe(
         ends = _ends(admin, topics)
         sizes = _sizes(admin)
         configs = admin.describe_configs(topics=names)
-    described = []
+    described: list[dict[str, Any]] = []
     for facts in topics:
         settings = configs[("topic", facts.name)]
         described.append(

@@ -1,0 +1,188 @@
+"""``logbus consume``: a topic to the terminal, a pipe or a file."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import moment
+from broker_lite.cli.context import bootstrap, cluster_options, found_topic
+from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.consumer import Consumer
+
+_POLL_SECONDS = 0.5
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True)
+@click.option("-s", "--start", help="earliest, latest, N, +N, -N, @TIME, @-1h. Default: earliest.")
+@click.option("--end", help="Stop at this moment, in the same words.")
+@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the end as it is now.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("-t", "--timeout", type=float, help="Stop with 124 after so many silent seconds.")
+@click.option("-g", "--group", help="Go on where this group is, and commit to it.")
+@click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
+@click.option("-f", "--format", "template", help="As kcat: %t %p %o %k %v %T %h and \\n \\t.")
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(("raw", "json", "jsonl", "arrow", "parquet")),
+    help="raw: values, a line each (default). json, jsonl: one envelope a line.",
+)
+@click.option(
+    "--value-format",
+    default="auto",
+    show_default=True,
+    type=click.Choice(("auto", "str", "json", "base64")),
+    help="How values stand in JSON. auto: objects and arrays as JSON, the rest as text.",
+)
+@click.option("--grep", help="Only values that contain a match of this pattern (RE2).")
+@click.option("--key", "wanted_key", help="Only records with this key.")
+@click.option("--skip-corrupt", is_flag=True, help="Go past batches whose checksum is wrong.")
+@cluster_options
+def consume(
+    topics: tuple[str, ...],
+    start: str | None,
+    end: str | None,
+    at_end: bool,
+    count: int | None,
+    timeout: float | None,
+    group: str | None,
+    partition: tuple[int, ...],
+    template: str | None,
+    form: str | None,
+    value_format: str,
+    grep: str | None,
+    wanted_key: str | None,
+    skip_corrupt: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+) -> int:
+    """Print the records of TOPICS, from the earliest on, and wait for more.
+
+    Without -g nothing is committed and no group is left behind.
+    """
+    from broker_lite.cli.records import printer
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.consumer import Consumer
+    from broker_lite.config import ConsumerConfig
+
+    out = printer(form, template, value_format)
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with Admin(servers, client_id="logbus-cli") as admin:
+        chosen = _partitions(admin, topics, partition)
+        starts = moment.resolve(admin, chosen, moment.parse(start)) if start else {}
+        ends = _ends(admin, chosen, end, at_end)
+    config = ConsumerConfig(client_id="logbus-cli", on_corrupt="skip" if skip_corrupt else "fail")
+    with Consumer(
+        servers, topics, group=group, start="earliest", partitions=chosen, config=config
+    ) as consumer:
+        for tp, offset in starts.items():
+            consumer.seek(tp.topic, tp.partition, offset)
+        chooser = _Chooser(grep, wanted_key)
+        try:
+            return _print_all(consumer, out, chooser, ends, count, timeout)
+        finally:
+            out.close()
+
+
+class _Chooser:
+    """Which records of a batch are printed."""
+
+    def __init__(self, grep: str | None, key: str | None) -> None:
+        self._grep = grep
+        self._key = key.encode() if key is not None else None
+
+    def choose(self, batch: Any) -> Any:
+        import pyarrow.compute as pc
+
+        if self._grep is not None:
+            found = pc.match_substring_regex(batch.column("value"), self._grep)
+            batch = batch.filter(pc.fill_null(found, False))
+        if self._key is not None:
+            batch = batch.filter(pc.fill_null(pc.equal(batch.column("key"), self._key), False))
+        return batch
+
+
+def _partitions(
+    admin: Admin, topics: tuple[str, ...], wanted: tuple[int, ...]
+) -> list[TopicPartition]:
+    view = admin.cluster()
+    chosen = []
+    for name in topics:
+        there = [part.partition for part in found_topic(view, name).partitions]
+        for number in wanted:
+            if number not in there:
+                raise click.BadParameter(
+                    f"{name} has partitions 0 to {len(there) - 1}, not {number}",
+                    param_hint="--partition",
+                )
+        chosen += [TopicPartition(name, number) for number in wanted or there]
+    return chosen
+
+
+def _ends(
+    admin: Admin, chosen: list[TopicPartition], end: str | None, at_end: bool
+) -> dict[TopicPartition, int]:
+    """Where to stop; empty: nowhere."""
+    if end is not None:
+        return moment.resolve(admin, chosen, moment.parse(end))
+    if at_end:
+        found = admin.list_offsets(dict.fromkeys(chosen, LATEST_TIMESTAMP))
+        return {tp: listed.offset for tp, listed in found.items()}
+    return {}
+
+
+def _print_all(
+    consumer: Consumer,
+    out: Any,
+    chooser: _Chooser,
+    ends: dict[TopicPartition, int],
+    count: int | None,
+    timeout: float | None,
+) -> int:
+    bounded, left = bool(ends), count
+    open_ends = dict(ends)
+    last_seen = time.monotonic()
+    while True:
+        for tp in [tp for tp, end in open_ends.items() if consumer.position(tp) >= end]:
+            consumer.pause(tp)
+            del open_ends[tp]
+        if (bounded and not open_ends) or left == 0:
+            return 0
+        batch = consumer.poll_arrow(_POLL_SECONDS, headers=True, max_rows=left)
+        if batch.num_rows == 0:
+            if timeout is not None and time.monotonic() - last_seen > timeout:
+                return 124
+            continue
+        last_seen = time.monotonic()
+        batch = chooser.choose(_cut(consumer, batch, ends) if bounded else batch)
+        if batch.num_rows:
+            out.write(batch)
+        if left is not None:
+            left -= batch.num_rows
+
+
+def _cut(consumer: Consumer, batch: Any, ends: dict[TopicPartition, int]) -> Any:
+    """Without the rows past the end; positions go back there, so a group commits no more."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for tp, end in ends.items():
+        if consumer.position(tp) <= end:
+            continue
+        consumer.seek(tp.topic, tp.partition, end)
+        mine = pc.and_(
+            pc.equal(batch.column("topic"), tp.topic),
+            pc.equal(batch.column("partition"), pa.scalar(tp.partition, pa.int32())),
+        )
+        batch = batch.filter(
+            pc.invert(pc.and_(mine, pc.greater_equal(batch.column("offset"), end)))
+        )
+    return batch

@@ -1,0 +1,306 @@
+"""``logbus doctor``: what on this machine would get in the way, and what to do about it.
+
+Each check is a function that gives one finding; each imports only what it checks and never fails
+itself. Exit code 0 all well, 4 something to mend, 5 something that stops logbus or Spark.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
+from broker_lite.errors import LogbusError
+
+JAVA_MIN = 17
+FILES_MIN = 4096
+DISK_FREE_MIN_BYTES = 2 << 30
+_SPARK_SETTINGS = (
+    "spark.python.unix.domain.socket.enabled",
+    "spark.sql.streaming.checkpointFileManagerClass",
+)
+_LOOKUP = (
+    "import importlib.util, pkgutil\n"
+    "seen = any(m.name == 'pyspark_logbus' for m in pkgutil.iter_modules())\n"
+    "there = importlib.util.find_spec('pyspark_logbus') is not None\n"
+    "print('seen' if seen else 'hidden' if there else 'absent')\n"
+)
+"""What Spark does to find data sources by name, in the interpreter that it would use."""
+
+
+class Finding(NamedTuple):
+    """What a check found; ``cure`` is empty where all is well."""
+
+    check: str
+    state: Literal["ok", "warning", "critical"]
+    found: str
+    cure: str = ""
+
+
+@click.command()
+@output.output_option
+def doctor(form: str | None) -> int:
+    """Check Java, jars, versions, Spark's lookup, ports, limits and disk."""
+    findings = [check() for check in CHECKS]
+    output.show([finding._asdict() for finding in findings], form)
+    states = {finding.state for finding in findings}
+    return EXIT_CRITICAL if "critical" in states else EXIT_WARNING if "warning" in states else 0
+
+
+def java() -> Finding:
+    from broker_lite.local.zookeeper import find_java
+
+    try:
+        binary = find_java()
+    except LogbusError as error:
+        return Finding("java", "critical", "not found", error.message)
+    run = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', run.stderr)
+    if version is None:
+        return Finding("java", "critical", f"{binary} does not run", "install Java 17 or later")
+    if int(version[1]) < JAVA_MIN:
+        return Finding("java", "critical", f"Java {version[1]}", "install Java 17 or later")
+    modules = subprocess.run(
+        [binary, "--list-modules"], capture_output=True, text=True, check=False
+    )
+    if "jdk.incubator.vector" not in modules.stdout:
+        return Finding(
+            "java",
+            "critical",
+            f"Java {version[1]} without jdk.incubator.vector: ZooKeeper runs, Spark 4 does not",
+            "install a whole JRE, such as openjdk-17-jre-headless",
+        )
+    return Finding("java", "ok", f"Java {version[1]}, {binary}")
+
+
+def zookeeper_jars() -> Finding:
+    from broker_lite.local.zookeeper import find_jars
+
+    try:
+        folder = find_jars()
+    except LogbusError as error:
+        return Finding("zookeeper jars", "critical", "not found", error.message)
+    names = [path.name for path in folder.glob("zookeeper-[0-9]*.jar")]
+    return Finding("zookeeper jars", "ok", f"{names[0]} in {folder}")
+
+
+def pyspark() -> Finding:
+    return _version("pyspark", (4, 2), (5,), "[spark]", "micro-batches cannot be limited")
+
+
+def pandas() -> Finding:
+    return _version("pandas", (2, 2), (3,), "[spark]", "Spark 4 warns of it", optional=True)
+
+
+def pyarrow() -> Finding:
+    return _version("pyarrow", (18,), None, "", "Spark 4 refuses it")
+
+
+def kafka_tables() -> Finding:
+    return _version("kafka-python", (3, 0, 12), (4,), "[broker]", "brokers cannot start")
+
+
+def event_loop() -> Finding:
+    if importlib.util.find_spec("uvloop") is None:
+        cure = "pip install 'pyspark-logbus[broker]'"
+        return Finding("uvloop", "warning", "absent: brokers take twice the time a request", cure)
+    return Finding("uvloop", "ok", importlib.metadata.version("uvloop"))
+
+
+def checksums() -> Finding:
+    if importlib.util.find_spec("google_crc32c") is None:
+        cure = "pip install google-crc32c"
+        return Finding("crc32c", "warning", "in software (crcmod): 20 times slower", cure)
+    import google_crc32c
+
+    if google_crc32c.implementation != "c":
+        return Finding("crc32c", "warning", "in Python", "install a wheel of google-crc32c")
+    return Finding("crc32c", "ok", "in hardware or C")
+
+
+def spark_python() -> Finding:
+    """Executors and Spark's lookup run in PYSPARK_PYTHON, else in whatever python3 is."""
+    if importlib.util.find_spec("pyspark") is None:
+        return Finding("PYSPARK_PYTHON", "ok", "PySpark is not installed here")
+    named = os.environ.get("PYSPARK_PYTHON") or "python3"
+    found = shutil.which(named)
+    cure = f"export PYSPARK_PYTHON={sys.executable}"
+    if found is None:
+        return Finding("PYSPARK_PYTHON", "critical", f"{named} does not run", cure)
+    if Path(found).absolute() == Path(sys.executable).absolute():
+        return Finding("PYSPARK_PYTHON", "ok", named)
+    asked = subprocess.run(
+        [found, "-c", "import sys; print(sys.prefix)"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    if asked.stdout.strip() == sys.prefix:
+        return Finding("PYSPARK_PYTHON", "ok", found)
+    return Finding(
+        "PYSPARK_PYTHON", "critical", f"Spark would run {found}, this is {sys.executable}", cure
+    )
+
+
+def lookup() -> Finding:
+    """Whether ``format("logbus")`` is found without ``register``."""
+    named = shutil.which(os.environ.get("PYSPARK_PYTHON") or "python3") or sys.executable
+    # From another folder, as an installed package must be: a checkout would be seen by accident.
+    asked = subprocess.run(
+        [named, "-c", _LOOKUP], capture_output=True, text=True, check=False, cwd="/"
+    )
+    said = asked.stdout.strip()
+    if said == "seen":
+        return Finding("format('logbus')", "ok", f"found by name in {named}")
+    if said == "hidden":
+        return Finding(
+            "format('logbus')",
+            "warning",
+            "an editable install that Spark's lookup cannot see",
+            "pip install . (the built wheel), or pip install -e . --config-settings "
+            "editable_mode=compat, or spark.dataSource.register(logbus.LogbusDataSource)",
+        )
+    return Finding(
+        "format('logbus')",
+        "warning",
+        f"pyspark_logbus is not installed for {named}",
+        "pip install 'pyspark-logbus[all]' there, or set PYSPARK_PYTHON",
+    )
+
+
+def spark_settings() -> Finding:
+    """The two settings that halve a micro-batch's latency, as far as files tell."""
+    homes = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")]
+    spec = importlib.util.find_spec("pyspark")
+    if spec is not None and spec.submodule_search_locations:
+        homes.append(spec.submodule_search_locations[0])
+    text = ""
+    for home in filter(None, homes):
+        for path in (Path(home, "spark-defaults.conf"), Path(home, "conf", "spark-defaults.conf")):
+            if path.is_file():
+                text += path.read_text("utf-8", "replace")
+    missing = [key for key in _SPARK_SETTINGS if key not in text]
+    if missing:
+        cure = "use pyspark_logbus.spark_conf(), or take them from conf/spark-defaults.conf"
+        return Finding("spark settings", "warning", f"not in spark-defaults: {missing}", cure)
+    return Finding("spark settings", "ok", "both are set")
+
+
+def ports() -> Finding:
+    taken = [port for port in (9092, 9093, 9094) if _is_taken(port)]
+    if taken:
+        found = f"taken: {', '.join(map(str, taken))}"
+        return Finding("ports", "ok", f"{found}; 'logbus up' takes the next free ones")
+    return Finding("ports", "ok", "9092 to 9094 are free")
+
+
+def file_limit() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FILES_MIN:
+        cure = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}"
+        return Finding(
+            "open files", "warning", f"{soft}: a connection and a segment take one", cure
+        )
+    return Finding("open files", "ok", str(soft))
+
+
+def disk() -> Finding:
+    from broker_lite.client import discovery
+
+    folder = discovery.data_directory()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < DISK_FREE_MIN_BYTES:
+        return Finding(
+            "disk", "warning", f"{output.size(free)} free in {folder}", "logbus up --dir elsewhere"
+        )
+    return Finding("disk", "ok", f"{output.size(free)} free in {folder}")
+
+
+def cluster() -> Finding:
+    from broker_lite.client import discovery
+    from broker_lite.client.admin import Admin
+
+    try:
+        servers = discovery.resolve()
+    except LogbusError:
+        return Finding("cluster", "ok", "none is named; start one with: logbus up")
+    try:
+        with Admin(servers, timeout_ms=3000) as admin:
+            view = admin.cluster()
+    except LogbusError as error:
+        return Finding("cluster", "critical", f"{servers}: {error.message}", "logbus status")
+    unled = sum(p.leader < 0 for topic in view.topics.values() for p in topic.partitions)
+    if unled:
+        found = f"{unled} partitions without a leader"
+        return Finding("cluster", "critical", found, "start the broker that is down: logbus status")
+    unreachable = [str(e) for e in view.brokers.values() if not _is_taken(e.port, e.host)]
+    if unreachable:
+        found = f"advertised but not reachable: {', '.join(unreachable)}"
+        return Finding("cluster", "critical", found, "set advertised.host and advertised.port")
+    return Finding("cluster", "ok", f"{len(view.brokers)} brokers at {servers}")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    java,
+    zookeeper_jars,
+    pyspark,
+    pandas,
+    pyarrow,
+    kafka_tables,
+    event_loop,
+    checksums,
+    spark_python,
+    lookup,
+    spark_settings,
+    ports,
+    file_limit,
+    disk,
+    cluster,
+)
+
+
+def _version(
+    package: str,
+    lowest: tuple[int, ...],
+    below: tuple[int, ...] | None,
+    extra: str,
+    consequence: str,
+    *,
+    optional: bool = False,
+) -> Finding:
+    wanted = f">={'.'.join(map(str, lowest))}"
+    wanted += f",<{'.'.join(map(str, below))}" if below else ""
+    cure = f"pip install '{package}{wanted}'"
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        cure = f"pip install 'pyspark-logbus{extra}'"
+        return Finding(package, "ok" if optional else "warning", "not installed", cure)
+    number = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    if number < lowest or (below is not None and number >= below):
+        return Finding(package, "warning", f"{version}: {consequence}", cure)
+    return Finding(package, "ok", version)
+
+
+def _is_taken(port: int, host: str = "127.0.0.1") -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,205 @@
+"""``logbus perf``: how fast this cluster is from here, as JSON that can be kept.
+
+A run makes a topic of its own and deletes it, unless one is named. Times are of whole calls: a
+record counts once it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.context import bootstrap, cluster_options, found_topic
+from broker_lite.errors import RequestTimedOutError
+
+_ARROW_ROWS = 20_000
+_SILENCE_SECONDS = 30.0
+
+
+@click.group()
+def perf() -> None:
+    """Measure producing, consuming and latency."""
+
+
+@perf.command()
+@click.option("-t", "--topic", help="Write to this topic. Default: a new one, deleted afterwards.")
+@click.option("-p", "--partitions", default=4, show_default=True, help="Of the new topic.")
+@click.option("-n", "--records", default=1_000_000, show_default=True)
+@click.option("--size", default=100, show_default=True, help="Bytes of a value.")
+@click.option("--api", default="arrow", type=click.Choice(("arrow", "send")), show_default=True)
+@click.option("--acks", default="all", type=click.Choice(("all", "1", "0")), show_default=True)
+@click.option("-z", "--compression", default="none", type=click.Choice(("none", "lz4", "zstd")))
+@cluster_options
+@output.output_option
+def produce(
+    topic: str | None,
+    partitions: int,
+    records: int,
+    size: int,
+    api: str,
+    acks: str,
+    compression: str,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Records a second into a topic, through send_arrow or send."""
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with _topic(servers, topic, partitions) as name:
+        seconds = _produce(servers, name, records, size, api, acks, compression)
+    facts = {"test": "produce", "api": api, "acks": acks, "compression": compression}
+    output.show_one(facts | _rates(records, size, seconds), form)
+
+
+@perf.command()
+@click.option("-t", "--topic", help="Read this topic. Default: a new one, filled and deleted.")
+@click.option("-p", "--partitions", default=4, show_default=True, help="Of the new topic.")
+@click.option("-n", "--records", default=1_000_000, show_default=True)
+@click.option("--size", default=100, show_default=True, help="Bytes of a value in the new topic.")
+@click.option("--api", default="arrow", type=click.Choice(("arrow", "records")), show_default=True)
+@cluster_options
+@output.output_option
+def consume(
+    topic: str | None,
+    partitions: int,
+    records: int,
+    size: int,
+    api: str,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Records a second out of a topic, through poll_arrow or poll."""
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with _topic(servers, topic, partitions) as name:
+        if topic is None:
+            _produce(servers, name, records, size, "arrow", "all", "none")
+        seconds, size_bytes = _consume(servers, name, records, api)
+    facts = {"test": "consume", "api": api}
+    output.show_one(facts | _rates(records, size_bytes / records, seconds), form)
+
+
+@perf.command()
+@click.option("-n", "--records", default=1000, show_default=True)
+@click.option("--size", default=100, show_default=True, help="Bytes of a value.")
+@cluster_options
+@output.output_option
+def latency(
+    records: int,
+    size: int,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Milliseconds from send to receipt, one record at a time, flushed before it is seen."""
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with _topic(servers, None, 1) as name:
+        times = sorted(_round_trips(servers, name, records, size))
+    shown = {f"p{p}_ms": round(times[int(len(times) * p / 100)] * 1000, 3) for p in (50, 95, 99)}
+    output.show_one({"test": "latency", "records": records, "size": size} | shown, form)
+
+
+def _rates(records: int, size: float, seconds: float) -> dict[str, Any]:
+    return {
+        "records": records,
+        "size": round(size),
+        "seconds": round(seconds, 3),
+        "records_per_s": round(records / seconds),
+        "mb_per_s": round(records * size / seconds / 1e6, 1),
+    }
+
+
+@contextmanager
+def _topic(servers: str, named: str | None, partitions: int) -> Iterator[str]:
+    from broker_lite.client.admin import Admin
+
+    with Admin(servers, client_id="logbus-perf") as admin:
+        if named is not None:
+            yield found_topic(admin.cluster(), named).name
+            return
+        name = f"perf-{uuid.uuid4().hex[:12]}"
+        admin.create_topic(name, partitions)
+        try:
+            yield name
+        finally:
+            admin.delete_topic(name)
+
+
+def _produce(
+    servers: str, topic: str, records: int, size: int, api: str, acks: str, compression: str
+) -> float:
+    import pyarrow as pa
+
+    from broker_lite.client.producer import Producer
+    from broker_lite.config import ProducerConfig
+
+    config = ProducerConfig(acks=acks, compression=compression, idempotence=acks == "all")
+    value = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    table = pa.table({"value": pa.array([value] * min(_ARROW_ROWS, records), pa.binary())})
+    with Producer(servers, config) as producer:
+        started = time.monotonic()
+        if api == "arrow":
+            for first in range(0, records, _ARROW_ROWS):
+                producer.send_arrow(topic, table.slice(0, min(_ARROW_ROWS, records - first)))
+        else:
+            for _ in range(records):
+                producer.send(topic, value)
+        producer.flush()
+        return time.monotonic() - started
+
+
+def _consume(servers: str, topic: str, records: int, api: str) -> tuple[float, int]:
+    import pyarrow.compute as pc
+
+    from broker_lite.client.consumer import Consumer
+    from broker_lite.config import ConsumerConfig
+
+    got = size = 0
+    with Consumer(servers, [topic], start="earliest", config=ConsumerConfig()) as consumer:
+        started = last = time.monotonic()
+        while got < records:
+            if api == "arrow":
+                batch = consumer.poll_arrow(1.0, max_rows=records - got)
+                count = batch.num_rows
+                size += pc.sum(pc.binary_length(batch.column("value"))).as_py() or 0
+            else:
+                listed = consumer.poll(1.0, max_records=records - got)
+                count = len(listed)
+                size += sum(len(record.value or b"") for record in listed)
+            got += count
+            now = time.monotonic()
+            if count:
+                last = now
+            elif now - last > _SILENCE_SECONDS:
+                raise RequestTimedOutError(
+                    f"{topic} gave {got} of {records} records, then nothing for "
+                    f"{_SILENCE_SECONDS:.0f} s"
+                )
+        return time.monotonic() - started, size
+
+
+def _round_trips(servers: str, topic: str, records: int, size: int) -> list[float]:
+    from broker_lite.client.consumer import Consumer
+    from broker_lite.client.producer import Producer
+    from broker_lite.config import ConsumerConfig, ProducerConfig
+
+    value, times = b"x" * size, []
+    with (
+        Producer(servers, ProducerConfig(linger_ms=0)) as producer,
+        Consumer(servers, [topic], start="earliest", config=ConsumerConfig()) as consumer,
+    ):
+        for number in range(records + 20):
+            started = time.perf_counter()
+            producer.send(topic, value)
+            while not consumer.poll(1.0):
+                pass
+            # The first ones connect, fetch metadata and fill caches.
+            if number >= 20:
+                times.append(time.perf_counter() - started)
+    return times

@@ -1,0 +1,125 @@
+"""``logbus produce``: lines of stdin or of files into a topic; made for pipes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.context import bootstrap, cluster_options, found_topic, key_values
+
+if TYPE_CHECKING:
+    from broker_lite.cli.lines import LineRule
+    from broker_lite.client.producer import Producer
+
+_WATCHED_MAX = 1000
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-K", "--key-delimiter", help="Split each line here into key and value.")
+@click.option("-k", "--key", help="The key of every record.")
+@click.option("-H", "--header", multiple=True, metavar="K=V", help="A header of every record.")
+@click.option("-Z", "--null-empty", is_flag=True, help="An empty value becomes a null (tombstone).")
+@click.option("-p", "--partition", type=int, help="Write to this partition. Default: by key.")
+@click.option("-z", "--compression", default="none", type=click.Choice(("none", "lz4", "zstd")))
+@click.option("--acks", default="all", type=click.Choice(("all", "1", "0")), show_default=True)
+@click.option("--linger-ms", default=5, show_default=True, help="Wait so long for company.")
+@click.option("--rate", type=click.IntRange(min=1), help="At most so many records a second.")
+@click.option(
+    "--input",
+    "form",
+    default="auto",
+    type=click.Choice(("auto", "lines", "jsonl", "arrow", "parquet")),
+    help="What the input holds. auto: by the file's ending, else lines.",
+)
+@click.option("-o", "--output", "summary", type=click.Choice(("json", "jsonl")), help="A summary.")
+@cluster_options
+def produce(
+    topic: str,
+    files: tuple[Path, ...],
+    key_delimiter: str | None,
+    key: str | None,
+    header: tuple[str, ...],
+    null_empty: bool,
+    partition: int | None,
+    compression: str,
+    acks: str,
+    linger_ms: int,
+    rate: int | None,
+    form: str,
+    summary: str | None,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+) -> None:
+    """Write lines of stdin, or of FILES (also .gz, .parquet, .arrow), to TOPIC.
+
+    Every line is a record. It ends with 0 once all are acknowledged.
+    """
+    from broker_lite.cli.lines import LineRule
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.producer import Producer
+    from broker_lite.config import ProducerConfig
+
+    if key is not None and key_delimiter is not None:
+        raise click.UsageError("-k gives one key to all, -K takes it from each line; give one")
+    rule = LineRule(
+        key_delimiter.encode() if key_delimiter else None,
+        key.encode() if key is not None else None,
+        tuple((k, v.encode()) for k, v in key_values(header, "--header").items()),
+        null_empty,
+    )
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with Admin(servers) as admin:
+        found_topic(admin.cluster(), topic)
+    config = ProducerConfig(
+        acks=acks,
+        linger_ms=linger_ms,
+        compression=compression,
+        idempotence=acks == "all",
+        client_id="logbus-cli",
+    )
+    started = time.monotonic()
+    with Producer(servers, config) as producer:
+        count = sum(
+            _send_all(producer, topic, path, form, rule, partition, rate)
+            for path in files or (None,)
+        )
+        producer.flush()
+    seconds = time.monotonic() - started
+    if summary:
+        facts = {"topic": topic, "records": count, "seconds": round(seconds, 3)}
+        output.show_one(facts, summary)
+
+
+def _send_all(
+    producer: Producer,
+    topic: str,
+    path: Path | None,
+    form: str,
+    rule: LineRule,
+    partition: int | None,
+    rate: int | None,
+) -> int:
+    from broker_lite.cli.lines import form_of, tables
+
+    count = 0
+    watched: deque[Any] = deque()
+    started = time.monotonic()
+    for table in tables(path, form_of(path, form), rule):
+        step = max(rate // 20, 1) if rate else len(table)
+        for first in range(0, len(table), step):
+            part = table.slice(first, step)
+            watched.append(producer.send_arrow(topic, part, partition=partition))
+            count += len(part)
+            if rate:
+                time.sleep(max(0.0, started + count / rate - time.monotonic()))
+        # A failure ends the command when it is known, not at the end of an endless pipe.
+        while watched and (watched[0].done() or len(watched) > _WATCHED_MAX):
+            watched.popleft().result()
+    return count

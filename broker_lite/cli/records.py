@@ -1,0 +1,186 @@
+"""How ``logbus consume`` prints records: values, a format string, JSON, or Arrow and Parquet."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO, Protocol
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker_lite.cli.output import iso
+
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
+_FIELDS = "tpokvsThSK%"
+
+
+class Printer(Protocol):
+    """Prints batches of records; ``close`` writes whatever ends the output."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+    def close(self) -> None: ...
+
+
+def printer(form: str | None, template: str | None, value_form: str) -> Printer:
+    """The printer for ``-o`` and ``-f``. Raises click.UsageError for a mix that has no meaning."""
+    if template is not None:
+        if form not in (None, "raw"):
+            raise click.UsageError("-f is a format of its own; leave -o out")
+        return LinePrinter(_template(template), "")
+    if form in ("arrow", "parquet"):
+        if sys.stdout.isatty():
+            raise click.UsageError(f"{form} is not for a terminal; send it to a file or a pipe")
+        return ArrowPrinter() if form == "arrow" else ParquetPrinter()
+    if form in ("json", "jsonl"):
+        return LinePrinter(lambda row: _envelope(row, value_form), "\n")
+    return ValuePrinter()
+
+
+class ValuePrinter:
+    """Values, one a line, as the bytes that they are; a null value is an empty line."""
+
+    def __init__(self) -> None:
+        self._out: BinaryIO = sys.stdout.buffer
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        values = batch.column("value")
+        if values.null_count:
+            values = values.fill_null(b"")
+        self._out.write(b"\n".join(values.to_pylist()) + b"\n")
+        self._out.flush()
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class LinePrinter:
+    """A text of each record by a function."""
+
+    def __init__(self, render: Callable[[dict[str, Any]], str], ending: str) -> None:
+        self._render = render
+        self._ending = ending
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        stamps = batch.column("timestamp").cast(pa.int64())
+        rows = batch.drop_columns(["timestamp"]).to_pylist()
+        lines = []
+        for row, stamp in zip(rows, stamps.to_pylist(), strict=True):
+            row["timestamp_ms"] = -1 if stamp is None else stamp
+            lines.append(self._render(row) + self._ending)
+        data = "".join(lines).encode("utf-8", "surrogateescape")
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        sys.stdout.buffer.flush()
+
+
+class ArrowPrinter:
+    """An Arrow IPC stream of all columns."""
+
+    def __init__(self) -> None:
+        self._writer: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(sys.stdout.buffer, batch.schema)
+        self._writer.write_batch(batch)
+        sys.stdout.buffer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        sys.stdout.buffer.flush()
+
+
+class ParquetPrinter:
+    """A Parquet file of all columns."""
+
+    def __init__(self) -> None:
+        self._writer: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(sys.stdout.buffer, batch.schema)
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        sys.stdout.buffer.flush()
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "surrogateescape")
+
+
+def _template(template: str) -> Callable[[dict[str, Any]], str]:
+    """kcat's letters: %t topic %p partition %o offset %k key %s or %v value %T time %h headers,
+    %K and %S their lengths in bytes (-1 for a null), %% a percent sign."""
+    text = re.sub(r"\\[ntr0\\]", lambda found: _ESCAPES[found[0]], template)
+    for letter in re.findall(r"%(.?)", text.replace("%%", "")):
+        if letter not in _FIELDS or not letter:
+            raise click.BadParameter(
+                f"%{letter} is none of %t %p %o %k %v %T %h %K %S %%", param_hint="--format"
+            )
+
+    def render(row: dict[str, Any]) -> str:
+        headers = ",".join(f"{h['key']}={_text(h['value'])}" for h in row.get("headers") or ())
+        fields = {
+            "t": row["topic"],
+            "p": str(row["partition"]),
+            "o": str(row["offset"]),
+            "k": _text(row["key"]),
+            "v": _text(row["value"]),
+            "s": _text(row["value"]),
+            "T": iso(row["timestamp_ms"]) or "-",
+            "h": headers,
+            "K": str(-1 if row["key"] is None else len(row["key"])),
+            "S": str(-1 if row["value"] is None else len(row["value"])),
+            "%": "%",
+        }
+        return re.sub(r"%(.)", lambda found: fields[found[1]], text)
+
+    return render
+
+
+def _envelope(row: dict[str, Any], value_form: str) -> str:
+    shown = {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "timestamp": iso(row["timestamp_ms"]),
+        "timestamp_ms": row["timestamp_ms"],
+        "key": _json_text(row["key"]),
+        "value": _json_value(row["value"], value_form),
+        "headers": [[h["key"], _json_text(h["value"])] for h in row.get("headers") or ()],
+    }
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _json_text(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"$b64": base64.b64encode(value).decode("ascii")}
+
+
+def _json_value(value: bytes | None, form: str) -> Any:
+    if value is None:
+        return None
+    if form == "base64":
+        return {"$b64": base64.b64encode(value).decode("ascii")}
+    # In "auto" only objects and arrays are taken for JSON: a log line "404" stays a text.
+    if form == "json" or (form == "auto" and value[:1] in (b"{", b"[")):
+        try:
+            return json.loads(value)
+        except ValueError:
+            pass
+    return _json_text(value)

@@ -1,0 +1,108 @@
+"""``logbus storage``: segment files read offline, without a broker and without its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.main import EXIT_CRITICAL
+
+if TYPE_CHECKING:
+    from broker_lite.storage.scan import InspectedBatch
+
+_PATHS = click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
+
+
+@click.group()
+def storage() -> None:
+    """Look into segment files."""
+
+
+@storage.command()
+@_PATHS
+@click.option("-n", "--count", type=int, help="Only the first so many batches of each file.")
+@output.output_option
+def inspect(paths: tuple[Path, ...], count: int | None, form: str | None) -> None:
+    """The batches in segment files (or in all below a folder), one row each."""
+    rows = []
+    for path in _segments(paths):
+        for number, batch in enumerate(_batches(path)):
+            if number == count:
+                break
+            rows.append(_row(path, batch))
+    columns = ("position", "base_offset", "last_offset", "records", "bytes", "body", "codec")
+    output.show(rows, form, (*columns, "max_timestamp", "leader_epoch", "producer_id", "problem"))
+
+
+@storage.command()
+@_PATHS
+@output.output_option
+def verify(paths: tuple[Path, ...], form: str | None) -> int:
+    """Check every batch of segment files; exit code 5 if one is bad."""
+    bad, rows = 0, []
+    for path in _segments(paths):
+        batches = records = size = 0
+        problems = []
+        for batch in _batches(path):
+            batches += 1
+            if batch.problem:
+                problems.append(f"position {batch.position}: {batch.problem}")
+            else:
+                records += batch.header.record_count
+                size += batch.header.size_bytes
+        bad += bool(problems)
+        rows.append(
+            {
+                "file": str(path),
+                "batches": batches,
+                "records": records,
+                "bytes": size,
+                "problems": problems,
+            }
+        )
+    output.show(rows, form)
+    return EXIT_CRITICAL if bad else 0
+
+
+def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(found for found in path.rglob("*.log") if found.stem.isdigit())
+        else:
+            yield path
+
+
+def _batches(path: Path) -> Iterator[InspectedBatch]:
+    from broker_lite.storage.files import OsFiles
+    from broker_lite.storage.scan import inspect_file
+
+    if not path.stem.isdigit():
+        raise click.BadParameter(f"{path} is not a segment file (its name is its first offset)")
+    return inspect_file(OsFiles(), str(path), int(path.stem))
+
+
+def _row(path: Path, batch: InspectedBatch) -> dict[str, Any]:
+    from broker_lite.record import format as fmt
+
+    row: dict[str, Any] = {"file": str(path), "position": batch.position}
+    if not batch.problem:
+        header = batch.header
+        codecs = {0: "none", 1: "gzip", 2: "snappy", fmt.CODEC_LZ4: "lz4", fmt.CODEC_ZSTD: "zstd"}
+        row |= {
+            "base_offset": header.base_offset,
+            "last_offset": header.last_offset,
+            "records": header.record_count,
+            "bytes": header.size_bytes,
+            "body": "columns" if header.is_columns else "rows",
+            "codec": codecs.get(header.codec, str(header.codec)),
+            "max_timestamp": output.iso(header.max_timestamp),
+            "leader_epoch": header.leader_epoch,
+            "producer_id": header.producer_id,
+        }
+    return row | {"problem": batch.problem or None}
