@@ -3,13 +3,15 @@
 Two implementations: ``metadata/zookeeper.py`` and the simulator's. All methods are called on the
 loop thread; events arrive there too, perhaps after a read that already shows the change. Paths are
 below the chroot. While there is no connection every call raises CoordinationUnavailableError at
-once; a write that raises it may have happened (``was_written`` decides by reading again).
+once; a write that raises it may have happened (``write_surely`` decides by reading again).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
+
+from broker_lite.errors import CoordinationUnavailableError
 
 
 class Znode(NamedTuple):
@@ -117,6 +119,34 @@ class MetadataStore(Protocol):
 
     async def sync(self, path: str) -> None:
         """Reads that follow see every write that was answered to anyone before this call."""
+
+
+async def write_surely(
+    store: MetadataStore,
+    operations: Sequence[Operation],
+    wait_connected: Callable[[], Awaitable[None]],
+) -> Refused | None:
+    """Write, and where the answer is lost, decide on the next connection what became of it.
+
+    ``wait_connected`` returns when there is a connection of the same session, and raises what the
+    caller is to get when there will be none.
+    """
+    while True:
+        try:
+            return await store.write(operations)
+        except CoordinationUnavailableError:
+            pass
+        while True:
+            await wait_connected()
+            try:
+                written = await was_written(store, operations)
+            except CoordinationUnavailableError:
+                continue
+            break
+        if written is True:
+            return None
+        if isinstance(written, Refused):
+            return written
 
 
 async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> bool | Refused:

@@ -297,8 +297,8 @@ class Controller:
         present = len(topic.partitions)
         if not present < event.partition_count <= PARTITIONS_PER_TOPIC_MAX:
             raise InvalidPartitionsError(
-                f"topic {event.name!r} has {present} partitions; partitions={event.partition_count} must be "
-                f"more, and at most {PARTITIONS_PER_TOPIC_MAX}"
+                f"topic {event.name!r} has {present} partitions; {event.partition_count} were "
+                f"asked for: give more, and at most {PARTITIONS_PER_TOPIC_MAX}"
             )
         factor = len(topic.partitions[0].replicas)
         added = event.partition_count - present

@@ -1,0 +1,53 @@
+"""Producer ids, unique in the cluster: taken from ZooKeeper a thousand at a time.
+
+Loop thread. A block whose compare-and-set was not answered is left alone: ids are many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker_lite.errors import WriteConflictError
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, MetadataStore, Operation, Set
+from broker_lite.metadata.znodes import ProducerIdBlock
+
+BLOCK_SIZE = 1000
+ATTEMPTS_MAX = 100
+
+
+class ProducerIds:
+    """One broker's block and the way to the next one."""
+
+    def __init__(self, store: MetadataStore, broker_id: int) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._next = 0
+        self._end = 0
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> int:
+        """A producer id that nobody had. Raises CoordinationUnavailableError between blocks."""
+        async with self._lock:
+            if self._next >= self._end:
+                block = await self._take()
+                self._next, self._end = block.first, block.next
+            self._next += 1
+            return self._next - 1
+
+    async def _take(self) -> ProducerIdBlock:
+        for _ in range(ATTEMPTS_MAX):
+            znode = await self._store.get(znodes.PRODUCER_IDS)
+            first = 0
+            if znode is not None:
+                first = znodes.decode_producer_ids(znodes.PRODUCER_IDS, znode.data).next
+            block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE)
+            data = znodes.encode_producer_ids(block)
+            write: Operation
+            if znode is None:
+                write = Create(znodes.PRODUCER_IDS, data)
+            else:
+                write = Set(znodes.PRODUCER_IDS, data, znode.version)
+            if await self._store.write([write]) is None:
+                return block
+        raise WriteConflictError("other brokers took every block of producer ids first; try again")

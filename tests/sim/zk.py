@@ -1,0 +1,436 @@
+"""ZooKeeper in virtual time: one linear history of writes, versions, sessions, one-shot watches.
+
+``ZkService`` is the ensemble; ``SimZk`` is one client's MetadataStore. A client sees answers and
+watch events in one order, as ZooKeeper promises. Faults: ``cut`` and ``heal`` a client, ``stop``
+and ``start`` the service, lose the answer of a write that took effect, expire a session.
+Works on any asyncio loop; only on ``SimLoop`` is it deterministic and instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker_lite.errors import CoordinationUnavailableError
+from broker_lite.metadata.store import (
+    Check,
+    ChildrenChanged,
+    Connected,
+    Create,
+    DataChanged,
+    Delete,
+    Operation,
+    Refused,
+    SessionLost,
+    Set,
+    StoreEvent,
+    Suspended,
+    Znode,
+)
+
+_STEP_S = 1e-6
+"""Between two messages of one connection, so that their order is certain."""
+
+
+@dataclass
+class _Node:
+    data: bytes
+    version: int
+    created_zxid: int
+    owner: int
+    children: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Session:
+    session_id: int
+    client: SimZk
+    alive: bool = True
+    connected: bool = True
+
+
+class ZkService:
+    """``delay_s``: the longest way of a message; ``session_timeout_s``: as brokers ask for."""
+
+    def __init__(
+        self, rng: random.Random, *, delay_s: float = 0.002, session_timeout_s: float = 6.0
+    ) -> None:
+        self.rng = rng
+        self.delay_s = delay_s
+        self.session_timeout_s = session_timeout_s
+        self.running = True
+        self.zxid = 0
+        self.lost_reply_rate = 0.0
+        self.on_write: Callable[[int, Sequence[Operation]], None] | None = None
+        self._nodes: dict[str, _Node] = {"": _Node(b"", 0, 0, 0)}
+        self._sessions: dict[int, _Session] = {}
+        self._data_watches: dict[str, dict[int, _Session]] = {}
+        self._child_watches: dict[str, dict[int, _Session]] = {}
+        self._clients: list[SimZk] = []
+
+    def client(self) -> SimZk:
+        """A store that is not started yet."""
+        client = SimZk(self)
+        self._clients.append(client)
+        return client
+
+    def stop(self) -> None:
+        """The ensemble loses its quorum: nobody is connected, no session expires."""
+        self.running = False
+        for client in self._clients:
+            client.lose_connection()
+
+    def start(self) -> None:
+        """It is back; sessions have their whole timeout again."""
+        self.running = True
+        for client in self._clients:
+            if client.wants_connection:
+                client.reconnect_soon()
+        for session in list(self._sessions.values()):
+            if session.alive and not session.connected:
+                self.watch_silence(session)
+
+    # What clients ask for; each happens at one moment.
+
+    def open_session(self, client: SimZk) -> _Session:
+        self.zxid += 1
+        session = _Session(self.zxid, client)
+        self._sessions[session.session_id] = session
+        return session
+
+    def watch_silence(self, session: _Session) -> None:
+        """Expire the session unless it is connected again in time."""
+
+        def expire() -> None:
+            if self.running and session.alive and not session.connected:
+                self.end_session(session)
+
+        asyncio.get_running_loop().call_later(self.session_timeout_s, expire)
+
+    def end_session(self, session: _Session) -> None:
+        if not session.alive:
+            return
+        session.alive = False
+        del self._sessions[session.session_id]
+        owned = [p for p, node in self._nodes.items() if node.owner == session.session_id]
+        for path in sorted(owned, reverse=True):
+            self.zxid += 1
+            self._delete(path)
+
+    def get(self, session: _Session, path: str, watch: bool) -> Znode | None:
+        if watch:
+            self._data_watches.setdefault(path, {})[session.session_id] = session
+        node = self._nodes.get(path)
+        if node is None:
+            return None
+        return Znode(node.data, node.version, node.created_zxid, node.owner)
+
+    def children(self, session: _Session, path: str, watch: bool) -> list[str] | None:
+        node = self._nodes.get(path)
+        if node is None:
+            return None
+        if watch:
+            self._child_watches.setdefault(path, {})[session.session_id] = session
+        return sorted(node.children)
+
+    def write(self, session: _Session, operations: Sequence[Operation]) -> Refused | None:
+        refused = self._check(operations)
+        if refused is not None:
+            return refused
+        self.zxid += 1
+        for operation in operations:
+            self._apply(session, operation)
+        if self.on_write is not None:
+            self.on_write(session.session_id, operations)
+        return None
+
+    def _check(self, operations: Sequence[Operation]) -> Refused | None:
+        """As ZooKeeper: each operation is judged on the outcome of those before it."""
+        versions: dict[str, int | None] = {}
+        births: dict[str, int] = {}
+
+        def version(path: str) -> int | None:
+            if path in versions:
+                return versions[path]
+            node = self._nodes.get(path)
+            return None if node is None else node.version
+
+        def child_count(path: str) -> int:
+            node = self._nodes.get(path)
+            return (len(node.children) if node else 0) + births.get(path, 0)
+
+        for position, operation in enumerate(operations):
+            path, found = operation.path, version(operation.path)
+            parent = path.rpartition("/")[0]
+            if isinstance(operation, Create):
+                if found is not None:
+                    return Refused(position, operation, "exists")
+                if version(parent) is None:
+                    return Refused(position, operation, "missing")
+                versions[path] = 0
+                births[parent] = births.get(parent, 0) + 1
+                continue
+            if found is None:
+                return Refused(position, operation, "missing")
+            if operation.version not in (-1, found):
+                return Refused(position, operation, "version")
+            if isinstance(operation, Set):
+                versions[path] = found + 1
+            elif isinstance(operation, Delete):
+                if child_count(path):
+                    return Refused(position, operation, "not_empty")
+                versions[path] = None
+                births[parent] = births.get(parent, 0) - 1
+        return None
+
+    def _apply(self, session: _Session, operation: Operation) -> None:
+        path = operation.path
+        match operation:
+            case Check():
+                return
+            case Create():
+                owner = session.session_id if operation.ephemeral else 0
+                self._nodes[path] = _Node(operation.data, 0, self.zxid, owner)
+                parent, _, name = path.rpartition("/")
+                self._nodes[parent].children.add(name)
+                self._fire(self._data_watches, path, DataChanged(path))
+                self._fire(self._child_watches, parent, ChildrenChanged(parent))
+            case Set():
+                node = self._nodes[path]
+                node.data = operation.data
+                node.version += 1
+                self._fire(self._data_watches, path, DataChanged(path))
+            case Delete():
+                self._delete(path)
+
+    def _delete(self, path: str) -> None:
+        del self._nodes[path]
+        parent, _, name = path.rpartition("/")
+        self._nodes[parent].children.discard(name)
+        self._fire(self._data_watches, path, DataChanged(path))
+        self._fire(self._child_watches, path, ChildrenChanged(path))
+        self._fire(self._child_watches, parent, ChildrenChanged(parent))
+
+    def _fire(self, watches: dict[str, dict[int, _Session]], path: str, event: StoreEvent) -> None:
+        for session in watches.pop(path, {}).values():
+            if session.connected:
+                session.client.deliver(event)
+
+    def forget_watches(self, session: _Session) -> None:
+        """A connection that is lost takes its watches along."""
+        for watches in (self._data_watches, self._child_watches):
+            for sessions in watches.values():
+                sessions.pop(session.session_id, None)
+
+    def peek(self, path: str) -> Znode | None:
+        """For checkers: what is there now."""
+        node = self._nodes.get(path)
+        return (
+            None if node is None else Znode(node.data, node.version, node.created_zxid, node.owner)
+        )
+
+    def peek_children(self, path: str) -> list[str]:
+        node = self._nodes.get(path)
+        return sorted(node.children) if node else []
+
+
+class SimZk:
+    """One client: a MetadataStore."""
+
+    def __init__(self, service: ZkService) -> None:
+        self._service = service
+        self._session: _Session | None = None
+        self._connected = False
+        self._reachable = True
+        self._closed = False
+        self._connection = 0
+        self._sent_until = 0.0
+        self._answered_until = 0.0
+        self._under_way: dict[int, asyncio.Future[Any]] = {}
+        self._next_request = 0
+        self._on_event: Callable[[StoreEvent], None] = lambda event: None
+
+    # The port.
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id if self._session else 0
+
+    async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
+        self._on_event = on_event
+        if not (self._service.running and self._reachable):
+            raise _unavailable()
+        self._session = self._service.open_session(self)
+        self._connected = True
+        self._on_event(Connected(self.session_id, True))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._connected = False
+        self._fail_under_way()
+        if self._session is not None:
+            self._session.connected = False
+            if self._reachable and self._service.running:
+                self._service.end_session(self._session)
+
+    async def get(self, path: str, *, watch: bool = False) -> Znode | None:
+        result: Znode | None = await self._ask(
+            lambda session: self._service.get(session, path, watch)
+        )
+        return result
+
+    async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
+        result: list[str] | None = await self._ask(
+            lambda session: self._service.children(session, path, watch)
+        )
+        return result
+
+    async def write(self, operations: Sequence[Operation]) -> Refused | None:
+        operations = tuple(operations)
+        result: Refused | None = await self._ask(
+            lambda session: self._service.write(session, operations), may_lose_reply=True
+        )
+        return result
+
+    async def sync(self, path: str) -> None:
+        await self._ask(lambda session: None)
+
+    # Faults.
+
+    @property
+    def wants_connection(self) -> bool:
+        return not self._closed and not self._connected and self._session is not None
+
+    def cut(self) -> None:
+        """No packet passes until ``heal``."""
+        self._reachable = False
+        self.lose_connection()
+
+    def heal(self) -> None:
+        self._reachable = True
+        if self.wants_connection:
+            self.reconnect_soon()
+
+    def kill(self) -> None:
+        """The process is gone: silence, and the session ends by itself."""
+        self._on_event = lambda event: None
+        self._reachable = False
+        self.lose_connection()
+        self._closed = True
+
+    def expire(self) -> None:
+        """ZooKeeper ends the session although its owner lives."""
+        assert self._session is not None
+        session = self._session
+        self.lose_connection()
+        self._service.end_session(session)
+        self.reconnect_soon()
+
+    def lose_connection(self) -> None:
+        """What is under way may or may not have reached the service."""
+        if not self._connected:
+            return
+        self._connected = False
+        self._connection += 1
+        session = self._session
+        assert session is not None
+        session.connected = False
+        self._service.forget_watches(session)
+        if self._service.running:
+            self._service.watch_silence(session)
+        self._on_event(Suspended())
+        self._fail_under_way()
+
+    def reconnect_soon(self) -> None:
+        connection = self._connection
+        delay = 0.02 + self._service.rng.random() * 0.2
+
+        def reconnect() -> None:
+            if (
+                self._connected
+                or self._closed
+                or connection != self._connection
+                or not (self._reachable and self._service.running)
+            ):
+                return
+            session = self._session
+            assert session is not None
+            self._connected = True
+            if session.alive:
+                session.connected = True
+                self._on_event(Connected(session.session_id, False))
+                return
+            self._on_event(SessionLost())
+            self._session = self._service.open_session(self)
+            self._on_event(Connected(self.session_id, True))
+
+        asyncio.get_running_loop().call_later(delay, reconnect)
+
+    # Messages.
+
+    def deliver(self, event: StoreEvent) -> None:
+        connection = self._connection
+
+        def arrive() -> None:
+            if connection == self._connection and self._connected:
+                self._on_event(event)
+
+        self._to_client(arrive)
+
+    async def _ask(
+        self, request: Callable[[_Session], Any], *, may_lose_reply: bool = False
+    ) -> Any:
+        if not self._connected:
+            raise _unavailable()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        number = self._next_request = self._next_request + 1
+        self._under_way[number] = future
+        connection, session = self._connection, self._session
+        assert session is not None
+
+        def arrive() -> None:
+            # Packets that were sent before the loss may arrive after it, for a while.
+            if not (session.alive and self._service.running):
+                return
+            if connection != self._connection and self._service.rng.random() < 0.5:
+                return
+            answer = request(session)
+            if may_lose_reply and self._service.rng.random() < self._service.lost_reply_rate:
+                self.lose_connection()
+                self.reconnect_soon()
+                return
+            self._to_client(lambda: None if future.done() else future.set_result(answer))
+
+        self._sent_until = max(self._sent_until + _STEP_S, loop.time() + self._delay())
+        loop.call_at(self._sent_until, arrive)
+        try:
+            return await future
+        finally:
+            self._under_way.pop(number, None)
+
+    def _to_client(self, function: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._answered_until = max(self._answered_until + _STEP_S, loop.time() + self._delay())
+        loop.call_at(self._answered_until, function)
+
+    def _delay(self) -> float:
+        return self._service.rng.random() * self._service.delay_s
+
+    def _fail_under_way(self) -> None:
+        for future in list(self._under_way.values()):
+            if not future.done():
+                future.set_exception(_unavailable())
+
+
+def _unavailable() -> CoordinationUnavailableError:
+    return CoordinationUnavailableError("the simulated ZooKeeper does not answer")
