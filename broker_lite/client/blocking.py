@@ -1,8 +1,9 @@
 """The socket shells: ``Reactor`` (a thread with a selector, for engines that run by themselves) and
 ``Pool`` (connections that a calling thread borrows, for one question at a time).
 
-A reactor belongs to its thread; others may only call ``call_soon``, ``wake`` and ``stop``. A pool is shared by all threads, one borrower a connection. After a fork the child drops the
-inherited descriptors; it can use a pool, which starts anew, but not a reactor.
+A reactor belongs to its thread; others may call ``call_soon``, ``wake`` and ``stop``. A pool is shared
+by all threads, one borrower a connection. After a fork the child drops the inherited
+descriptors; it can use a pool, which starts anew, but not a reactor.
 """
 
 from __future__ import annotations
@@ -132,6 +133,13 @@ class Reactor:
         else:
             connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
         self._touched.add(connection)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        """End a connection; what is under way on it fails with ClosedError."""
+        connection = self._connections.get((endpoint, lane))
+        if connection is not None:
+            connection.close(ClosedError(f"the connection to {endpoint} was given up"))
+            self._touched.add(connection)
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         timer = _Timer(callback)

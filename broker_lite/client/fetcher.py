@@ -1,9 +1,9 @@
 """``read_range``: the rows of one partition between two offsets, for Spark's executors.
 
-The same range always gives the same rows, in order, whatever moves meanwhile: leaders are followed,
-a topic made again under the name is not taken for the old one, rows that are gone are an error. What
-the first answer holds is read on the calling thread; only a longer range starts a thread, which
-fetches ahead into a bounded queue while the caller decodes. Connections: the process's pool.
+The same range always gives the same rows, in order, whatever moves meanwhile: leaders are
+followed, a topic made again is not taken for the old one, rows that are gone are an error. What the
+first answer holds is read on the calling thread; only a longer range starts a thread, which fetches
+ahead into a bounded queue while the caller decodes. Connections: the process's pool.
 """
 
 from __future__ import annotations

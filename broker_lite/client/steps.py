@@ -142,6 +142,9 @@ class Shell(Protocol):
         later and exactly once. Answers come in the order of the requests to one endpoint, so
         what waits long, or must not wait, has a connection of its own: a ``lane``."""
 
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        """End a connection; what is under way on it fails with ClosedError."""
+
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Call back once, in so many milliseconds."""
 
