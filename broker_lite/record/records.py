@@ -118,18 +118,18 @@ def batch_of_rows(header: BatchHeader, body: Buffer) -> bytearray:
 
 
 def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row, int]:
-    length, position = _read_varint(body, position)
+    length, position = read_varint(body, position)
     end = position + length
     if length < 0 or end > len(body):
         raise CorruptMessageError(f"a record of {length} bytes leaves its batch")
     position += 1  # attributes, of which none is defined
-    timestamp_delta, position = _read_varint(body, position)
-    offset_delta, position = _read_varint(body, position)
+    timestamp_delta, position = read_varint(body, position)
+    offset_delta, position = read_varint(body, position)
     if not 0 <= offset_delta <= header.last_offset_delta:
         raise CorruptMessageError(f"offset delta {offset_delta} leaves its batch")
     key, position = _read_bytes(body, position, end)
     value, position = _read_bytes(body, position, end)
-    count, position = _read_varint(body, position)
+    count, position = read_varint(body, position)
     if not 0 <= count <= end - position:
         raise CorruptMessageError(f"a record says that it has {count} headers")
     headers = []
@@ -149,7 +149,8 @@ def _read_row(body: memoryview, position: int, header: BatchHeader) -> tuple[Row
     return Row(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
 
 
-def _read_varint(body: memoryview, position: int) -> tuple[int, int]:
+def read_varint(body: memoryview, position: int) -> tuple[int, int]:
+    """The zigzag varint at ``position`` and where it ends; IndexError if the body ends first."""
     byte = body[position]
     raw = byte & 0x7F
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
@@ -164,7 +165,7 @@ def _read_varint(body: memoryview, position: int) -> tuple[int, int]:
 
 
 def _read_bytes(body: memoryview, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _read_varint(body, position)
+    length, position = read_varint(body, position)
     if length < 0:
         if length != -1:
             raise CorruptMessageError(f"a field says that it takes {length} bytes")

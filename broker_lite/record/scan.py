@@ -1,0 +1,139 @@
+"""Where the records of a body of rows begin, found without walking from one to the next.
+
+Kafka fills a record's attributes, the byte after its length, with zero. So every record begins just
+before a zero byte: take all zero bytes, read the varint before each as a length, and keep those
+from which one comes to the end of the body in as many steps as the batch has records. Those that
+lead nowhere, or that nothing leads to, are dropped at once; what is left is followed by doubling.
+A body with other attributes is walked record by record: correct, and slower.
+Called by ``transcode``; pure, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from broker_lite.errors import CorruptMessageError
+from broker_lite.record.varints import Bytes, Positions
+
+_CONTENT_BYTES_MIN: Final = 6
+"""Attributes, timestamp, offset, no key, no value, no headers: one byte each."""
+_LENGTH_BYTES_MAX: Final = 5
+_SIEVES: Final = 3
+_LOW_32: Final = (1 << 32) - 1
+
+
+def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
+    """Position of the attributes of each of ``count`` records, and each record's end.
+
+    Raises CorruptMessageError unless so many records fill the body exactly.
+    """
+    if count * (_CONTENT_BYTES_MIN + 1) > len(body):
+        raise CorruptMessageError(f"{count} records do not fit in {len(body)} bytes")
+    starts, ends, attributes = _candidates(body)
+    if count != len(starts) or starts[0] != 0 or not np.array_equal(starts[1:], ends[:-1]):
+        chain = _follow(starts, ends, len(body), count)
+        if chain is None:
+            return _walk(body, count)
+        ends, attributes = ends[chain], attributes[chain]
+    return attributes, ends
+
+
+def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
+    """Start, end and attributes position of whatever looks like a record, by start."""
+    zeros = np.flatnonzero(body[1:] == 0) + 1
+    before = body.take(zeros - 1)
+    sieve = before < 128
+    zeros, before = zeros[sieve], before[sieve]
+    high = before.astype(np.int64)
+    keys = []
+    for width in range(1, _LENGTH_BYTES_MAX + 1):
+        # Here ``high`` is the varint read back so far, its first byte still to be judged.
+        even = (high & 1) == 0
+        ends = zeros + (high >> 1)
+        fits = even & (high >= 2 * _CONTENT_BYTES_MIN) & (ends <= len(body))
+        keys.append((zeros[fits] - width) << 32 | ends[fits])
+        zeros_left = zeros > width
+        zeros, high = zeros[zeros_left], high[zeros_left]
+        byte = body.take(zeros - width - 1)
+        more = byte > 127
+        zeros = zeros[more]
+        high = high[more] << 7 | (byte[more] & 0x7F)
+        if not zeros.size:
+            break
+    return _sieve(keys, body)
+
+
+def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
+    """Drop candidates that lead nowhere or that nothing leads to; the rest in order."""
+    size = len(body)
+    key = np.concatenate(keys)
+    starts, ends = key >> 32, key & _LOW_32
+    for _ in range(_SIEVES):
+        is_start = np.zeros(size + 1, np.bool_)
+        is_start[starts] = True
+        is_start[size] = True
+        is_end = np.zeros(size + 1, np.bool_)
+        is_end[ends] = True
+        is_end[0] = True
+        keep = is_start[ends] & is_end[starts]
+        if keep.all():
+            break
+        starts, ends = starts[keep], ends[keep]
+    key = np.sort(starts << 32 | ends)
+    starts, ends = key >> 32, key & _LOW_32
+    return starts, ends, _attributes(body, starts)
+
+
+def _attributes(body: Bytes, starts: Positions) -> Positions:
+    """Where the length that begins at each start ends."""
+    after = starts + 1
+    active = np.flatnonzero(body.take(starts) > 127)
+    while active.size:
+        byte = body.take(after[active], mode="clip")
+        after[active] += 1
+        active = active[byte > 127]
+    return after
+
+
+def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positions | None:
+    """The candidates that one passes from the first byte to the last, in ``count`` steps."""
+    total = len(starts)
+    if not total or starts[0] != 0:
+        return None
+    arrived, lost = total, total + 1
+    index = np.searchsorted(starts, ends)
+    found = starts.take(index, mode="clip") == ends
+    jump = np.where(ends == size, arrived, np.where(found, index, lost))
+    jump = np.append(jump, (arrived, lost))
+    chain = np.zeros(1, np.int64)
+    while len(chain) <= count:
+        chain = np.concatenate((chain, jump[chain]))
+        jump = jump[jump]
+    if chain[count] != arrived or chain[count - 1] >= total:
+        return None
+    return chain[:count]
+
+
+def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
+    """Record by record, for bodies with attributes that Kafka does not define."""
+    attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    data, size, position = body.tobytes(), len(body), 0
+    for index in range(count):
+        raw = shift = 0
+        while position < size and shift < 7 * _LENGTH_BYTES_MAX:
+            byte = data[position]
+            raw |= (byte & 0x7F) << shift
+            position += 1
+            shift += 7
+            if byte < 128:
+                break
+        attributes[index] = position
+        position += raw >> 1
+        if raw & 1 or raw >> 1 < _CONTENT_BYTES_MIN or position > size:
+            raise CorruptMessageError(f"record {index} of a batch leaves it")
+        ends[index] = position
+    if position != size:
+        raise CorruptMessageError(f"{size - position} bytes follow a batch's last record")
+    return attributes, ends

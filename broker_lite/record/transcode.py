@@ -1,0 +1,315 @@
+"""Rows to columns and back, in arrays: no Python runs per record.
+
+Only when a client that knows rows alone fetches columns, or columns are wanted of rows. Rows that
+come out are those that Kafka's own writer would have written, byte for byte; offsets, times,
+producer fields, transactional bit and leader epoch are kept. Called by clients on any thread, and
+by brokers in their transcoding threads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker_lite.errors import CorruptMessageError
+from broker_lite.record import format as fmt
+from broker_lite.record import varints
+from broker_lite.record.arrow import HEADERS_TYPE, NO_ROWS, TIMESTAMP_TYPE, Columns, decode
+from broker_lite.record.batch import BatchHeader, Buffer
+from broker_lite.record.compression import compress
+from broker_lite.record.records import batch_of_rows, read_varint, rows_body
+from broker_lite.record.scan import find_records
+from broker_lite.record.varints import Bytes, Positions
+
+_NO_HEADERS: Final = b"\x00"
+_LEVELS_MAX: Final = 64
+"""Headers of a record that are read level by level; records with more are read one by one."""
+
+
+def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
+    """The batch of rows at the start of ``buffer`` as columns; a control batch has none.
+
+    The CRC is the caller's. Raises CorruptMessageError for whatever is wrong and
+    UnsupportedCompressionTypeError for an unknown codec. A header key that is not UTF-8 is read
+    with replacement characters, as Java does.
+    """
+    if header.is_control or header.record_count == 0:
+        return NO_ROWS
+    memory = rows_body(buffer, header)
+    body = np.frombuffer(memory, np.uint8)
+    count = header.record_count
+    at, ends = find_records(body, count)
+    timestamps, at = varints.decode(body, at + 1)
+    deltas, at = varints.decode(body, at)
+    key_lengths, key_starts, at = _field(body, at, ends)
+    value_lengths, value_starts, at = _field(body, at, ends)
+    header_counts, at = varints.decode(body, at)
+    data = pa.py_buffer(memory)
+    if header_counts.any():
+        headers = _read_headers(body, data, at, ends, header_counts)
+    else:
+        headers = None
+        if not np.array_equal(at, ends):
+            raise CorruptMessageError("a record's fields and its length disagree")
+    return Columns(
+        count,
+        _gather(data, key_starts, key_lengths),
+        _gather(data, value_starts, value_lengths),
+        _read_timestamps(timestamps, header),
+        headers,
+        _read_deltas(deltas, header),
+    )
+
+
+def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:
+    """Length (-1 is null) and start of a length-prefixed field, and where it ends."""
+    lengths, starts = varints.decode(body, at)
+    if lengths.min() < -1 or (lengths > ends - starts).any():
+        raise CorruptMessageError("a field leaves its record")
+    return lengths, starts, starts + np.maximum(lengths, 0)
+
+
+def _read_timestamps(deltas: Positions, header: BatchHeader) -> pa.Array | None:
+    if header.is_log_append_time or not deltas.any():
+        return None
+    millis = deltas + header.base_timestamp
+    return pa.Array.from_buffers(TIMESTAMP_TYPE, len(millis), [None, pa.py_buffer(millis)])
+
+
+def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32] | None:
+    last = int(deltas[-1])
+    if last > header.last_offset_delta or deltas[0] < 0 or (deltas[1:] <= deltas[:-1]).any():
+        raise CorruptMessageError("the offsets of a batch's records do not ascend within it")
+    # Ascending from 0 or more to count - 1 leaves room for no gap.
+    return None if last == len(deltas) - 1 else deltas.astype(np.int32)
+
+
+def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array | None:
+    """Slices of the body, in ascending order, as one array; None where all are null."""
+    count = len(starts)
+    nulls = lengths < 0
+    null_count = int(np.count_nonzero(nulls))
+    if null_count == count:
+        return None
+    # The body itself as an array of slice, gap, slice, gap …; Arrow copies every other one.
+    edges = np.empty((count, 2), np.int32)
+    edges[:, 0] = starts
+    edges[:, 1] = starts + np.maximum(lengths, 0)
+    alternating = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), data], null_count=0
+    )
+    taken = alternating.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    if not null_count:
+        return taken
+    _, offsets, content = taken.buffers()
+    return pa.Array.from_buffers(
+        pa.binary(), count, [_bitmap(~nulls), offsets, content], null_count=null_count
+    )
+
+
+def _bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _read_headers(
+    body: Bytes, data: pa.Buffer, at: Positions, ends: Positions, counts: Positions
+) -> pa.Array:
+    """All records' first headers at once, then their second, and so on."""
+    if counts.min() < 0 or (2 * counts > ends - at).any():
+        raise CorruptMessageError("a record's count of headers is out of bounds")
+    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    total = int(firsts[-1])
+    names = np.empty((2, total), np.int64)
+    contents = np.empty((2, total), np.int64)
+    at = at.copy()
+    rows = np.flatnonzero(counts)
+    level = 0
+    while rows.size and level < _LEVELS_MAX:
+        slots = firsts[rows] + level
+        names[1, slots], names[0, slots], after = _field(body, at[rows], ends[rows])
+        contents[1, slots], contents[0, slots], at[rows] = _field(body, after, ends[rows])
+        level += 1
+        rows = rows[counts[rows] > level]
+    view = memoryview(data).cast("B")
+    for row in rows:
+        at[row] = _read_many_headers(
+            view[: int(ends[row])],
+            int(at[row]),
+            names[:, firsts[row] + level : firsts[row + 1]],
+            contents[:, firsts[row] + level : firsts[row + 1]],
+        )
+    if not np.array_equal(at, ends):
+        raise CorruptMessageError("a record's fields and its length disagree")
+    if names[1].min() < 0:
+        raise CorruptMessageError("a header has no key")
+    return _headers_array(data, names, contents, counts, firsts)
+
+
+def _read_many_headers(
+    record: memoryview, position: int, names: Positions, contents: Positions
+) -> int:
+    """The headers of one record from ``position`` on, one by one; where they end."""
+    try:
+        for slot in range(names.shape[1]):
+            for parts in (names, contents):
+                length, position = read_varint(record, position)
+                if not -1 <= length <= len(record) - position:
+                    raise CorruptMessageError("a header leaves its record")
+                parts[0, slot], parts[1, slot] = position, length
+                position += max(length, 0)
+    except IndexError as error:
+        raise CorruptMessageError("a header leaves its record") from error
+    return position
+
+
+def _headers_array(
+    data: pa.Buffer, names: Positions, contents: Positions, counts: Positions, firsts: Positions
+) -> pa.Array:
+    raw = _gather(data, names[0], names[1])
+    assert raw is not None
+    try:
+        keys = raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        keys = pa.array([key.decode("utf-8", "replace") for key in raw.to_pylist()], pa.string())
+    values = _gather(data, contents[0], contents[1])
+    if values is None:
+        values = pa.nulls(len(keys), pa.binary())
+    items = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+    offsets = pa.py_buffer(firsts.astype(np.int32))
+    return pa.Array.from_buffers(
+        HEADERS_TYPE, len(counts), [_bitmap(counts > 0), offsets], children=[items]
+    )
+
+
+def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_NONE) -> bytearray:
+    """The batch of columns at the start of ``buffer`` as a batch of rows, compressed by ``codec``.
+
+    Everything that the header says stays but the codec, the length and the CRC. The CRC is the
+    caller's. Raises CorruptMessageError for whatever is wrong.
+    """
+    body = encode_body(decode(buffer, header), header.base_timestamp)
+    attributes = header.attributes & ~fmt.CODEC_MASK | codec
+    packed = body if codec == fmt.CODEC_NONE else compress(codec, body)
+    return batch_of_rows(header._replace(attributes=attributes), packed)
+
+
+def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
+    """The body of rows, uncompressed: what follows the header of a batch of magic 2."""
+    count = columns.row_count
+    timestamp = columns.timestamp
+    if timestamp is None:
+        timestamps = np.zeros(count, np.int64)
+    else:
+        millis: Positions = timestamp.view(pa.int64()).to_numpy()
+        timestamps = millis - np.int64(base_timestamp)
+    if columns.offset_deltas is None:
+        deltas = np.arange(count, dtype=np.int64)
+    else:
+        deltas = columns.offset_deltas.astype(np.int64)
+    key_lengths = _lengths(columns.key, count)
+    value_lengths = _lengths(columns.value, count)
+    tail, tail_bytes = _tail(columns.headers)
+    timestamp_field = varints.encode(timestamps)
+    delta_field = varints.encode(deltas)
+    key_field = varints.encode(key_lengths)
+    value_field = varints.encode(value_lengths)
+    content = np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + tail_bytes + 1
+    for _, widths in (timestamp_field, delta_field, key_field, value_field):
+        content += widths
+    before = [varints.encode(content), _ATTRIBUTES, timestamp_field, delta_field, key_field]
+    parts: list[pa.Array | pa.Scalar] = []
+    if columns.key is None:
+        parts = [_pack([*before, value_field], count)]
+    else:
+        parts = [_pack(before, count), columns.key, _pack([value_field], count)]
+    if columns.value is not None:
+        parts.append(columns.value)
+    parts.append(tail)
+    return _join(parts)
+
+
+def _lengths(array: pa.Array | None, count: int) -> Positions:
+    """Bytes of each entry; -1 where it is null."""
+    if array is None:
+        return np.full(count, -1, np.int64)
+    lengths: Positions = pc.binary_length(array).fill_null(-1).to_numpy().astype(np.int64)
+    return lengths
+
+
+_ATTRIBUTES: Final = (np.zeros((1, 1), np.uint8), np.ones(1, np.int64))
+
+
+def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
+    """Fields of varying widths side by side, one entry per record."""
+    columns = sum(matrix.shape[1] for matrix, _ in fields)
+    joined = np.empty((count, columns), np.uint8)
+    used: npt.NDArray[np.bool_] | None = None
+    total = np.zeros(count, np.int64)
+    start = 0
+    for matrix, widths in fields:
+        stop = start + matrix.shape[1]
+        joined[:, start:stop] = matrix
+        total += widths
+        if int(widths.min()) < matrix.shape[1]:
+            if used is None:
+                used = np.ones((count, columns), np.bool_)
+            used[:, start:stop] = np.arange(matrix.shape[1]) < widths[:, None]
+        start = stop
+    content = joined if used is None else joined[used]
+    return _binary_array(total, content)
+
+
+def _binary_array(lengths: Positions, content: Bytes) -> pa.Array:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(content))]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+
+
+def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | int]:
+    """The count of headers and the headers of each record, and how many bytes they take."""
+    if headers is None:
+        return pa.scalar(_NO_HEADERS, pa.binary()), 1
+    counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+    items = headers.flatten()
+    if len(items) == 0:
+        return pa.scalar(_NO_HEADERS, pa.binary()), 1
+    keys, values = items.field("key").cast(pa.binary()), items.field("value")
+    entries = _join_entries(
+        [
+            _pack([varints.encode(_lengths(keys, len(items)))], len(items)),
+            keys,
+            _pack([varints.encode(_lengths(values, len(items)))], len(items)),
+            values,
+        ]
+    )
+    # A record's headers follow each other, so its entries are one slice of them all.
+    firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    _, offsets, content = entries.buffers()
+    edges = np.frombuffer(offsets, np.int32, len(items) + 1)[firsts]
+    grouped = pa.Array.from_buffers(
+        pa.binary(), len(counts), [None, pa.py_buffer(edges), content], null_count=0
+    )
+    count_field = varints.encode(counts)
+    sizes = count_field[1] + np.diff(edges)
+    return _join_entries([_pack([count_field], len(counts)), grouped]), sizes
+
+
+def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
+    """Entry by entry, the parts one after the other; null counts as empty."""
+    separator = pa.scalar(b"", pa.binary())
+    return pc.binary_join_element_wise(
+        *parts, separator, null_handling="replace", null_replacement=b""
+    )
+
+
+def _join(parts: list[pa.Array | pa.Scalar]) -> memoryview:
+    """All entries' parts in a row."""
+    joined = _join_entries(parts)
+    _, offsets, content = joined.buffers()
+    size = int(np.frombuffer(offsets, np.int32, len(joined) + 1)[-1])
+    return memoryview(content).cast("B")[:size]

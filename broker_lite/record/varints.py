@@ -1,0 +1,83 @@
+"""Kafka's zigzag varints in arrays: many at once, none in a loop.
+
+Decoding takes positions within a body and never reads outside it: beyond the end the last byte is
+read again, and the positions that come back lie past the end, which callers check. Encoding gives
+a matrix of bytes with a width per row. Called by ``scan`` and ``transcode``; pure, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from broker_lite.errors import CorruptMessageError
+
+Bytes = npt.NDArray[np.uint8]
+Positions = npt.NDArray[np.int64]
+
+_ONE_BYTE: Final = np.array([(raw >> 1) ^ -(raw & 1) for raw in range(128)], np.int64)
+
+
+def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
+    """The varints that begin ``at`` these positions, and where each ends (exclusive).
+
+    Raises CorruptMessageError for one longer than 64 bits.
+    """
+    first = body.take(at, mode="clip")
+    after = at + 1
+    more = first > 127
+    if not more.any():
+        return _ONE_BYTE.take(first), after
+    raw = (first & 0x7F).astype(np.uint64)
+    active = np.flatnonzero(more)
+    shift = 7
+    while active.size:
+        if shift > 63:
+            raise CorruptMessageError("a varint is longer than 64 bits")
+        if active.size == at.size:
+            byte = body.take(after, mode="clip")
+            raw |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            after += 1
+        else:
+            byte = body.take(after[active], mode="clip")
+            raw[active] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            after[active] += 1
+        active = active[byte > 127]
+        shift += 7
+    return _from_zigzag(raw), after
+
+
+def encode(values: Positions) -> tuple[Bytes, Positions]:
+    """A matrix with a row of bytes for each value, and how many of each row count."""
+    raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    widths = np.ones(len(values), np.int64)
+    columns = [raw & np.uint64(0x7F)]
+    rest = raw >> np.uint64(7)
+    while rest.any():
+        more = rest != 0
+        widths += more
+        columns[-1] |= more.astype(np.uint64) << np.uint64(7)
+        columns.append(rest & np.uint64(0x7F))
+        rest = rest >> np.uint64(7)
+    matrix = np.empty((len(values), len(columns)), np.uint8)
+    for index, column in enumerate(columns):
+        matrix[:, index] = column
+    return matrix, widths
+
+
+def widths(values: Positions) -> Positions:
+    """How many bytes each value takes as a varint."""
+    raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    counts = np.ones(len(values), np.int64)
+    rest = raw >> np.uint64(7)
+    while rest.any():
+        counts += rest != 0
+        rest = rest >> np.uint64(7)
+    return counts
+
+
+def _from_zigzag(raw: npt.NDArray[np.uint64]) -> Positions:
+    half = (raw >> np.uint64(1)).view(np.int64)
+    return half ^ -(raw & np.uint64(1)).view(np.int64)
