@@ -1,0 +1,105 @@
+"""The table of APIs against Kafka's own definitions, and the headers before every message."""
+
+from __future__ import annotations
+
+import kafka.protocol.consumer as consumer
+import kafka.protocol.producer as producer
+import pytest
+
+from broker_lite.errors import ProtocolError
+from broker_lite.wire.api import (
+    ADVERTISED,
+    FLEXIBLE_FROM,
+    VERSIONS,
+    ApiKey,
+    correlation_id_of,
+    is_flexible,
+    is_served,
+    parse_header,
+    read_response_header,
+    response_header_bytes,
+    write_request_header,
+)
+from broker_lite.wire.primitives import Writer
+from broker_lite.wire.tables import REQUESTS
+
+BY_HAND = {ApiKey.PRODUCE: producer.ProduceRequest, ApiKey.FETCH: consumer.FetchRequest}
+THEIRS = {**BY_HAND, **REQUESTS}
+
+
+def test_every_api_has_versions_and_a_place_where_it_is_coded() -> None:
+    assert set(VERSIONS) == set(ApiKey) == set(FLEXIBLE_FROM)
+    assert set(VERSIONS) == {*REQUESTS, *BY_HAND, ApiKey.OFFSETS_FOR_BYTES}
+
+
+@pytest.mark.parametrize("key", sorted(THEIRS))
+def test_versions_and_flexibility_agree_with_the_tables(key: int) -> None:
+    kind = THEIRS[key]
+    assert key == kind.API_KEY
+    first, last = VERSIONS[key]
+    assert kind.valid_versions[0] <= first <= last <= kind.valid_versions[1] or first == 0
+    for version in range(first, last + 1):
+        assert is_flexible(key, version) == kind.flexible_version_q(version), version
+
+
+def test_librdkafka_sees_the_old_produce_versions_but_may_not_use_them() -> None:
+    assert ADVERTISED[ApiKey.PRODUCE] == (0, 13)
+    assert not is_served(ApiKey.PRODUCE, 2)
+    assert is_served(ApiKey.PRODUCE, 3)
+    assert {key: row for key, row in ADVERTISED.items() if key != ApiKey.PRODUCE} == {
+        key: row for key, row in VERSIONS.items() if key != ApiKey.PRODUCE
+    }
+
+
+@pytest.mark.parametrize(
+    ("octets", "expected"),
+    [
+        ("0003 0008 00000007 0002 6162", (3, 8, 7, "ab", 12)),  # not flexible
+        ("0003 0009 00000007 0002 6162 00", (3, 9, 7, "ab", 13)),  # flexible: tags
+        ("0003 0009 00000007 ffff 01 05 01 aa", (3, 9, 7, None, 14)),  # an unknown tag
+        ("0012 0063 00000001 0001 61", (18, 99, 1, "a", 11)),  # ApiVersions of the future
+        ("0fff 0000 00000001 ffff", (4095, 0, 1, None, 10)),  # no such API
+        ("ffff 0000 00000001 ffff", (-1, 0, 1, None, 10)),
+    ],
+)
+def test_request_headers_by_table(octets: str, expected: tuple[object, ...]) -> None:
+    frame = memoryview(bytes.fromhex(octets.replace(" ", "")))
+    assert tuple(parse_header(frame)) == expected
+
+
+def test_a_cut_header_is_refused_at_every_byte() -> None:
+    whole = bytes.fromhex("00030009000000070002616200")
+    for size in range(len(whole)):
+        with pytest.raises(ProtocolError):
+            parse_header(memoryview(whole[:size]))
+
+
+@pytest.mark.parametrize("key", sorted(THEIRS))
+def test_headers_agree_with_the_library(key: int) -> None:
+    kind = THEIRS[key]
+    for version in range(*VERSIONS[key]):
+        message = kind(version=version)
+        message.with_header(correlation_id=77, client_id="someone")
+        writer = Writer()
+        write_request_header(writer, key, version, 77, "someone")
+        assert bytes(writer.buffer) == message.encode_header(flexible=is_flexible(key, version))
+        header = parse_header(memoryview(bytes(writer.buffer)))
+        assert header[:4] == (key, version, 77, "someone")
+
+
+@pytest.mark.parametrize(("version", "size"), [(8, 4), (9, 5)])
+def test_response_headers(version: int, size: int) -> None:
+    octets = response_header_bytes(ApiKey.METADATA, version, 9)
+    assert len(octets) == size
+    correlation_id, reader = read_response_header(memoryview(octets), ApiKey.METADATA, version)
+    assert (correlation_id, reader.left) == (9, 0)
+    assert correlation_id_of(memoryview(octets)) == 9
+
+
+def test_the_header_of_an_api_versions_response_is_never_flexible() -> None:
+    assert len(response_header_bytes(ApiKey.API_VERSIONS, 3, 9)) == 4
+
+
+def test_a_response_without_a_correlation_id_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        correlation_id_of(memoryview(b"\x00\x00\x00"))

@@ -1,0 +1,106 @@
+"""Cutting a stream into frames, however it arrives, with no more memory than was declared."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.errors import ProtocolError
+from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big", signed=True) + body
+
+
+def feed(receiver: FrameReceiver, data: bytes, step: int) -> list[bytes]:
+    """Deliver ``data`` in pieces of at most ``step`` bytes, as a socket would."""
+    found = []
+    while data:
+        buffer = receiver.buffer()
+        size = min(len(buffer), len(data), step)
+        assert size > 0
+        buffer[:size] = data[:size]
+        data = data[size:]
+        found += [bytes(frame) for frame in receiver.received(size)]
+    return found
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 300))
+def test_frames_come_out_whole_however_they_arrive(bodies: list[bytes], step: int) -> None:
+    receiver = FrameReceiver(1000, scratch=bytearray(64))
+    assert feed(receiver, b"".join(map(framed, bodies)), step) == bodies
+    assert receiver.is_between_frames
+    assert receiver.pending_bytes == 0
+
+
+def test_small_frames_own_their_memory() -> None:
+    receiver = FrameReceiver(1000)
+    buffer = receiver.buffer()
+    data = framed(b"one") + framed(b"two")
+    buffer[: len(data)] = data
+    first, second = receiver.received(len(data))
+    buffer[: len(data)] = bytes(len(data))
+    first[0] = ord("O")
+    assert (bytes(first), bytes(second)) == (b"One", b"two")
+    assert first.obj is not second.obj
+    assert len(first.obj) == 3
+
+
+def test_a_large_frame_is_received_straight_into_its_own_memory() -> None:
+    body = bytes(range(256)) * 1024
+    receiver = FrameReceiver(len(body))
+    data = framed(body)
+    buffer = receiver.buffer()
+    buffer[:1000] = data[:1000]
+    assert receiver.received(1000) == []
+    assert receiver.pending_bytes == len(body)
+    rest = receiver.buffer()
+    assert len(rest) == len(data) - 1000
+    rest[:] = data[1000:]
+    (frame,) = receiver.received(len(rest))
+    assert frame.obj is rest.obj
+    assert len(frame.obj) == len(body)
+    assert frame == body
+
+
+def test_the_end_of_a_stream_is_clean_only_between_frames() -> None:
+    receiver = FrameReceiver(100)
+    assert receiver.is_between_frames
+    feed(receiver, b"\x00\x00", 2)
+    assert not receiver.is_between_frames
+    feed(receiver, b"\x00\x02a", 3)
+    assert not receiver.is_between_frames
+    assert feed(receiver, b"b", 1) == [b"ab"]
+    assert receiver.is_between_frames
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 31), 101, (1 << 31) - 1])
+def test_wrong_lengths_are_refused_before_anything_is_allocated(size: int) -> None:
+    receiver = FrameReceiver(100)
+    with pytest.raises(ProtocolError):
+        feed(receiver, size.to_bytes(4, "big", signed=True), 4)
+    assert receiver.pending_bytes == 0
+
+
+def test_the_limit_may_grow_once_the_peer_is_known() -> None:
+    receiver = FrameReceiver(10)
+    assert feed(receiver, framed(b"hello"), 9) == [b"hello"]
+    receiver.max_bytes = 1 << 20
+    assert feed(receiver, framed(bytes(5000)), 9) == [bytes(5000)]
+
+
+def test_receivers_of_one_thread_share_where_small_frames_arrive() -> None:
+    scratch = bytearray(SCRATCH_BYTES)
+    one, two = FrameReceiver(1000, scratch=scratch), FrameReceiver(1000, scratch=scratch)
+    first, second = framed(b"a" * 10), framed(b"b" * 10)
+    got: dict[str, list[bytes]] = {"one": [], "two": []}
+    for position in range(0, 14, 3):
+        got["one"] += feed(one, first[position : position + 3], 3)
+        got["two"] += feed(two, second[position : position + 3], 3)
+    assert got == {"one": [b"a" * 10], "two": [b"b" * 10]}
+
+
+def test_an_empty_frame_is_a_frame() -> None:
+    assert feed(FrameReceiver(10), framed(b"") + framed(b"x"), 20) == [b"", b"x"]

@@ -1,0 +1,169 @@
+"""Primitive types: bytes by table, round trips, and everything a hostile peer may write."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.errors import ProtocolError
+from broker_lite.model import NULL_TOPIC_ID, topic_id_text
+from broker_lite.wire.primitives import (
+    Reader,
+    Writer,
+    put_count,
+    put_string,
+    uuid_bytes,
+    uvarint_bytes,
+)
+
+Read = Callable[[Reader], object]
+
+WRITTEN: list[tuple[Callable[[Writer], None], Read, str, object]] = [
+    (lambda w: w.i8(-1), Reader.i8, "ff", -1),
+    (lambda w: w.i8(127), Reader.i8, "7f", 127),
+    (lambda w: w.i16(-2), Reader.i16, "fffe", -2),
+    (lambda w: w.i32(258), Reader.i32, "00000102", 258),
+    (lambda w: w.i64(-(1 << 63)), Reader.i64, "8000000000000000", -(1 << 63)),
+    (lambda w: w.boolean(True), Reader.boolean, "01", True),
+    (lambda w: w.boolean(False), Reader.boolean, "00", False),
+    (lambda w: w.uvarint(0), Reader.uvarint, "00", 0),
+    (lambda w: w.uvarint(127), Reader.uvarint, "7f", 127),
+    (lambda w: w.uvarint(128), Reader.uvarint, "8001", 128),
+    (lambda w: w.uvarint(0xFFFFFFFF), Reader.uvarint, "ffffffff0f", 0xFFFFFFFF),
+    (lambda w: w.string("é"), Reader.string, "03c3a9", "é"),
+    (lambda w: w.string(""), Reader.string, "01", ""),
+    (lambda w: w.nullable_string(None), Reader.nullable_string, "00", None),
+    (lambda w: w.classic_string("ab"), Reader.classic_string, "00026162", "ab"),
+    (lambda w: w.classic_nullable_string(None), Reader.classic_nullable_string, "ffff", None),
+    (lambda w: w.uuid(NULL_TOPIC_ID), Reader.uuid, "00" * 16, NULL_TOPIC_ID),
+    (lambda w: w.uuid("AAECAwQFBgcICQoLDA0ODw"), Reader.uuid, "000102030405060708090a0b0c0d0e0f",
+     "AAECAwQFBgcICQoLDA0ODw"),
+    (lambda w: w.array([1, 2], w.i16), lambda r: r.array(Reader.i16), "0300010002", (1, 2)),
+    (lambda w: w.array([], w.i16), lambda r: r.array(Reader.i16), "01", ()),
+    (lambda w: w.nullable_array(None, w.i16), lambda r: r.nullable_array(Reader.i16), "00", None),
+    (lambda w: w.tag_end(), lambda r: r.tags(), "00", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "read", "octets", "value"), WRITTEN)
+def test_bytes_of_primitives(
+    write: Callable[[Writer], None], read: Read, octets: str, value: object
+) -> None:
+    writer = Writer()
+    write(writer)
+    assert writer.buffer.hex() == octets
+    reader = Reader(bytes.fromhex(octets))
+    assert read(reader) == value
+    assert reader.left == 0
+
+
+@pytest.mark.parametrize(("write", "read", "octets", "value"), WRITTEN)
+def test_cut_primitives_are_refused(
+    write: Callable[[Writer], None], read: Read, octets: str, value: object
+) -> None:
+    whole = bytes.fromhex(octets)
+    for size in range(len(whole)):
+        with pytest.raises(ProtocolError):
+            read(Reader(whole[:size]))
+
+
+LIES: list[tuple[Read, str]] = [
+    (Reader.string, "00"),  # null where it may not be
+    (Reader.string, "02ff"),  # not UTF-8
+    (Reader.string, "ffffffff0f61"),  # 4 GiB long
+    (Reader.classic_string, "ffff"),  # null where it may not be
+    (Reader.classic_string, "800061"),  # negative
+    (Reader.classic_nullable_string, "fffe"),  # -2
+    (Reader.classic_view, "fffffffe"),  # -2
+    (Reader.classic_view, "7fffffff00"),
+    (Reader.view, "ffffffff0f00"),
+    (Reader.uvarint, "ffffffffff"),  # longer than five bytes
+    (Reader.uvarint, "ffffffff7f"),  # more than 32 bits
+    (Reader.count, "ffffffff0f00"),  # counts beyond what is left
+    (Reader.classic_count, "7fffffff00"),
+    (Reader.classic_count, "fffffffe"),  # -2
+    (lambda r: r.array(Reader.i8), "00"),  # null where it may not be
+    (Reader.skip_tags, "02000101"),  # says two, holds one
+    (Reader.skip_tags, "0100ff01"),
+    (Reader.tags, "0100ff01"),
+    (Reader.tags, "ffffffff0f"),
+]
+
+
+@pytest.mark.parametrize(("read", "octets"), LIES)
+def test_lies_are_refused(read: Read, octets: str) -> None:
+    with pytest.raises(ProtocolError):
+        read(Reader(bytes.fromhex(octets)))
+
+
+def test_views_are_slices_of_the_frame() -> None:
+    frame = bytearray(bytes.fromhex("04010203"))
+    view = Reader(frame).view()
+    assert view is not None
+    frame[1] = 9
+    assert bytes(view) == b"\x09\x02\x03"
+
+
+def test_unknown_tags_are_skipped_and_known_ones_found() -> None:
+    octets = bytes.fromhex("02 00 02 aabb 90 4e 01 07 7f".replace(" ", ""))
+    reader = Reader(octets)
+    assert {number: bytes(value) for number, value in reader.tags().items()} == {
+        0: b"\xaa\xbb",
+        10000: b"\x07",
+    }
+    assert reader.left == 1
+    reader = Reader(octets)
+    reader.skip_tags()
+    assert reader.left == 1
+
+
+@pytest.mark.parametrize("text", ["", "short", "A" * 23, "*" * 22])
+def test_topic_ids_have_22_characters(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        uuid_bytes(text)
+
+
+def test_long_classic_strings() -> None:
+    with pytest.raises(ProtocolError):
+        Writer().classic_string("x" * 32768)
+    out = bytearray()
+    put_string(out, "x" * 40000, False)
+    assert len(Reader(out).classic_string()) == 32767
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+def test_counts_in_either_spelling(flexible: bool) -> None:
+    writer = Writer()
+    put_count(writer, 3, flexible)
+    writer.buffer += bytes(3)
+    reader = Reader(writer.buffer)
+    assert (reader.count() if flexible else reader.classic_count()) == 3
+
+
+@given(st.integers(0, 0xFFFFFFFF))
+def test_varints_round_trip(value: int) -> None:
+    assert Reader(uvarint_bytes(value)).uvarint() == value
+
+
+@given(st.text(max_size=300), st.binary(min_size=16, max_size=16), st.lists(st.integers(-9, 9)))
+def test_mixed_values_round_trip(text: str, raw: bytes, numbers: list[int]) -> None:
+    writer = Writer()
+    writer.string(text)
+    writer.uuid(topic_id_text(raw))
+    writer.array(numbers, writer.i64)
+    reader = Reader(writer.buffer)
+    assert reader.string() == text
+    assert reader.uuid() == topic_id_text(raw)
+    assert reader.array(Reader.i64) == tuple(numbers)
+    assert reader.left == 0
+
+
+def test_several_fields_at_once_are_checked_together() -> None:
+    fields = struct.Struct(">iq")
+    assert Reader(fields.pack(1, 2)).unpack(fields) == (1, 2)
+    with pytest.raises(ProtocolError):
+        Reader(bytes(11)).unpack(fields)

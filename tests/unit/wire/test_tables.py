@@ -1,0 +1,149 @@
+"""The adapter over the library's tables, for every API in every version that is advertised."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import kafka.protocol.admin as admin
+import kafka.protocol.consumer as consumer
+import kafka.protocol.metadata as metadata
+import kafka.protocol.producer as producer
+import pytest
+from wire_samples import message, plain
+
+from broker_lite.errors import ProtocolError, UnsupportedVersionError
+from broker_lite.wire import tables
+from broker_lite.wire.api import VERSIONS, ApiKey, encode_call, parse_header, read_response_header
+from broker_lite.wire.calls.offsets import (
+    BytesAnswer,
+    BytesPartition,
+    OffsetsForBytesRequest,
+    OffsetsForBytesResponse,
+)
+
+EVERY = [
+    (key, version)
+    for key in sorted(tables.REQUESTS)
+    for version in range(VERSIONS[key][0], VERSIONS[key][1] + 1)
+]
+
+
+def response_kind(key: int) -> Any:
+    name = tables.REQUESTS[key].__name__.replace("Request", "Response")
+    for module in (admin, consumer, metadata, producer):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(name)
+
+
+def request_frame(key: int, version: int, rng: random.Random) -> tuple[Any, memoryview]:
+    sent = message(tables.REQUESTS[key], version, rng)
+    sent.with_header(correlation_id=3, client_id="c")
+    return sent, memoryview(bytearray(sent.encode(header=True, framed=True)))[4:]
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_requests_of_the_library_are_understood(key: int, version: int) -> None:
+    rng = random.Random(key * 100 + version)
+    for _ in range(10):
+        sent, frame = request_frame(key, version, rng)
+        header = parse_header(frame)
+        assert (header.api_key, header.api_version, header.correlation_id) == (key, version, 3)
+        got = tables.decode(key, version, frame, header.body_at)
+        table = tables.REQUESTS[key]._struct
+        assert plain(got, table, version) == plain(sent, table, version)
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_responses_are_understood_by_the_library(key: int, version: int) -> None:
+    rng = random.Random(key * 100 + version)
+    kind = response_kind(key)
+    for _ in range(10):
+        sent = message(kind, version, rng)
+        if key == ApiKey.API_VERSIONS:
+            sent.error_code = 0  # the library reads an error in version 0
+        expected = plain(sent, kind._struct, version)
+        octets = tables.encode(key, version, 41, sent)
+        assert int.from_bytes(octets[:4], "big") == len(octets) - 4
+        got = kind.decode(octets, version=version, header=True, framed=True)
+        assert got.header.correlation_id == 41
+        assert plain(got, kind._struct, version) == expected
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_requests_cut_anywhere_are_refused(key: int, version: int) -> None:
+    rng = random.Random(key * 100 + version)
+    _, frame = request_frame(key, version, rng)
+    at = parse_header(frame).body_at
+    for size in range(at, len(frame)):
+        with pytest.raises(ProtocolError):
+            tables.decode(key, version, frame[:size], at)
+
+
+def test_no_request_has_parts_that_the_decoder_does_not_read() -> None:
+    def walk(table: Any, version: int) -> None:
+        assert not table.tagged_fields(version)._fields
+        for field in table.untagged_fields(version):
+            assert not field.is_struct()
+            if field.is_struct_array():
+                walk(field.array_of, version)
+
+    for key, version in EVERY:
+        walk(tables.REQUESTS[key]._struct, version)
+
+
+def test_fields_that_are_not_given_have_their_defaults() -> None:
+    kind = tables.MetadataResponse
+    broker = tables.build(kind.MetadataResponseBroker, node_id=1, host="h", port=2)
+    octets = tables.encode(
+        ApiKey.METADATA, 12, 1, tables.build(kind, brokers=[broker], topics=[], cluster_id="x")
+    )
+    got = kind.decode(octets, version=12, header=True, framed=True)
+    assert (got.controller_id, got.brokers[0].rack, got.throttle_time_ms) == (-1, None, 0)
+
+
+def test_a_response_may_be_encoded_again_in_another_version() -> None:
+    response = tables.ListGroupsResponse(groups=[], error_code=15)
+    for version in (5, 0):
+        octets = tables.encode(ApiKey.LIST_GROUPS, version, 1, response)
+        got = tables.ListGroupsResponse.decode(octets, version=version, header=True, framed=True)
+        assert got.error_code == 15
+
+
+@pytest.mark.parametrize("version", [5, 99, -1])
+def test_api_versions_of_an_unknown_version_is_answered_in_version_0(version: int) -> None:
+    assert tables.decode(ApiKey.API_VERSIONS, version, memoryview(b"\xff" * 9), 0) is not None
+    kind = tables.ApiVersionsResponse
+    row = tables.build(kind.ApiVersion, api_key=18, min_version=0, max_version=4)
+    response = tables.build(kind, error_code=35, api_keys=[row])
+    octets = tables.encode(ApiKey.API_VERSIONS, version, 8, response)
+    assert octets.hex() == "00000010" + "00000008" + "0023" + "00000001" + "001200000004"
+
+
+@pytest.mark.parametrize(("key", "version"), [(ApiKey.METADATA, 13), (11, 0), (ApiKey.PRODUCE, 9)])
+def test_what_is_not_served_is_refused(key: int, version: int) -> None:
+    with pytest.raises(UnsupportedVersionError):
+        tables.decode(key, version, memoryview(bytes(20)), 0)
+
+
+def test_a_response_with_a_wrong_field_is_our_mistake() -> None:
+    with pytest.raises(AttributeError):
+        tables.build(tables.MetadataResponse, no_such_field=1)
+    with pytest.raises(AssertionError):
+        tables.encode(ApiKey.METADATA, 12, 1, tables.build(tables.MetadataResponse, brokers=[3]))
+
+
+def test_our_own_api_goes_the_same_way() -> None:
+    topic_id = "AAECAwQFBgcICQoLDA0ODw"
+    request = OffsetsForBytesRequest((BytesPartition(topic_id, 1, 2, 3),))
+    frame = memoryview(encode_call(request, 5, None))[4:]
+    header = parse_header(frame)
+    got = tables.decode(header.api_key, header.api_version, frame, header.body_at)
+    assert got == request
+    response = OffsetsForBytesResponse((BytesAnswer(0, 9, 1000), BytesAnswer(100, -1, -1)))
+    octets = tables.encode(header.api_key, header.api_version, 5, response)
+    correlation_id, reader = read_response_header(memoryview(octets)[4:], header.api_key, 0)
+    assert correlation_id == 5
+    assert OffsetsForBytesRequest.decode(reader) == response
+    assert reader.left == 0
