@@ -8,7 +8,7 @@ Layers point one way; each imports only what stands to its left:
 To follow one produced batch through the code, read in this order:
 ``server/connection`` (bytes in), ``wire/produce`` (frame to message), ``server/handlers/produce``,
 ``record/batch`` (checks), ``server/replica_manager``, ``replication/partition`` (what to do, as
-effects), ``server/disk`` (group commit), ``storage/log`` and ``storage/segment`` (the bytes on disk).
+effects), ``server/disk`` (group commit), ``storage/log`` and ``storage/segment`` (bytes on disk).
 """
 
 __version__ = "0.1.0"

@@ -1,8 +1,8 @@
 """Names of the field as values: what crosses the borders between packages.
 
 Everything here is frozen and has no behaviour beyond conversion. ``end_*``, ``next_*`` and
-``log_end_*`` are exclusive; ``last_*`` inclusive. A *position* is a byte in a file, never an offset.
-Imports nothing of logbus.
+``log_end_*`` are exclusive; ``last_*`` inclusive. A *position* is a byte in a file, never an
+offset. Imports nothing of logbus.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class EmbeddedZooKeeper:
         for _ in range(PORT_ATTEMPTS):
             if self._any_port and not self.port:
                 self.port = free_port()
-            config = self._write_config()
+            config = self.write_config()
             command = [java, *_JVM_FLAGS, "-cp", class_path, _MAIN, str(config)]
             self._process = self._guard.spawn(command, self.log)
             if self._serves():
@@ -195,19 +195,8 @@ class EmbeddedZooKeeper:
             self._process.wait()
             self._process = None
 
-    def __enter__(self) -> EmbeddedZooKeeper:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def log(self) -> Path:
-        """What the JVM printed: warnings and worse."""
-        return self.directory / "zookeeper.log"
-
-    def _write_config(self) -> Path:
+    def write_config(self) -> Path:
+        """Write the server's settings, those of conf/zookeeper.cfg, into its directory."""
         lines = {
             "dataDir": self.directory / "data",
             "clientPort": self.port,
@@ -227,6 +216,18 @@ class EmbeddedZooKeeper:
         path = self.directory / "zookeeper.cfg"
         path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), "utf-8")
         return path
+
+    def __enter__(self) -> EmbeddedZooKeeper:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> Path:
+        """What the JVM printed: warnings and worse."""
+        return self.directory / "zookeeper.log"
 
     def _serves(self) -> bool:
         """Wait until this very server answers. False if it ended; raises if it takes too long."""

@@ -1,0 +1,72 @@
+# make demo [FILE=any.log]   the whole thing on real log lines        make test   what .ci/run runs
+# make check                 style, types, layers, then the tests     make bench  every benchmark, as JSON
+# make wheel                 dist/*.whl
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed) setup.cfg pyproject.toml README.md
+PYTEST_ARGS ?=
+
+.PHONY: help demo test check format bench wheel java clean
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+# Java is the one thing that pip does not bring.
+java:
+	@if ! command -v java >/dev/null && [ -z "$$JAVA_HOME" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    (apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless) >&2; \
+	  else echo "Java 17 is missing: apt-get install openjdk-17-jre-headless" >&2; exit 1; fi; fi
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=68' wheel
+
+# The wheel is what is installed and tested: an editable install is invisible to Spark's lookup.
+$(VENV)/.wheel: $(BIN)/python $(SOURCES)
+	rm -rf build dist *.egg-info
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	rm -rf build *.egg-info
+	@touch $@
+
+wheel: $(VENV)/.wheel
+
+# Dependencies are resolved only when their list changes; the package itself whenever a file did.
+$(VENV)/.dependencies-all: setup.cfg | $(VENV)/.wheel
+	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[all]"
+	@touch $@
+
+$(VENV)/.dependencies-check: setup.cfg | $(VENV)/.dependencies-all
+	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[test,check]"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.wheel $(VENV)/.dependencies-all
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
+	@touch $@
+
+demo: java $(VENV)/.installed
+	@$(BIN)/logbus demo $(if $(FILE),--file '$(FILE)')
+
+test: java $(VENV)/.installed $(VENV)/.dependencies-check
+	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+check: $(VENV)/.installed $(VENV)/.dependencies-check
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(MAKE) test
+
+format: $(VENV)/.dependencies-check
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: java $(VENV)/.installed $(VENV)/.dependencies-check
+	$(BIN)/python -P -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
