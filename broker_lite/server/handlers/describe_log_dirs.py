@@ -1,12 +1,11 @@
 """DescribeLogDirs 1-4: the sizes of this broker's partitions and of its file system.
 
 A broker has one data directory; replicas are not moved between directories, so none is a future
-one. Offset lag is 0 for a partition that this broker leads.
+one. A directory that has stopped says so. Offset lag is 0 for a partition that this broker leads.
 """
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, StorageError
@@ -36,19 +35,13 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
                 is_future_key=False,
             )
             topics.setdefault(usage.topic, []).append(row)
-    directory = str(parts.logs.directory)
-    code, total, free = NO_ERROR, -1, -1
-    try:
-        space = shutil.disk_usage(directory)
-        total, free = space.total, space.free
-    except OSError:
-        code = StorageError.code
+    total, usable = parts.logs.space()
     result = build(
         _Result,
-        error_code=code,
-        log_dir=directory,
+        error_code=StorageError.code if parts.logs.failed else NO_ERROR,
+        log_dir=str(parts.logs.directory),
         topics=[build(_Topic, name=name, partitions=rows) for name, rows in topics.items()],
         total_bytes=total,
-        usable_bytes=free,
+        usable_bytes=usable,
     )
     return Response(results=[result])

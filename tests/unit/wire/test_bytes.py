@@ -1,0 +1,114 @@
+"""The frames written out in tests/bytes/frames.txt are what the code writes and reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker_lite.errors import MessageTooLargeError
+from broker_lite.wire import fetch, produce, tables
+from broker_lite.wire.api import decode_call, encode_call, parse_header
+from broker_lite.wire.calls.offsets import (
+    BytesAnswer,
+    BytesPartition,
+    OffsetsForBytesRequest,
+    OffsetsForBytesResponse,
+)
+from broker_lite.wire.fetch import (
+    FLAG_CHECKS_CRC,
+    FLAG_ENDS_ONLY,
+    READ_COMMITTED,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionAnswer,
+    TopicAnswer,
+)
+
+TABLE = Path(__file__).parents[2] / "bytes" / "frames.txt"
+TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
+
+
+def written() -> dict[str, bytes]:
+    """The frames of the file by name."""
+    found: dict[str, bytes] = {}
+    name = ""
+    for line in TABLE.read_text("utf-8").splitlines():
+        if line.startswith("["):
+            name = line.strip("[]")
+            found[name] = b""
+        elif line and not line.startswith("#"):
+            octets, gap, _ = line.partition("  ")
+            assert gap and re.fullmatch(r"[0-9a-f ]+", octets), line
+            found[name] += bytes.fromhex(octets.replace(" ", ""))
+    return found
+
+
+FETCH = fetch.encode_request(
+    FetchRequest(
+        [FetchTopic("", TOPIC_ID, [FetchPartition(3, 42, 1 << 20, 5)])],
+        500,
+        isolation_level=READ_COMMITTED,
+        columns_body_version=1,
+        flags=FLAG_CHECKS_CRC | FLAG_ENDS_ONLY,
+    ),
+    correlation_id=7,
+    client_id="logbus",
+)
+FETCHED = fetch.encode_response(
+    [TopicAnswer("", TOPIC_ID, [PartitionAnswer(3, 0, 100, 100, 0)])], 17, 7
+)
+PRODUCE = produce.encode_request(
+    [produce.TopicRecords("", TOPIC_ID, [produce.PartitionRecords(3, b"batch")])],
+    acks=produce.ACKS_ALL,
+    timeout_ms=30_000,
+    correlation_id=8,
+    client_id="logbus",
+)
+REFUSED = produce.ProducedPartition(
+    3, MessageTooLargeError.code, error_message="raise max.message.bytes"
+)
+PRODUCED = produce.encode_response(
+    produce.ProduceResponse([produce.ProducedTopic("", TOPIC_ID, [REFUSED])]), 13, 8
+)
+BYTES = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 3, 42, 8 << 20),))
+ANSWERED = tables.encode(10000, 0, 9, OffsetsForBytesResponse((BytesAnswer(0, 4711, 8_300_000),)))
+
+OURS = [FETCH, b"".join(map(bytes, FETCHED)), b"".join(PRODUCE), PRODUCED,
+        encode_call(BYTES, 9, "logbus"), ANSWERED]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "octets", "ours"),
+    [(name, octets, ours) for (name, octets), ours in zip(written().items(), OURS, strict=True)],
+    ids=list(written()),
+)
+def test_frames_are_as_written_out(name: str, octets: bytes, ours: bytes) -> None:
+    assert bytes(ours).hex() == octets.hex()
+
+
+def test_the_written_requests_are_understood() -> None:
+    fetched, _, produced, _, bytes_asked, _ = (memoryview(f)[4:] for f in written().values())
+    header = parse_header(fetched)
+    request = fetch.decode_request(fetched, header.api_version, header.body_at)
+    assert (request.columns_body_version, request.flags) == (1, FLAG_CHECKS_CRC | FLAG_ENDS_ONLY)
+    assert request.topics[0].partitions[0].fetch_offset == 42
+    header = parse_header(produced)
+    ((partition, records),) = (
+        produce.decode_request(produced, header.api_version, header.body_at).topics[0].partitions
+    )
+    assert (partition, bytes(records or b"")) == (3, b"batch")
+    header = parse_header(bytes_asked)
+    assert tables.decode(header.api_key, 0, bytes_asked, header.body_at) == BYTES
+
+
+def test_the_written_answers_are_understood() -> None:
+    _, fetched, _, produced, _, bytes_answered = (memoryview(f)[4:] for f in written().values())
+    assert fetch.decode_response(fetched).topics[0].partitions[0].high_watermark == 100
+    assert produce.decode_response(produced).topics[0].partitions[0] == REFUSED._replace(
+        record_errors=[]
+    )
+    answer = decode_call(OffsetsForBytesRequest, bytes_answered)
+    assert answer.answers == (BytesAnswer(0, 4711, 8_300_000),)

@@ -1,0 +1,423 @@
+"""The client's calls against the library in both directions, and cut at every byte."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import kafka.protocol.admin as admin
+import kafka.protocol.consumer as consumer
+import kafka.protocol.metadata as metadata
+import kafka.protocol.producer as producer
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_samples import message, plain
+
+from broker_lite.errors import ProtocolError
+from broker_lite.model import NULL_TOPIC_ID
+from broker_lite.wire.api import decode_call, encode_call, is_served, parse_header
+from broker_lite.wire.calls import cluster, configs, groups, log_dirs, offsets, producers, topics
+
+ID = "AAECAwQFBgcICQoLDA0ODw"
+
+CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
+    (
+        cluster.ApiVersionsRequest("logbus", "1.0"),
+        metadata.ApiVersionsRequest,
+        metadata.ApiVersionsResponse,
+        {"client_software_name": "logbus", "client_software_version": "1.0"},
+    ),
+    (
+        cluster.MetadataRequest(("a", "b"), (ID,)),
+        metadata.MetadataRequest,
+        metadata.MetadataResponse,
+        {
+            "topics": [
+                {"topic_id": NULL_TOPIC_ID, "name": "a"},
+                {"topic_id": NULL_TOPIC_ID, "name": "b"},
+                {"topic_id": ID, "name": None},
+            ],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        },
+    ),
+    (
+        cluster.MetadataRequest(None),
+        metadata.MetadataRequest,
+        metadata.MetadataResponse,
+        {
+            "topics": None,
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        },
+    ),
+    (
+        cluster.DescribeClusterRequest(),
+        admin.DescribeClusterRequest,
+        admin.DescribeClusterResponse,
+        {"include_cluster_authorized_operations": False},
+    ),
+    (
+        topics.CreateTopicsRequest(
+            (
+                topics.CreatableTopic("a", 3, 1, (), (("k", "v"), ("n", None))),
+                topics.CreatableTopic("b", -1, -1, (topics.ReplicaAssignment(0, (1, 2)),)),
+            ),
+            5000,
+            True,
+        ),
+        admin.CreateTopicsRequest,
+        admin.CreateTopicsResponse,
+        {
+            "topics": [
+                {
+                    "name": "a",
+                    "num_partitions": 3,
+                    "replication_factor": 1,
+                    "assignments": [],
+                    "configs": [{"name": "k", "value": "v"}, {"name": "n", "value": None}],
+                },
+                {
+                    "name": "b",
+                    "num_partitions": -1,
+                    "replication_factor": -1,
+                    "assignments": [{"partition_index": 0, "broker_ids": [1, 2]}],
+                    "configs": [],
+                },
+            ],
+            "timeout_ms": 5000,
+            "validate_only": True,
+        },
+    ),
+    (
+        topics.DeleteTopicsRequest(("a",), (ID,), 700),
+        admin.DeleteTopicsRequest,
+        admin.DeleteTopicsResponse,
+        {
+            "topics": [
+                {"name": "a", "topic_id": NULL_TOPIC_ID},
+                {"name": None, "topic_id": ID},
+            ],
+            "timeout_ms": 700,
+        },
+    ),
+    (
+        topics.CreatePartitionsRequest(
+            (topics.PartitionsToCreate("a", 4), topics.PartitionsToCreate("b", 2, ((1, 2), (3,)))),
+            700,
+            True,
+        ),
+        admin.CreatePartitionsRequest,
+        admin.CreatePartitionsResponse,
+        {
+            "topics": [
+                {"name": "a", "count": 4, "assignments": None},
+                {
+                    "name": "b",
+                    "count": 2,
+                    "assignments": [{"broker_ids": [1, 2]}, {"broker_ids": [3]}],
+                },
+            ],
+            "timeout_ms": 700,
+            "validate_only": True,
+        },
+    ),
+    (
+        topics.DeleteRecordsRequest(
+            (topics.DeleteRecordsTopic("a", (topics.DeleteRecordsPartition(1, 1 << 40),)),), 9
+        ),
+        admin.DeleteRecordsRequest,
+        admin.DeleteRecordsResponse,
+        {
+            "topics": [{"name": "a", "partitions": [{"partition_index": 1, "offset": 1 << 40}]}],
+            "timeout_ms": 9,
+        },
+    ),
+    (
+        configs.DescribeConfigsRequest(
+            (configs.ConfigResource(2, "a"), configs.ConfigResource(4, "1", ("k",))), True, True
+        ),
+        admin.DescribeConfigsRequest,
+        admin.DescribeConfigsResponse,
+        {
+            "resources": [
+                {"resource_type": 2, "resource_name": "a", "configuration_keys": None},
+                {"resource_type": 4, "resource_name": "1", "configuration_keys": ["k"]},
+            ],
+            "include_synonyms": True,
+            "include_documentation": True,
+        },
+    ),
+    (
+        configs.IncrementalAlterConfigsRequest(
+            (
+                configs.AlterConfigsResource(
+                    2,
+                    "a",
+                    (
+                        configs.AlterableConfig("k", configs.OPERATION_SET, "v"),
+                        configs.AlterableConfig("d", configs.OPERATION_DELETE),
+                    ),
+                ),
+            ),
+            True,
+        ),
+        admin.IncrementalAlterConfigsRequest,
+        admin.IncrementalAlterConfigsResponse,
+        {
+            "resources": [
+                {
+                    "resource_type": 2,
+                    "resource_name": "a",
+                    "configs": [
+                        {"name": "k", "config_operation": 0, "value": "v"},
+                        {"name": "d", "config_operation": 1, "value": None},
+                    ],
+                }
+            ],
+            "validate_only": True,
+        },
+    ),
+    (
+        offsets.ListOffsetsRequest(
+            (offsets.ListOffsetsTopic("a", (offsets.ListOffsetsPartition(1, -2, 5),)),), 1
+        ),
+        consumer.ListOffsetsRequest,
+        consumer.ListOffsetsResponse,
+        {
+            "replica_id": -1,
+            "isolation_level": 1,
+            "topics": [
+                {
+                    "name": "a",
+                    "partitions": [
+                        {"partition_index": 1, "current_leader_epoch": 5, "timestamp": -2}
+                    ],
+                }
+            ],
+        },
+    ),
+    (
+        groups.FindCoordinatorRequest(("g", "h"), 1),
+        metadata.FindCoordinatorRequest,
+        metadata.FindCoordinatorResponse,
+        {"key_type": 1, "coordinator_keys": ["g", "h"]},
+    ),
+    (
+        groups.OffsetCommitRequest(
+            "g",
+            (groups.OffsetCommitTopic("a", (groups.OffsetToCommit(1, 2, 3, "m"),)),),
+            4,
+            "member",
+            "instance",
+        ),
+        consumer.OffsetCommitRequest,
+        consumer.OffsetCommitResponse,
+        {
+            "group_id": "g",
+            "generation_id_or_member_epoch": 4,
+            "member_id": "member",
+            "group_instance_id": "instance",
+            "topics": [
+                {
+                    "name": "a",
+                    "partitions": [
+                        {
+                            "partition_index": 1,
+                            "committed_offset": 2,
+                            "committed_leader_epoch": 3,
+                            "committed_metadata": "m",
+                        }
+                    ],
+                }
+            ],
+        },
+    ),
+    (
+        groups.OffsetFetchRequest(
+            (
+                groups.OffsetFetchGroup("g", (groups.OffsetFetchTopic("a", (0, 1)),)),
+                groups.OffsetFetchGroup("h"),
+            ),
+            True,
+        ),
+        consumer.OffsetFetchRequest,
+        consumer.OffsetFetchResponse,
+        {
+            "groups": [
+                {"group_id": "g", "topics": [{"name": "a", "partition_indexes": [0, 1]}]},
+                {"group_id": "h", "topics": None},
+            ],
+            "require_stable": True,
+        },
+    ),
+    (
+        groups.ListGroupsRequest(("Empty",), ("classic",)),
+        admin.ListGroupsRequest,
+        admin.ListGroupsResponse,
+        {"states_filter": ["Empty"], "types_filter": ["classic"]},
+    ),
+    (
+        groups.DescribeGroupsRequest(("g",)),
+        admin.DescribeGroupsRequest,
+        admin.DescribeGroupsResponse,
+        {"groups": ["g"], "include_authorized_operations": False},
+    ),
+    (
+        producers.InitProducerIdRequest("t", 1000, 5, 6),
+        producer.InitProducerIdRequest,
+        producer.InitProducerIdResponse,
+        {
+            "transactional_id": "t",
+            "transaction_timeout_ms": 1000,
+            "producer_id": 5,
+            "producer_epoch": 6,
+        },
+    ),
+    (
+        log_dirs.DescribeLogDirsRequest((log_dirs.DescribableTopic("a", (1, 2)),)),
+        admin.DescribeLogDirsRequest,
+        admin.DescribeLogDirsResponse,
+        {"topics": [{"topic": "a", "partitions": [1, 2]}]},
+    ),
+]
+IDS = [type(case[0]).__name__ for case in CASES]
+
+RENAMED = {"broker_id": "node_id"}
+"""DescribeCluster's brokers are the same rows as Metadata's."""
+
+
+def ours(item: Any) -> Any:
+    """A response of ours as dictionaries and lists."""
+    if is_dataclass(item):
+        return {field.name: ours(getattr(item, field.name)) for field in fields(item)}
+    if isinstance(item, tuple):
+        return [ours(each) for each in item]
+    return item
+
+
+def narrowed(theirs: Any, mine: Any) -> Any:
+    """Theirs without the fields that our client does not keep."""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        named = {RENAMED.get(key, key) if RENAMED.get(key) in mine else key: value
+                 for key, value in theirs.items()}  # fmt: skip
+        return {key: narrowed(named[key], mine[key]) for key in mine}
+    if isinstance(theirs, list) and isinstance(mine, list):
+        return [narrowed(a, b) for a, b in zip(theirs, mine, strict=True)]
+    return theirs
+
+
+def sample(call: Any, kind: Any, rng: random.Random) -> Any:
+    """A response of the library that a broker could give to ``call``."""
+    response = message(kind, call.VERSION, rng)
+    if kind is metadata.MetadataResponse:
+        for topic in response.topics:
+            topic.name = topic.name or ""
+            for index, partition in enumerate(topic.partitions):
+                partition.partition_index = index
+    if kind is metadata.ApiVersionsResponse:
+        response.error_code = 0
+    if kind is admin.CreateTopicsResponse:
+        for topic in response.topics:
+            topic.configs = topic.configs or []
+    if kind is admin.DeleteTopicsResponse:
+        for topic in response.responses:
+            topic.name = topic.name or ""
+    response.with_header(correlation_id=6)
+    return response
+
+
+def body(octets: bytes) -> memoryview:
+    assert int.from_bytes(octets[:4], "big") == len(octets) - 4
+    return memoryview(bytes(octets))[4:]
+
+
+@pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
+def test_requests_are_understood_by_the_library(
+    call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
+) -> None:
+    octets = bytes(encode_call(call, 5, "client"))
+    assert is_served(call.API_KEY, call.VERSION)
+    assert parse_header(body(octets))[:4] == (call.API_KEY, call.VERSION, 5, "client")
+    got = request_kind.decode(octets, version=call.VERSION, header=True, framed=True)
+    assert plain(got, request_kind._struct, call.VERSION) == expected
+
+
+@pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
+def test_responses_of_the_library_are_understood(
+    call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
+) -> None:
+    rng = random.Random(IDS.index(type(call).__name__))
+    for _ in range(20):
+        sent = sample(call, response_kind, rng)
+        got = ours(decode_call(call, body(sent.encode(header=True, framed=True))))
+        theirs = plain(sent, response_kind._struct, call.VERSION)
+        if response_kind is metadata.ApiVersionsResponse:
+            check_features(got, theirs)
+        assert got == narrowed(theirs, got)
+
+
+def check_features(got: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Ours has one kind of row for both lists of features."""
+    rows = theirs.pop("finalized_features")
+    assert got.pop("finalized_features") == [
+        {
+            "name": row["name"],
+            "min_version": row["min_version_level"],
+            "max_version": row["max_version_level"],
+        }
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(("call", "request_kind", "response_kind", "expected"), CASES, ids=IDS)
+def test_responses_cut_anywhere_are_refused(
+    call: Any, request_kind: Any, response_kind: Any, expected: dict[str, Any]
+) -> None:
+    frame = body(sample(call, response_kind, random.Random(3)).encode(header=True, framed=True))
+    for size in range(len(frame)):
+        with pytest.raises(ProtocolError):
+            decode_call(call, frame[:size])
+
+
+@given(st.binary(max_size=120), st.sampled_from([case[0] for case in CASES]))
+def test_noise_is_refused_or_understood_but_never_worse(noise: bytes, call: Any) -> None:
+    with contextlib.suppress(ProtocolError):
+        decode_call(call, memoryview(noise))
+
+
+def test_every_call_of_the_client_is_tested() -> None:
+    known = {
+        value
+        for module in (cluster, configs, groups, log_dirs, offsets, producers, topics)
+        for value in vars(module).values()
+        if isinstance(value, type) and hasattr(value, "API_KEY")
+    }
+    assert known == {type(case[0]) for case in CASES} | {offsets.OffsetsForBytesRequest}
+
+
+def test_a_broker_that_does_not_know_our_version_says_what_it_knows() -> None:
+    frame = bytes.fromhex("00000005" + "0023" + "00000001" + "000300000009")
+    got = decode_call(cluster.ApiVersionsRequest("a", "b"), memoryview(frame))
+    assert got.error_code == 35
+    assert got.api_keys == (cluster.VersionRange(3, 0, 9),)
+
+
+def test_metadata_that_lacks_a_partition_is_refused() -> None:
+    kind = metadata.MetadataResponse
+    row = kind.MetadataResponseTopic.MetadataResponsePartition
+    parts = [
+        row(error_code=0, partition_index=index, leader_id=1, leader_epoch=0, replica_nodes=[],
+            isr_nodes=[], offline_replicas=[])
+        for index in (0, 2)
+    ]  # fmt: skip
+    topic = kind.MetadataResponseTopic(
+        error_code=0, name="t", topic_id=None, is_internal=False, partitions=parts
+    )
+    response = kind(version=12, brokers=[], cluster_id="c", controller_id=1, topics=[topic])
+    response.with_header(correlation_id=1)
+    with pytest.raises(ProtocolError):
+        decode_call(cluster.MetadataRequest(None), body(response.encode(header=True, framed=True)))

@@ -1,0 +1,73 @@
+"""What a hostile peer declares costs no memory: only what it sends does."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+from wire_samples import message
+
+from broker_lite.errors import ProtocolError, UnsupportedVersionError
+from broker_lite.wire import fetch, produce, tables
+from broker_lite.wire.api import VERSIONS, ApiKey, parse_header
+from broker_lite.wire.primitives import Reader
+
+ALLOCATED_MAX = 256 * 1024
+
+HUGE_COUNT = b"\xff\xff\xff\xff\x07"  # 2^31 - 2 items
+HUGE_CLASSIC = b"\x7f\xff\xff\xff"
+
+LIES: list[tuple[str, Callable[[], object]]] = [
+    ("topics of a fetch", lambda: fetch.decode_request(
+        memoryview(bytes(21) + HUGE_COUNT + bytes(60)), 17, 0)),
+    ("partitions of a fetch", lambda: fetch.decode_request(
+        memoryview(bytes(21) + b"\x02" + bytes(16) + HUGE_COUNT + bytes(60)), 17, 0)),
+    ("topics of a produce", lambda: produce.decode_request(
+        memoryview(bytes(7) + HUGE_COUNT + bytes(60)), 13, 0)),
+    ("topics of an old produce", lambda: produce.decode_request(
+        memoryview(bytes(8) + HUGE_CLASSIC + bytes(60)), 3, 0)),
+    ("records of a produce", lambda: produce.decode_request(
+        memoryview(bytes(7) + b"\x02" + bytes(16) + b"\x02" + bytes(4) + HUGE_COUNT), 13, 0)),
+    ("topics of a metadata request", lambda: tables.decode(
+        ApiKey.METADATA, 12, memoryview(HUGE_COUNT + bytes(60)), 0)),
+    ("topics of an old metadata request", lambda: tables.decode(
+        ApiKey.METADATA, 1, memoryview(HUGE_CLASSIC + bytes(60)), 0)),
+    ("a string", lambda: Reader(HUGE_COUNT + bytes(60)).string()),
+    ("bytes", lambda: Reader(HUGE_CLASSIC + bytes(60)).classic_view()),
+    ("tags", lambda: Reader(HUGE_COUNT + bytes(60)).tags()),
+    ("tags to skip", lambda: Reader(HUGE_COUNT + bytes(60)).skip_tags()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "decode"), LIES, ids=[name for name, _ in LIES])
+def test_declared_sizes_allocate_nothing(name: str, decode: Callable[[], object]) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            decode()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < ALLOCATED_MAX
+
+
+def test_flipped_bytes_of_every_api_are_refused_or_understood() -> None:
+    rng = random.Random(1)
+    for key, kind in tables.REQUESTS.items():
+        for version in range(VERSIONS[key][0], VERSIONS[key][1] + 1):
+            sent = message(kind, version, rng)
+            sent.with_header(correlation_id=3, client_id="c")
+            whole = sent.encode(header=True, framed=True)[4:]
+            for _ in range(20):
+                frame = bytearray(whole)
+                for _ in range(rng.randrange(1, 4)):
+                    frame[rng.randrange(8, len(frame))] = rng.randrange(256)
+                decode_somehow(memoryview(frame), key, version)
+
+
+def decode_somehow(frame: memoryview, key: int, version: int) -> None:
+    with contextlib.suppress(ProtocolError, UnsupportedVersionError):
+        tables.decode(key, version, frame, parse_header(frame).body_at)
