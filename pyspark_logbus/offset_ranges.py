@@ -34,7 +34,10 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as it is now; ends are high watermarks with the leader's epoch."""
+    """A topic as it is now; ends are high watermarks with the leader's epoch.
+
+    An end of -1 is not known yet: the partition is there, but its leader has not answered.
+    """
 
     topic_id: str
     ends: Mapping[int, OffsetAndEpoch]
@@ -48,9 +51,14 @@ class Live:
     topics: Mapping[str, LiveTopic] = field(default_factory=dict)
     version: int = 0
 
-    def offset(self, *, initial: bool = False) -> SourceOffset:
-        topics = {name: TopicOffsets(t.topic_id, dict(t.ends)) for name, t in self.topics.items()}
-        return SourceOffset(self.cluster_id, topics, initial)
+    def offset(self) -> SourceOffset:
+        """All of it as an end, unknown ends included."""
+        topics = {name: TopicOffsets(t.topic_id, t.ends) for name, t in self.topics.items()}
+        return SourceOffset(self.cluster_id, topics)
+
+    def is_complete(self) -> bool:
+        """Whether every end is known."""
+        return all(end.offset >= 0 for topic in self.topics.values() for end in topic.ends.values())
 
 
 GONE, RECREATED, REGRESSED, LATE = "gone", "recreated", "regressed", "late"
@@ -88,49 +96,49 @@ def data_loss(losses: Iterable[Loss]) -> DataLossError:
     return DataLossError(f"{'; '.join(map(str, losses))}. {CURE}")
 
 
-def find_losses(start: SourceOffset, live: Live) -> list[Loss]:
+def find_losses(
+    start: SourceOffset, live: Live, seen: Mapping[tuple[str, int], int] | None = None
+) -> list[Loss]:
     """What of ``start`` the brokers do not hold any more: topics, partitions, ends gone back.
 
-    A topic of another id is another topic, however many records it holds.
+    A topic of another id is another topic, however many records it holds. ``seen`` has the last
+    ends by topic id and partition, so that lost ranges have an end.
     """
     losses = []
+    known = seen or {}
     for name in sorted(start.topics):
         before, now = start.topics[name], live.topics.get(name)
         for number in sorted(before.partitions):
-            at = before.partitions[number].offset
+            at = before.partitions[number]
+            detail = kind = ""
             if now is None:
-                losses.append(
-                    Loss(GONE, name, number, at, -1, f"topic {name} ({before.topic_id}) is gone")
-                )
+                kind, detail = GONE, f"topic {name} ({before.topic_id}) is gone"
             elif now.topic_id != before.topic_id:
-                losses.append(
-                    Loss(
-                        RECREATED,
-                        name,
-                        number,
-                        at,
-                        -1,
-                        f"topic {name} was deleted and made again (id {before.topic_id}, now "
-                        f"{now.topic_id})",
-                    )
+                kind = RECREATED
+                detail = (
+                    f"topic {name} was deleted and made again (id {before.topic_id}, now "
+                    f"{now.topic_id})"
                 )
             elif number not in now.ends:
-                losses.append(Loss(GONE, name, number, at, -1, f"partition {number} is gone"))
-            elif now.ends[number].offset < at:
-                end = now.ends[number]
-                losses.append(
-                    Loss(
-                        REGRESSED,
-                        name,
-                        number,
-                        end.offset,
-                        at,
-                        f"partition {name}-{number}'s offset was changed from {at} to "
-                        f"{end.offset} (leader epoch {before.partitions[number].leader_epoch}, "
-                        f"now {end.leader_epoch})",
-                    )
-                )
+                kind, detail = GONE, f"partition {number} is gone"
+            elif 0 <= now.ends[number].offset < at.offset:
+                losses.append(_regression(name, number, at, now.ends[number]))
+            if kind:
+                end = known.get((before.topic_id, number), -1)
+                losses.append(Loss(kind, name, number, at.offset, end, detail))
     return losses
+
+
+def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch) -> Loss:
+    return Loss(
+        REGRESSED,
+        name,
+        number,
+        now.offset,
+        at.offset,
+        f"partition {name}-{number}'s offset was changed from {at.offset} to {now.offset} "
+        f"(leader epoch {at.leader_epoch}, now {now.leader_epoch})",
+    )
 
 
 def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:
@@ -159,10 +167,19 @@ class Admission:
         self._last_ms: int | None = None
 
     def next_end(
-        self, now_ms: int, start: SourceOffset, target: SourceOffset, *, unlimited: bool = False
+        self,
+        now_ms: int,
+        start: SourceOffset,
+        target: SourceOffset,
+        *,
+        unlimited: bool = False,
+        cut_back: frozenset[TopicPartition] = frozenset(),
     ) -> SourceOffset:
-        """How far to go from ``start``; ``start`` itself when there is nothing to do."""
-        wanted = settle(start, target)
+        """How far to go from ``start``; ``start`` itself when there is nothing to do.
+
+        Ends in ``cut_back`` were lost for good, and are followed where they went.
+        """
+        wanted = settle(start, target, cut_back)
         if same_place(start, wanted):
             return start
         limits = self.limits
@@ -180,26 +197,37 @@ class Admission:
         return _with_ends(wanted, ends)
 
 
-def settle(start: SourceOffset, target: SourceOffset) -> SourceOffset:
+def settle(
+    start: SourceOffset,
+    target: SourceOffset,
+    cut_back: frozenset[TopicPartition] = frozenset(),
+) -> SourceOffset:
     """``target``, where an end that did not move keeps its epoch, and none goes back.
 
     So an offset's text changes only when there is something to read, or a topic is new or gone.
     """
     topics: dict[str, TopicOffsets] = {}
     for name, topic in target.topics.items():
-        ends = dict(topic.partitions)
         before = start.topics.get(name)
-        if before is not None and before.topic_id == topic.topic_id:
-            for number, at in before.partitions.items():
-                now = ends.get(number)
-                if now is not None and now.offset <= at.offset:
-                    ends[number] = at
+        known = before.partitions if before and before.topic_id == topic.topic_id else {}
+        ends = {}
+        for number, now in topic.partitions.items():
+            at = known.get(number)
+            if at is None:
+                if now.offset >= 0:
+                    ends[number] = now
+            elif now.offset > at.offset or (
+                0 <= now.offset < at.offset and TopicPartition(name, number) in cut_back
+            ):
+                ends[number] = now
+            else:
+                ends[number] = at
         topics[name] = TopicOffsets(topic.topic_id, ends)
     return SourceOffset(target.cluster_id, topics)
 
 
 def same_place(one: SourceOffset, other: SourceOffset) -> bool:
-    """Whether two offsets say the same but for ``initial``."""
+    """Whether two offsets say the same but for ``begin``."""
     return one.cluster_id == other.cluster_id and one.topics == other.topics
 
 
@@ -272,10 +300,12 @@ def ranges_between(
 ) -> list[OffsetRange]:
     """The non-empty ranges, by topic and partition. A partition new in ``end`` begins at 0.
 
+    The first batch's end says itself where it began, so repeating it gives the same rows.
+
     With ``newPartitionOffsets=latest`` it begins where it was first seen, so it is empty here.
     """
-    if end.initial:
-        return []
+    if end.begin is not None:
+        start = SourceOffset(end.cluster_id, end.begin)
     found = []
     for name in sorted(end.topics):
         topic = end.topics[name]

@@ -69,29 +69,20 @@ class TopicOffsets(NamedTuple):
 class SourceOffset:
     """Where a query stands: per topic and partition the next offset to read.
 
-    ``initial`` marks the end of an empty first batch, which fixes a start that asking again would
-    not give again.
+    Spark keeps the ends of batches only, and asks for the initial offset again when it repeats the
+    first batch. So the first batch's end carries where it began, as ``begin``.
     """
 
     cluster_id: str
     topics: Mapping[str, TopicOffsets] = field(default_factory=dict)
-    initial: bool = False
+    begin: Mapping[str, TopicOffsets] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The canonical form: topics by name, partitions by number."""
-        topics = {}
-        for name in sorted(self.topics):
-            topic = self.topics[name]
-            numbers = sorted(topic.partitions)
-            topics[name] = {
-                "id": topic.topic_id,
-                "offsets": {str(p): topic.partitions[p].offset for p in numbers},
-                "epochs": {str(p): topic.partitions[p].leader_epoch for p in numbers},
-            }
         document: dict[str, Any] = {"version": FORMAT_VERSION, "cluster": self.cluster_id}
-        if self.initial:
-            document["initial"] = True
-        document["topics"] = topics
+        if self.begin is not None:
+            document["begin"] = _topics_to_json(self.begin)
+        document["topics"] = _topics_to_json(self.topics)
         return document
 
     def get(self, partition: TopicPartition) -> OffsetAndEpoch | None:
@@ -120,21 +111,43 @@ def from_json(document: Any) -> SourceOffset:
             f"version {FORMAT_VERSION}: upgrade it, or use a new checkpointLocation"
         )
     try:
-        topics = {}
-        for name, topic in document["topics"].items():
-            epochs = topic["epochs"]
-            topics[name] = TopicOffsets(
-                topic["id"],
-                {
-                    int(p): OffsetAndEpoch(int(offset), int(epochs.get(p, NO_EPOCH)))
-                    for p, offset in topic["offsets"].items()
-                },
-            )
-        return SourceOffset(document["cluster"], topics, bool(document.get("initial", False)))
+        begin = document.get("begin")
+        return SourceOffset(
+            document["cluster"],
+            _topics_from_json(document["topics"]),
+            None if begin is None else _topics_from_json(begin),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnsupportedVersionError(
             f"the checkpoint's logbus offset is damaged ({error!r}): {json.dumps(document)[:200]}"
         ) from error
+
+
+def _topics_to_json(topics: Mapping[str, TopicOffsets]) -> dict[str, Any]:
+    document = {}
+    for name in sorted(topics):
+        topic = topics[name]
+        numbers = sorted(topic.partitions)
+        document[name] = {
+            "id": topic.topic_id,
+            "offsets": {str(p): topic.partitions[p].offset for p in numbers},
+            "epochs": {str(p): topic.partitions[p].leader_epoch for p in numbers},
+        }
+    return document
+
+
+def _topics_from_json(document: Any) -> dict[str, TopicOffsets]:
+    topics = {}
+    for name, topic in document.items():
+        epochs = topic["epochs"]
+        topics[name] = TopicOffsets(
+            topic["id"],
+            {
+                int(p): OffsetAndEpoch(int(offset), int(epochs.get(p, NO_EPOCH)))
+                for p, offset in topic["offsets"].items()
+            },
+        )
+    return topics
 
 
 def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec:
@@ -235,13 +248,6 @@ def expand(
             f"{'; '.join(said)}; assigned: {', '.join(map(str, wanted)) or 'none'}"
         )
     return values
-
-
-def is_repeatable(spec: OffsetSpec) -> bool:
-    """Whether asking again later gives the same rows: else the start is fixed by an empty batch."""
-    if isinstance(spec, PerPartition):
-        return all(value != LATEST for row in spec.topics.values() for value in row.values())
-    return spec == EARLIEST_EVERYWHERE
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def test_joined_tasks_are_about_equal_and_keep_the_order_within_a_partition():
         assert list(task) == sorted(task)
 
 
-def offset(topics, *, initial=False, cluster="c", ids=None, epoch=0):
+def offset(topics, *, cluster="c", ids=None, epoch=0):
     return SourceOffset(
         cluster,
         {
@@ -163,7 +163,6 @@ def offset(topics, *, initial=False, cluster="c", ids=None, epoch=0):
             )
             for name, ends in topics.items()
         },
-        initial,
     )
 
 
@@ -202,7 +201,7 @@ def test_once_takes_all_whatever_the_limits():
 
 def test_a_limit_of_long_max_does_not_overflow():
     admission = Admission(Limits(rows_max=LONG_MAX))
-    target = offset({"t": [101, LONG_MAX]})
+    target = offset({"t": [101, LONG_MAX - 200]})
     assert admission.next_end(0, offset({"t": [0, 1]}), target) == target
 
 
@@ -271,10 +270,38 @@ def test_a_recreated_topic_is_read_from_its_beginning():
     assert [(r.start, r.end) for r in plan.ranges_between(start, end)] == [(0, 9)]
 
 
-def test_the_empty_first_batch_is_empty_wherever_its_start_is_found_again():
-    fixed = offset({"t": [120]}, initial=True)
-    assert plan.ranges_between(offset({"t": [100]}), fixed) == []
-    assert plan.ranges_between(offset({"t": [200]}), fixed) == []
+def test_the_first_batch_has_the_same_rows_wherever_its_start_is_found_again():
+    begin, end = offset({"t": [100]}), offset({"t": [120]})
+    first = SourceOffset("c", end.topics, begin.topics)
+    for again in (100, 110, 200):
+        assert [(r.start, r.end) for r in plan.ranges_between(offset({"t": [again]}), first)] == [
+            (100, 120)
+        ]
+    empty = SourceOffset("c", begin.topics, begin.topics)
+    assert plan.ranges_between(offset({"t": [90]}), empty) == []
+    assert Admission(Limits()).next_end(0, empty, begin) is empty
+
+
+def test_an_end_that_is_not_known_yet_is_no_loss_and_no_news():
+    start = offset({"t": [5, 6]})
+    now = live({"t": [-1, 9, -1]})
+    assert plan.find_losses(start, now) == []
+    assert not now.is_complete()
+    assert ends(Admission(Limits()).next_end(0, start, now.offset())) == [5, 9]
+
+
+def test_an_end_that_was_cut_back_for_good_is_followed_when_loss_is_accepted():
+    start, now = offset({"t": [9, 9]}), offset({"t": [4, 4]})
+    cut_back = frozenset([TopicPartition("t", 1)])
+    end = Admission(Limits()).next_end(0, start, now, cut_back=cut_back)
+    assert ends(end) == [9, 4]
+    assert plan.ranges_between(start, end) == []
+
+
+def test_a_lost_topic_s_ranges_end_where_it_was_last_seen():
+    found = plan.find_losses(offset({"t": [5]}), live({}), {("id-t", 0): 8})
+    assert [(loss.first, loss.end, loss.rows) for loss in found] == [(5, 8, 3)]
+    assert "t-0 [5, 8)" in str(found[0])
 
 
 def test_losses_are_named():
