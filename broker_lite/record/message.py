@@ -119,8 +119,9 @@ def _check(buffer: Buffer, position: int, end: int, shape: _Shape) -> Message:
     codec = _codec(metadata, batch)
 
     _check_nodes(nodes, shape, row_count)
-    total = _check_buffers(buffer, body, end - body, nodes, buffers, shape, codec)
-    return Message(row_count, codec, body, total)
+    lengths = _sizes(memoryview(buffer)[body:end], buffers, codec)
+    _check_sizes(lengths, nodes, shape)
+    return Message(row_count, codec, body, sum(lengths))
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:
@@ -156,32 +157,34 @@ def _check_nodes(nodes: tuple[int, ...], shape: _Shape, row_count: int) -> None:
             )
 
 
-def _check_buffers(
-    buffer: Buffer,
-    body: int,
-    body_bytes: int,
-    nodes: tuple[int, ...],
-    buffers: tuple[int, ...],
-    shape: _Shape,
-    codec: int,
-) -> int:
-    """Bounds and sizes of every buffer; returns the bytes that the columns take in memory."""
-    total = 0
-    for index, (kind, node) in enumerate(shape.buffers):
-        offset, size = buffers[2 * index], buffers[2 * index + 1]
-        if offset < 0 or size < 0 or offset + size > body_bytes:
-            raise CorruptMessageError(f"buffer {index} of the columns lies outside their body")
+def _sizes(body: memoryview, buffers: tuple[int, ...], codec: int) -> list[int]:
+    """The bytes of each buffer in memory; all lie in the body, and their sum is within bounds."""
+    sizes = []
+    for index in range(0, len(buffers), 2):
+        offset, size = buffers[index], buffers[index + 1]
+        if offset < 0 or size < 0 or offset + size > len(body):
+            raise CorruptMessageError(f"buffer {index // 2} of the columns lies outside their body")
         if codec and size:
-            if size < 8:
-                raise CorruptMessageError(f"buffer {index} of the columns is cut")
-            (declared,) = _I64.unpack_from(buffer, body + offset)
-            size = size - 8 if declared == -1 else declared
+            if size < _I64.size:
+                raise CorruptMessageError(f"buffer {index // 2} of the columns is cut")
+            declared = _I64.unpack_from(body, offset)[0]
+            size = size - _I64.size if declared == -1 else declared
             if size < 0:
-                raise CorruptMessageError(f"buffer {index} declares {size} bytes")
-        total += size
-        length = nodes[2 * node]
+                raise CorruptMessageError(f"buffer {index // 2} declares {size} bytes")
+        sizes.append(size)
+    if sum(sizes) > fmt.DECOMPRESSED_BYTES_MAX:
+        raise CorruptMessageError(
+            f"the columns would grow to {sum(sizes)} bytes;"
+            f" at most {fmt.DECOMPRESSED_BYTES_MAX} may be"
+        )
+    return sizes
+
+
+def _check_sizes(sizes: list[int], nodes: tuple[int, ...], shape: _Shape) -> None:
+    for index, (kind, node) in enumerate(shape.buffers):
+        length, nulls = nodes[2 * node], nodes[2 * node + 1]
         if kind == _VALIDITY:
-            least = (length + 7) >> 3 if nodes[2 * node + 1] else 0
+            least = (length + 7) >> 3 if nulls else 0
         elif kind == _OFFSETS:
             least = 4 * (length + 1) if length else 0
         elif kind == _FIXED_64:
@@ -190,15 +193,11 @@ def _check_buffers(
             least = 4 * length
         else:
             least = 0
-        if size < least:
+        if sizes[index] < least:
             raise CorruptMessageError(
-                f"buffer {index} of the columns takes {size} bytes; {length} entries need {least}"
+                f"buffer {index} of the columns takes {sizes[index]} bytes;"
+                f" {length} entries need {least}"
             )
-    if total > fmt.DECOMPRESSED_BYTES_MAX:
-        raise CorruptMessageError(
-            f"the columns would grow to {total} bytes; at most {fmt.DECOMPRESSED_BYTES_MAX} may be"
-        )
-    return total
 
 
 def _codec(metadata: bytes, batch: int) -> int:

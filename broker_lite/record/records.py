@@ -39,11 +39,13 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
     with replacement characters, as Java does.
     """
     body = rows_body(buffer, header)
-    rows = []
+    rows: list[Row] = []
     position = 0
     try:
         for _ in range(header.record_count):
             row, position = _read_row(body, position, header)
+            if rows and row.offset <= rows[-1].offset:
+                raise CorruptMessageError(f"offset {row.offset} does not ascend in its batch")
             rows.append(row)
     except IndexError as error:
         raise CorruptMessageError("a record ends beyond its batch") from error

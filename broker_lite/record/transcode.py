@@ -217,7 +217,8 @@ def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
     delta_field = varints.encode(deltas)
     key_field = varints.encode(key_lengths)
     value_field = varints.encode(value_lengths)
-    content = np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + tail_bytes + 1
+    content = np.maximum(key_lengths, 0)
+    content += np.maximum(value_lengths, 0) + tail_bytes + 1
     for _, widths in (timestamp_field, delta_field, key_field, value_field):
         content += widths
     before = [varints.encode(content), _ATTRIBUTES, timestamp_field, delta_field, key_field]

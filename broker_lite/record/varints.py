@@ -44,6 +44,8 @@ def decode(body: Bytes, at: Positions) -> tuple[Positions, Positions]:
             byte = body.take(after[active], mode="clip")
             raw[active] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
             after[active] += 1
+        if shift == 63 and byte.max() > 1:
+            raise CorruptMessageError("a varint is longer than 64 bits")
         active = active[byte > 127]
         shift += 7
     return _from_zigzag(raw), after
