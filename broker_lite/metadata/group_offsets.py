@@ -191,7 +191,7 @@ class GroupOffsets:
                 if refused is None:
                     for key in part:
                         path = znodes.topic_offsets_path(group, key.topic)
-                        self._known[path].add(str(key.partition))
+                        self._known.get(path, set()).add(str(key.partition))
                     break
                 # Somebody made or deleted znodes of this group: look again.
                 self._groups.discard(group)
@@ -223,7 +223,7 @@ class GroupOffsets:
         operations: list[Operation] = []
         for key, offset in offsets.items():
             path, data = znodes.offset_path(group, *key), znodes.encode_offset(offset)
-            known = self._known[znodes.topic_offsets_path(group, key.topic)]
+            known = self._known.get(znodes.topic_offsets_path(group, key.topic), ())
             there = str(key.partition) in known
             operations.append(Set(path, data) if there else Create(path, data))
         return operations

@@ -273,9 +273,10 @@ def encode_controller(broker_id: int, broker_epoch: int) -> bytes:
     return _encode({"broker": broker_id, "broker_epoch": broker_epoch})
 
 
-def decode_controller(path: str, data: bytes) -> int:
-    """The controller's broker id."""
-    return int(_decode(path, data)["broker"])
+def decode_controller(path: str, data: bytes) -> tuple[int, int]:
+    """The controller's broker id, and the broker epoch in which it was elected."""
+    value = _decode(path, data)
+    return int(value["broker"]), int(value["broker_epoch"])
 
 
 def encode_controller_epoch(epoch: int) -> bytes:

@@ -1,0 +1,181 @@
+"""A broker's place in the registry: its id, its disk's start counter, the cluster it belongs to.
+
+Loop thread. The caller holds the lock of the data directory, so a registration with the same
+directory id is of a dead process, and is deleted rather than waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from broker_lite.errors import (
+    BrokerIdTakenError,
+    InconsistentClusterIdError,
+    StaleDirectoryError,
+    UnsupportedVersionError,
+    WriteConflictError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.loader import load_features
+from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set, write_surely
+from broker_lite.metadata.znodes import Disk, Registration
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 50
+POLL_S = 0.1
+"""How often it is looked whether a broker that holds our id has gone."""
+
+
+async def prepare(store: MetadataStore, cluster_id: str, new_id: Callable[[], str]) -> str:
+    """Make the persistent znodes where they are missing; returns the cluster's id.
+
+    ``cluster_id`` is what the data directory says ("" if it belongs to none yet). Raises
+    InconsistentClusterIdError.
+    """
+    for path in znodes.PERSISTENT_PATHS:
+        if await store.get(path) is None:
+            await store.write([Create(path)])
+    for path, data in (
+        (znodes.FEATURES, znodes.encode_features({})),
+        (znodes.CHANGES, znodes.encode_changes(())),
+        (znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0)),
+    ):
+        if await store.get(path) is None:
+            await store.write([Create(path, data)])
+    while (znode := await store.get(znodes.CLUSTER_ID)) is None:
+        if cluster_id:
+            raise InconsistentClusterIdError(
+                f"the data directory belongs to cluster {cluster_id}, but this ZooKeeper knows no "
+                "cluster: correct zookeeper.connect, restore ZooKeeper's data, or give an empty "
+                "log.dir"
+            )
+        await store.write([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(new_id()))])
+    found = znodes.decode_cluster_id(znodes.CLUSTER_ID, znode.data)
+    if cluster_id not in ("", found):
+        raise InconsistentClusterIdError(
+            f"the data directory belongs to cluster {cluster_id}, but this ZooKeeper is of cluster "
+            f"{found}: correct zookeeper.connect or log.dir"
+        )
+    return found
+
+
+class Registrar:
+    """Registers one broker, again after every loss of its session.
+
+    ``wait_connected`` as for ``write_surely``; ``patience_ms`` is how long a foreign holder of the
+    id is waited for: its session may just be expiring.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        registration: Registration,
+        *,
+        patience_ms: int,
+        wait_connected: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._registration = registration
+        self._patience_ms = patience_ms
+        self._wait_connected = wait_connected
+        self._path = znodes.broker_path(registration.broker_id)
+        self._held: Mapping[str, Sequence[int]] = {}
+        self._tried = False
+
+    async def register(self) -> int:
+        """Returns the broker epoch. Raises StaleDirectoryError, BrokerIdTakenError,
+        UnsupportedVersionError; CoordinationUnavailableError: call again when connected."""
+        await self._check_features()
+        waited_ms = 0.0
+        for _ in range(ATTEMPTS_MAX + int(self._patience_ms / 1000 / POLL_S)):
+            disk_write = await self._check_disk()
+            occupant = await self._store.get(self._path)
+            if occupant is not None and occupant.session_id == self._store.session_id:
+                return occupant.created_zxid
+            if occupant is not None:
+                other = znodes.decode_registration(self._path, occupant.data)
+                if other.directory_id == self._registration.directory_id:
+                    await self._store.write([Delete(self._path, occupant.version)])
+                    continue
+                if waited_ms >= self._patience_ms:
+                    raise self._taken(other)
+                if waited_ms == 0:
+                    _log.warning("%s; waiting for it to go", self._taken(other).message)
+                await asyncio.sleep(POLL_S)
+                waited_ms += POLL_S * 1000
+                continue
+            self._tried = True
+            data = znodes.encode_registration(self._registration)
+            await write_surely(
+                self._store,
+                [Create(self._path, data, ephemeral=True), disk_write],
+                self._wait_connected,
+            )
+        raise WriteConflictError(
+            f"registration of broker {self._registration.broker_id} is fought over; is another "
+            "process using the same data directory?"
+        )
+
+    async def hold(self, partitions: Mapping[str, Sequence[int]]) -> None:
+        """Say which partitions this broker holds; nothing happens if it said so already."""
+        if partitions == self._held:
+            return
+        self._held = partitions
+        registration = self._registration
+        self._registration = Registration(
+            registration.broker_id,
+            registration.endpoint,
+            registration.directory_id,
+            registration.start_counter,
+            registration.rack,
+            registration.features,
+            partitions,
+        )
+        znode = await self._store.get(self._path)
+        if znode is not None and znode.session_id == self._store.session_id:
+            data = znodes.encode_registration(self._registration)
+            await self._store.write([Set(self._path, data, znode.version)])
+
+    async def check_not_replaced(self) -> None:
+        """Raises StaleDirectoryError if a later start of this very directory has registered."""
+        await self._check_disk()
+
+    async def _check_features(self) -> None:
+        ours = self._registration.features
+        for name, level in (await load_features(self._store)).items():
+            if ours.get(name, 0) < level:
+                raise UnsupportedVersionError(
+                    f"the cluster uses {name} {level}, which this broker (level "
+                    f"{ours.get(name, 0)}) does not know: upgrade it"
+                )
+
+    async def _check_disk(self) -> Operation:
+        """The write that records our start, once it is certain that no later one is recorded."""
+        ours = self._registration
+        path = znodes.disk_path(ours.directory_id)
+        data = znodes.encode_disk(Disk(ours.broker_id, ours.start_counter))
+        znode = await self._store.get(path)
+        if znode is None:
+            return Create(path, data)
+        disk = znodes.decode_disk(path, znode.data)
+        # After a try of our own an equal counter is what we wrote.
+        if disk.start_counter > ours.start_counter or (
+            disk.start_counter == ours.start_counter and not self._tried
+        ):
+            raise StaleDirectoryError(
+                f"data directory {ours.directory_id} is at start {ours.start_counter}, but the "
+                f"cluster has seen start {disk.start_counter} of it: it was rolled back or copied, "
+                "and acknowledged records may be missing. Give the newest copy, or an empty "
+                "log.dir to begin as another replica"
+            )
+        return Set(path, data, znode.version)
+
+    def _taken(self, other: Registration) -> BrokerIdTakenError:
+        return BrokerIdTakenError(
+            f"broker.id={other.broker_id} is taken by the broker at {other.endpoint} with data "
+            f"directory {other.directory_id} (ours is {self._registration.directory_id}): give "
+            "this broker another broker.id, or stop that one"
+        )
