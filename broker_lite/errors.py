@@ -136,6 +136,12 @@ class RebalanceInProgressError(LogbusError):
     code, name = 27, "REBALANCE_IN_PROGRESS"
 
 
+class InvalidTimestampError(LogbusError):
+    """A record's time is outside the topic's message.timestamp.before/after.max.ms."""
+
+    code, name = 32, "INVALID_TIMESTAMP"
+
+
 class UnsupportedVersionError(LogbusError):
     code, name = 35, "UNSUPPORTED_VERSION"
 

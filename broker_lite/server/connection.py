@@ -57,7 +57,7 @@ class Budget:
         """Return what was taken; connections that waited for room read on."""
         self.used_bytes -= size
         while self._waiting and self.used_bytes < self.limit_bytes:
-            self._waiting.popleft().resume()
+            self._waiting.popleft().resume_soon()
 
     def wait(self, connection: Connection) -> None:
         if connection not in self._waiting:
@@ -217,8 +217,18 @@ class Connection:
 
     def resume(self) -> None:
         """Start what may start of the requests that wait, then read on if there is room."""
-        if self.closed:
+        if not self._start_backlog():
             return
+        may_read = len(self._replies) < self._requests_max and self._admit()
+        if may_read is not self._reading:
+            self._reading = may_read
+            if may_read:
+                self._loop.add_reader(self._fd, self._readable)
+            else:
+                self._loop.remove_reader(self._fd)
+
+    def _start_backlog(self) -> bool:
+        """False if the connection is or gets closed."""
         backlog, replies = self._backlog, self._replies
         while backlog and len(replies) < self._requests_max:
             frame = backlog.popleft()
@@ -228,15 +238,11 @@ class Connection:
                 self._begin(frame, reply)
             except LogbusError as error:
                 reply.refuse(error.message)
-            if self.closed:
-                return
-        may_read = len(replies) < self._requests_max and self._admit()
-        if may_read is not self._reading:
-            self._reading = may_read
-            if may_read:
-                self._loop.add_reader(self._fd, self._readable)
-            else:
-                self._loop.remove_reader(self._fd)
+        return not self.closed
+
+    def resume_soon(self) -> None:
+        """``resume`` in the loop's next turn: whoever makes room is in the middle of its own."""
+        self._loop.call_soon(self.resume)
 
     def _admit(self) -> bool:
         """Whether what comes next may be received; if not, the budget calls ``resume`` later."""
@@ -303,7 +309,7 @@ class Connection:
             retired = True
             out.extend(part for part in parts if not _is_empty(part))
         if retired and not self._reading:
-            self._loop.call_soon(self.resume)
+            self.resume_soon()
         return bool(out)
 
     def _send(self, limit: int) -> int:
@@ -369,9 +375,7 @@ class Connection:
             self.budget.give(held)
         # Requests under way keep their share until they end: their bytes are still in memory.
         self._replies.clear()
-        logger.log(
-            logging.DEBUG if quiet else logging.WARNING, "%s: closed: %s", self.peer, reason
-        )
+        logger.log(logging.DEBUG if quiet else logging.WARNING, "%s: closed: %s", self.peer, reason)
         self._ended(self, reason)
 
 

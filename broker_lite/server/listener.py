@@ -119,9 +119,7 @@ class Listener:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         config = self._config
         if len(self._connections) >= config.connections_max:
-            logger.warning(
-                "%s: closed: max.connections=%d are open", peer, config.connections_max
-            )
+            logger.warning("%s: closed: max.connections=%d are open", peer, config.connections_max)
             self._metrics.count("connections_refused")
             sock.close()
             return

@@ -36,7 +36,7 @@ class Metrics:
         """Add one duration to a histogram: a row of bucket counts, then the sum."""
         row = self._histograms.get((name, label))
         if row is None:
-            row = self._histograms[name, label] = [0] * (len(BUCKETS_MS) + 1) + [0.0]
+            row = self._histograms[name, label] = [0.0] * (len(BUCKETS_MS) + 2)
         row[bisect.bisect_left(BUCKETS_MS, value)] += 1
         row[-1] += value
 
@@ -61,8 +61,8 @@ class Metrics:
         for (name, label), row in sorted(self._histograms.items()):
             _head(lines, typed, f"{name}_ms", "histogram")
             total = 0
-            for bound, amount in zip((*BUCKETS_MS, "+Inf"), row[:-1]):
-                total += int(amount)
+            for bound, taken in zip((*BUCKETS_MS, "+Inf"), row[:-1]):
+                total += int(taken)
                 lines.append(f"{PREFIX}{name}_ms_bucket{_labels(label, str(bound))} {total}")
             lines.append(f"{PREFIX}{name}_ms_sum{_labels(label)} {row[-1]}")
             lines.append(f"{PREFIX}{name}_ms_count{_labels(label)} {total}")

@@ -1,0 +1,299 @@
+"""One broker process: the order of starting and stopping, and the only place that knows all parts.
+
+Start: port, data directory (lock, identity, recovery), registry (cluster id, registration),
+listener, ready line. Stop (SIGTERM): no more connections, what is under way is finished, every log
+flushed, the clean marker written, the registration taken back. Errors that a person can cure end
+the process with one line on stderr. Loop thread, but for recovery and closing, which run in others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker_lite import config as configs
+from broker_lite.config import BrokerConfig, TopicConfig
+from broker_lite.errors import BrokerNotAvailableError, InvalidConfigError, LogbusError
+from broker_lite.server.clock import Clock
+from broker_lite.server.disk import Disk
+from broker_lite.server.dispatch import Dispatcher
+from broker_lite.server.listener import Listener
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.parts import Parts
+from broker_lite.server.registry import BrokerRegistration, Registry
+from broker_lite.server.replica_manager import ReplicaManager
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.manager import LogManager
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # the standard loop serves too, at twice the cost per request
+    from asyncio import new_event_loop
+
+logger = logging.getLogger("logbus.broker")
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a disk thread may keep the interpreter when the loop wants it; 5 ms is the default."""
+HOUSEKEEPING_MS = 10_000
+"""How often deleted files and idle producers are looked for."""
+FINISH_S = 0.7
+"""What requests under way get to end before a stop goes on."""
+DEREGISTER_S = 0.5
+"""A ZooKeeper that does not answer cannot hold up a stop; the session then ends by itself."""
+
+Ready = Callable[[dict[str, Any]], None]
+
+
+class Broker:
+    """One broker from start to stop, inside a running loop."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._clock = Clock()
+        self._metrics = Metrics()
+        self._loop = asyncio.get_running_loop()
+        self._stack = contextlib.AsyncExitStack()
+        self._timers: set[asyncio.Task[None]] = set()
+        self.fatal: asyncio.Future[LogbusError] = self._loop.create_future()
+        self._clean = False
+
+    async def start(self) -> dict[str, Any]:
+        """Serve; returns what the ready line says. Raises LogbusError for what a person can cure,
+        after taking back what was started."""
+        try:
+            return await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> dict[str, Any]:
+        config, clock, stack = self._config, self._clock, self._stack
+        listener = Listener(config, clock=clock, metrics=self._metrics)
+        stack.callback(listener.close)
+        logs = await self._open_logs()
+        disk = Disk(
+            self._loop,
+            append_threads=config.disk_threads,
+            read_threads=config.read_threads,
+            clock=clock,
+        )
+        stack.push_async_callback(self._loop.run_in_executor, None, disk.stop)
+        registry = Registry(config, now_ms=clock.now_ms)
+        registry.on_fatal(self._fatal)
+        stack.push_async_callback(self._deregister, registry)
+        cluster_id = await registry.start(
+            BrokerRegistration(
+                broker_id=config.broker_id,
+                endpoint=listener.endpoint,
+                directory_id=logs.directory_id,
+                start_counter=logs.start_counter,
+                cluster_id=logs.cluster_id,
+                rack=config.rack or None,
+            )
+        )
+        logs.adopt_cluster(cluster_id)
+        replicas = ReplicaManager(
+            self._loop,
+            config,
+            clock=clock,
+            disk=disk,
+            logs=logs,
+            metrics=self._metrics,
+            broker_epochs=lambda: registry.broker_epochs,
+        )
+        parts = Parts(
+            config=config,
+            clock=clock,
+            registry=registry,
+            replicas=replicas,
+            logs=logs,
+            disk=disk,
+            metrics=self._metrics,
+            endpoint=listener.endpoint,
+        )
+        registry.on_change(replicas.apply)
+        dispatcher = Dispatcher(self._loop, parts)
+        listener.start(self._loop, dispatcher.begin)
+        stack.push_async_callback(self._finish, listener, dispatcher, replicas)
+        await self._serve_metrics()
+        self._start_housekeeping(disk, logs, replicas)
+        endpoint = listener.endpoint
+        logger.info("broker %d of cluster %s listens on %s", config.broker_id, cluster_id, endpoint)
+        return {
+            "id": config.broker_id,
+            "host": endpoint.host,
+            "port": endpoint.port,
+            "pid": os.getpid(),
+        }
+
+    async def stop(self) -> None:
+        """Stop gracefully; under 2 s unless a disk hangs."""
+        self._clean = True
+        for task in self._timers:
+            task.cancel()
+        await self._stack.aclose()
+
+    async def _open_logs(self) -> LogManager:
+        """Lock, identity and recovery, off the loop so that signals are heard meanwhile."""
+        config, clock = self._config, self._clock
+        if not config.log_dir:
+            raise InvalidConfigError("log.dir is not set; give the broker's data directory")
+        logs = LogManager(
+            OsFiles(),
+            config.log_dir,
+            default_config=configs.parse(TopicConfig, config.topic_defaults()),
+            producer_expiration_ms=config.producer_id_expiration_ms,
+            delete_delay_ms=config.file_delete_delay_ms,
+        )
+        run = self._loop.run_in_executor
+        began_ms = clock.monotonic_ms()
+        try:
+            await run(None, lambda: Path(config.log_dir).mkdir(parents=True, exist_ok=True))
+            await run(None, lambda: logs.lock(clock.now_ms()))
+        except OSError as error:
+            raise InvalidConfigError(f"log.dir={config.log_dir}: {error.strerror}") from None
+        self._stack.push_async_callback(run, None, lambda: self._close_logs(logs))
+        opened = await run(None, lambda: logs.open_all(clock.now_ms()))
+        logger.info(
+            "%s: %d logs opened after %s stop in %d ms",
+            config.log_dir,
+            len(opened),
+            "a clean" if logs.was_clean else "an unclean",
+            clock.monotonic_ms() - began_ms,
+        )
+        return logs
+
+    def _close_logs(self, logs: LogManager) -> None:
+        if self._clean and not logs.failed:
+            logs.close_clean(self._clock.now_ms())
+        else:
+            logs.close()
+
+    async def _deregister(self, registry: Registry) -> None:
+        try:
+            await asyncio.wait_for(registry.close(), DEREGISTER_S)
+        except (TimeoutError, LogbusError) as error:
+            logger.warning("the registration could not be taken back: %s", error)
+
+    async def _finish(
+        self, listener: Listener, dispatcher: Dispatcher, replicas: ReplicaManager
+    ) -> None:
+        """Let what is under way end, answer what waits, and send the answers."""
+        listener.stop()
+        until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
+        while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
+            await asyncio.sleep(0.01)
+        replicas.close(BrokerNotAvailableError(f"broker {self._config.broker_id} is stopping"))
+        while not listener.is_idle and self._clock.monotonic_ms() < until_ms:
+            await asyncio.sleep(0.01)
+        dispatcher.close()
+        listener.close()
+
+    async def _serve_metrics(self) -> None:
+        config = self._config
+        if config.metrics_port < 0:
+            return
+        try:
+            port = await self._metrics.serve(config.host, config.metrics_port)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"metrics.port={config.metrics_port}: {error.strerror or error}"
+            ) from None
+        self._stack.push_async_callback(self._metrics.close)
+        logger.info("metrics on http://%s:%d/metrics", config.host, port)
+
+    def _start_housekeeping(self, disk: Disk, logs: LogManager, replicas: ReplicaManager) -> None:
+        config, clock = self._config, self._clock
+
+        async def checkpoint() -> None:
+            await disk.run_keeper(lambda: logs.checkpoint(clock.now_ms()))
+
+        async def tick() -> None:
+            await disk.run_keeper(lambda: logs.tick(clock.now_ms()))
+
+        async def retain() -> None:
+            replicas.apply_retention()
+
+        for interval_ms, work in (
+            (config.checkpoint_interval_ms, checkpoint),
+            (min(HOUSEKEEPING_MS, max(config.file_delete_delay_ms, 100)), tick),
+            (config.retention_check_interval_ms, retain),
+        ):
+            self._timers.add(self._loop.create_task(_every(interval_ms, work)))
+
+    def _fatal(self, error: LogbusError) -> None:
+        if not self.fatal.done():
+            self.fatal.set_result(error)
+
+
+async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
+    """Again and again; an error of one time is logged and the next one tries again."""
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            await work()
+        except Exception as error:
+            logger.error("housekeeping: %s", error)
+
+
+async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:
+    """Serve until ``stop`` is set. ``ready`` is called once, registered and listening.
+
+    Raises LogbusError where the broker cannot start, or must stop because another took its place.
+    """
+    broker = Broker(config)
+    ready(await broker.start())
+    # What was made so far lives as long as the process: collections need not look at it.
+    gc.collect()
+    gc.freeze()
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((stopping, broker.fatal), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    await broker.stop()
+    if broker.fatal.done():
+        raise broker.fatal.result()
+
+
+def main(config: BrokerConfig, ready_fd: int | None = None) -> int:
+    """Run a broker until SIGTERM or SIGINT; the process's exit code.
+
+    Writes one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd`` (stdout if None).
+    """
+    if sys.flags.optimize:
+        print("logbus broker: python -O removes checks that it relies on", file=sys.stderr)  # noqa: T201
+        return 2
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_main(config, ready_fd))
+    except LogbusError as error:
+        print(f"logbus broker {config.broker_id}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+async def _main(config: BrokerConfig, ready_fd: int | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    def ready(facts: dict[str, Any]) -> None:
+        line = json.dumps(facts) + "\n"
+        if ready_fd is None:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            return
+        with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
+            pipe.write(line)
+
+    await run(config, ready=ready, stop=stop)

@@ -1,0 +1,280 @@
+"""The threads that touch files: appends with group commit, and bounded cold reads.
+
+Each partition belongs to one append thread (by hash of its key), so its jobs run in the order in
+which the loop gave them. A thread takes everything that waits, appends it, then flushes each log
+that was asked to be flushed once, then posts all results to the loop with one call: what arrived
+meanwhile is the next group. Read threads warm, verify and transcode ranges. The keeper thread does
+what concerns the whole directory. Results reach the loop as events or by callback; an error of the
+file system arrives as StorageFailed, never as an exception of a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import zlib
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from broker_lite.errors import LogbusError, StorageError, UnknownServerError
+from broker_lite.model import PartitionKey
+from broker_lite.record.batch import BatchHeader, validate_for_append
+from broker_lite.replication.events import (
+    Appended,
+    AppendFailed,
+    Event,
+    StorageFailed,
+    Synced,
+)
+from broker_lite.server.clock import Clock
+from broker_lite.storage.log import Log
+
+logger = logging.getLogger("logbus.disk")
+
+GROUP_BYTES_MAX = 32 << 20
+"""A group is flushed and answered after so many bytes, however much more is waiting."""
+STOP_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+Done = Callable[[T | None, BaseException | None], None]
+"""Called on the loop with the result or the exception."""
+
+
+class Batch(NamedTuple):
+    """What a produce wants appended: the payload that replication passes through."""
+
+    buffer: memoryview
+    header: BatchHeader
+    max_bytes: int
+
+
+class Target(Protocol):
+    """Whom an append's outcome is told, on the loop: a replica."""
+
+    @property
+    def log(self) -> Log: ...
+
+    def deliver(self, event: Event) -> None: ...
+
+
+class AppendJob(NamedTuple):
+    target: Target
+    token: int
+    batch: Batch
+    leader_epoch: int
+
+
+class SyncJob(NamedTuple):
+    target: Target
+
+
+class CallJob(NamedTuple):
+    function: Callable[[], Any]
+    done: Done[Any]
+
+
+Job = AppendJob | SyncJob | CallJob
+Result = tuple[Target | None, Any, Any]
+"""(target, event, None), or (None, done, (value, exception))."""
+
+
+class _Worker(threading.Thread):
+    """One append thread: its queue is the only way in, the loop the only way out."""
+
+    def __init__(self, name: str, disk: Disk) -> None:
+        super().__init__(name=name, daemon=True)
+        self.queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._disk = disk
+
+    def run(self) -> None:
+        queue = self.queue
+        running = True
+        while running:
+            job = queue.get()
+            group: list[Job] = []
+            size = 0
+            while True:
+                if job is None:
+                    running = False
+                    break
+                group.append(job)
+                if type(job) is AppendJob:
+                    size += len(job.batch.buffer)
+                if size >= GROUP_BYTES_MAX or queue.empty():
+                    break
+                job = queue.get()
+            if group:
+                self._disk.post(self._carry_out(group))
+
+    def _carry_out(self, group: list[Job]) -> list[Result]:
+        results: list[Result] = []
+        dirty: dict[Target, None] = {}
+        now_ms = self._disk.clock.now_ms()
+        for job in group:
+            if type(job) is AppendJob:
+                results.append((job.target, _append(job, now_ms), None))
+                if job.target.log.failed:
+                    results.append(_failure(job.target))
+            elif type(job) is SyncJob:
+                dirty[job.target] = None
+            else:
+                assert isinstance(job, CallJob)
+                results.append((None, job.done, _call(job.function)))
+        for target in dirty:
+            results.append(_flush(target))
+        return results
+
+
+def _append(job: AppendJob, now_ms: int) -> Event:
+    batch, log = job.batch, job.target.log
+    try:
+        validate_for_append(batch.buffer, batch.header, batch.max_bytes)
+        base, following, append_ms, duplicate = log.append_as_leader(
+            batch.buffer, batch.header, job.leader_epoch, now_ms
+        )
+    except LogbusError as error:
+        return AppendFailed(job.token, error)
+    except Exception:
+        logger.exception("%s: append", log.key)
+        return AppendFailed(job.token, UnknownServerError())
+    return Appended(job.token, base, following, append_ms, log.log_start_offset, duplicate)
+
+
+def _flush(target: Target) -> Result:
+    log = target.log
+    try:
+        return target, Synced(log.flush()), None
+    except LogbusError as error:
+        return target, StorageFailed(error), None
+    except Exception as error:
+        logger.exception("%s: flush", log.key)
+        return target, StorageFailed(StorageError(f"{log.key}: flush: {error!r}")), None
+
+
+def _failure(target: Target) -> Result:
+    return target, StorageFailed(StorageError(f"{target.log.key}: its directory failed")), None
+
+
+def _call(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return function(), None
+    except Exception as error:
+        return None, error
+
+
+class Disk:
+    """``append_threads`` and ``read_threads`` threads and the keeper, started at once."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        append_threads: int,
+        read_threads: int,
+        clock: Clock,
+    ) -> None:
+        self.clock = clock
+        self._loop = loop
+        self._stopped = False
+        self._workers = [_Worker(f"disk-{n}", self) for n in range(append_threads)]
+        self._keeper = _Worker("keeper", self)
+        self._reads: SimpleQueue[CallJob | None] = SimpleQueue()
+        self._readers = [
+            threading.Thread(target=self._read_loop, name=f"read-{n}", daemon=True)
+            for n in range(read_threads)
+        ]
+        self.reads_waiting = 0
+        for thread in (*self._workers, self._keeper, *self._readers):
+            thread.start()
+
+    def _worker(self, key: PartitionKey) -> _Worker:
+        # Not hash(): the same partition keeps its thread across restarts, so traces compare.
+        place = zlib.crc32(key.topic_id.encode()) + key.partition
+        return self._workers[place % len(self._workers)]
+
+    def queue_of(self, key: PartitionKey) -> SimpleQueue[Job | None]:
+        """Where to put the jobs of a partition, in their order."""
+        return self._worker(key).queue
+
+    def call(self, key: PartitionKey, function: Callable[[], T], done: Done[T]) -> None:
+        """Run ``function`` between the appends of a partition."""
+        self._worker(key).queue.put(CallJob(function, done))
+
+    def keep(self, function: Callable[[], T], done: Done[T]) -> None:
+        """Run ``function`` on the keeper: what concerns the whole directory."""
+        self._keeper.queue.put(CallJob(function, done))
+
+    def read(self, function: Callable[[], T], done: Done[T]) -> None:
+        """Run ``function`` on a read thread; calls wait their turn in order."""
+        self.reads_waiting += 1
+        self._reads.put(CallJob(function, done))
+
+    async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
+        """``call`` for coroutines."""
+        return await self._awaited(lambda done: self.call(key, function, done))
+
+    async def run_keeper(self, function: Callable[[], T]) -> T:
+        """``keep`` for coroutines."""
+        return await self._awaited(lambda done: self.keep(function, done))
+
+    async def run_read(self, function: Callable[[], T]) -> T:
+        """``read`` for coroutines."""
+        return await self._awaited(lambda done: self.read(function, done))
+
+    async def _awaited(self, start: Callable[[Done[T]], None]) -> T:
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(value: Any, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        start(done)
+        return await future
+
+    def post(self, results: list[Result]) -> None:
+        """Hand a group's results to the loop: one wake-up, whatever their number."""
+        try:
+            self._loop.call_soon_threadsafe(_deliver, results)
+        except RuntimeError:
+            if not self._stopped:
+                raise
+
+    def stop(self) -> None:
+        """Finish what is queued, then end the threads. Blocks; the loop need not run."""
+        self._stopped = True
+        for worker in (*self._workers, self._keeper):
+            worker.queue.put(None)
+        for _ in self._readers:
+            self._reads.put(None)
+        for thread in (*self._workers, self._keeper, *self._readers):
+            thread.join(STOP_TIMEOUT_S)
+
+    def _read_loop(self) -> None:
+        while True:
+            job = self._reads.get()
+            if job is None:
+                return
+            outcome = _call(job.function)
+            self.post([(None, self._read_done, (job.done, outcome))])
+
+    def _read_done(self, done: Done[Any], outcome: tuple[Any, BaseException | None]) -> None:
+        self.reads_waiting -= 1
+        done(*outcome)
+
+
+def _deliver(results: list[Result]) -> None:
+    for target, what, arguments in results:
+        try:
+            if target is not None:
+                target.deliver(what)
+            else:
+                what(*arguments)
+        except Exception:
+            # One partition's trouble must not swallow the results of the others.
+            logger.exception("a result of a disk thread")

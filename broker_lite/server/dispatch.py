@@ -1,0 +1,134 @@
+"""Which handler answers which request: one explicit table, one place for what goes wrong.
+
+Loop thread. Produce and fetch are called directly and answer by callback; the other APIs are
+coroutines over table messages, one task each. A request that cannot be understood ends its
+connection with a log line, since no answer to it could be; an API or version that is not served
+does too, but for ApiVersions, which is answered in version 0 so that a newer client can step down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from broker_lite.errors import LogbusError, UnknownServerError, wire_code
+from broker_lite.server.connection import Reply
+from broker_lite.server.handlers import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    offsets_for_bytes,
+    produce,
+)
+from broker_lite.server.parts import Parts
+from broker_lite.wire import tables
+from broker_lite.wire.api import ApiKey, RequestHeader, is_served, parse_header
+
+logger = logging.getLogger("logbus.dispatch")
+
+Handler = Callable[[Parts, RequestHeader, Any], Awaitable[Any]]
+
+HANDLERS: dict[int, Handler] = {
+    ApiKey.LIST_OFFSETS: list_offsets.handle,
+    ApiKey.METADATA: metadata.handle,
+    ApiKey.OFFSET_COMMIT: offset_commit.handle,
+    ApiKey.OFFSET_FETCH: offset_fetch.handle,
+    ApiKey.FIND_COORDINATOR: find_coordinator.handle,
+    ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
+    ApiKey.LIST_GROUPS: list_groups.handle,
+    ApiKey.API_VERSIONS: api_versions.handle,
+    ApiKey.CREATE_TOPICS: create_topics.handle,
+    ApiKey.DELETE_TOPICS: delete_topics.handle,
+    ApiKey.DELETE_RECORDS: delete_records.handle,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
+    ApiKey.CREATE_PARTITIONS: create_partitions.handle,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.handle,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
+    ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,
+}
+"""Everything but Produce and Fetch, which ``Dispatcher.begin`` calls by themselves."""
+
+
+class Dispatcher:
+    """``begin`` is what connections call with each frame."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, parts: Parts) -> None:
+        self._loop = loop
+        self._parts = parts
+        self._tasks: set[asyncio.Task[None]] = set()
+        parts.metrics.gauge("requests_in_tasks", lambda: len(self._tasks))
+
+    def begin(self, frame: memoryview, reply: Reply) -> None:
+        """Start answering. Raises ProtocolError for a frame that is not a request."""
+        request = parse_header(frame)
+        key = request.api_key
+        if not is_served(key, request.api_version) and key != ApiKey.API_VERSIONS:
+            self._parts.metrics.count("requests_refused")
+            reply.refuse(_unsupported(request))
+            return
+        self._parts.metrics.count("requests", label=ApiKey(key).name.lower())
+        try:
+            if key == ApiKey.PRODUCE:
+                produce.handle(self._parts, request, frame, reply)
+            elif key == ApiKey.FETCH:
+                fetch.handle(self._parts, request, frame, reply)
+            else:
+                message = tables.decode(key, request.api_version, frame, request.body_at)
+                task = self._loop.create_task(self._answer(request, message, reply))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        except LogbusError:
+            raise
+        except Exception:
+            logger.exception("%s: %s", reply.peer, request)
+            reply.refuse("the broker met an error that it has no name for")
+
+    async def _answer(self, request: RequestHeader, message: Any, reply: Reply) -> None:
+        try:
+            response = await HANDLERS[request.api_key](self._parts, request, message)
+            data = tables.encode(
+                request.api_key, request.api_version, request.correlation_id, response
+            )
+        except LogbusError as error:
+            reply.refuse(f"{_name(request)}: {wire_code(error)} {error.message}")
+            return
+        except Exception:
+            logger.exception("%s: %s", reply.peer, request)
+            reply.refuse(f"{_name(request)}: {UnknownServerError().message}")
+            return
+        reply.answer((data,))
+
+    def close(self) -> None:
+        """The broker stops: what still waits is given up."""
+        for task in self._tasks:
+            task.cancel()
+
+
+def _name(request: RequestHeader) -> str:
+    try:
+        return f"{ApiKey(request.api_key).name} version {request.api_version}"
+    except ValueError:
+        return f"API {request.api_key} version {request.api_version}"
+
+
+def _unsupported(request: RequestHeader) -> str:
+    return f"{_name(request)} (client {request.client_id!r}) is not served: UNSUPPORTED_VERSION"

@@ -1,0 +1,322 @@
+"""Fetch 4-17: records below the high watermark, by ``sendfile`` where they may be sent as stored.
+
+Loop thread; no task per request. A fetch is assessed: if it asks for nothing that is there it waits
+at its replicas, until one has news or its time is up. What was appended in the last minute is read
+here on the loop; everything else goes through a read thread, which warms cold ranges, checks CRCs
+for readers that do not say they do, and transcodes columns for readers that do not know them
+(``ranges``; ``trust`` says what need not be checked again). Fetch sessions are declined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from broker_lite.errors import (
+    NO_ERROR,
+    CorruptMessageError,
+    InvalidRequestError,
+    LogbusError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    wire_code,
+)
+from broker_lite.model import NO_EPOCH, NO_OFFSET
+from broker_lite.record.format import BODY_VERSION
+from broker_lite.server import ranges
+from broker_lite.server.connection import Reply
+from broker_lite.server.parts import Parts
+from broker_lite.server.replica_manager import Replica
+from broker_lite.wire import fetch as wire
+from broker_lite.wire.api import RequestHeader
+
+logger = logging.getLogger("logbus.fetch")
+
+
+def handle(parts: Parts, request: RequestHeader, frame: memoryview, reply: Reply) -> None:
+    """Answer or begin to wait. Raises ProtocolError."""
+    message = wire.decode_request(frame, request.api_version, request.body_at)
+    _Fetch(parts, request, message, reply).assess()
+
+
+class _Row(NamedTuple):
+    """One partition of the request, as it stands now."""
+
+    wanted: wire.FetchPartition
+    replica: Replica | None = None
+    error: LogbusError | None = None
+
+    @property
+    def has_records(self) -> bool:
+        replica = self.replica
+        return replica is not None and replica.high_watermark > self.wanted.fetch_offset
+
+
+class _Fetch:
+    """One request under way."""
+
+    __slots__ = (
+        "_checks_crc",
+        "_done",
+        "_ends_only",
+        "_knows_columns",
+        "_max_bytes",
+        "_message",
+        "_parts",
+        "_reply",
+        "_request",
+        "_timer",
+        "_waits_at",
+    )
+
+    def __init__(
+        self, parts: Parts, request: RequestHeader, message: wire.FetchRequest, reply: Reply
+    ) -> None:
+        self._parts = parts
+        self._request = request
+        self._message = message
+        self._reply = reply
+        self._knows_columns = message.columns_body_version >= BODY_VERSION
+        self._ends_only = bool(message.flags & wire.FLAG_ENDS_ONLY)
+        self._checks_crc = bool(message.flags & wire.FLAG_CHECKS_CRC)
+        self._max_bytes = max(min(message.max_bytes, parts.config.fetch_bytes_max), 1)
+        self._done = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits_at: list[Replica] = []
+
+    def assess(self) -> None:
+        """Answer if there is something to answer; else wait. Called again when there is news."""
+        if self._done:
+            return
+        if not self._reply.is_open:
+            self._leave()
+            return
+        rows = self._rows()
+        if any(row.error is not None for row in rows):
+            self._collect(rows)
+        elif not any(row.has_records for row in rows):
+            self._wait(rows)
+        elif self._ends_only:
+            self._answer(rows, {})
+        else:
+            self._collect(rows, self._message.min_bytes)
+
+    def _rows(self) -> list[_Row]:
+        replicas = self._parts.replicas
+        rows = []
+        by_id = self._request.api_version >= wire.BY_TOPIC_ID
+        for topic in self._message.topics:
+            for wanted in topic.partitions:
+                try:
+                    if self._message.replica_id >= 0:
+                        raise InvalidRequestError("replication is not built yet")
+                    if by_id:
+                        replica = replicas.find_by_id(topic.topic_id, wanted.partition)
+                    else:
+                        replica = replicas.find(topic.name, wanted.partition)
+                    replica.check_leader(wanted.current_leader_epoch)
+                    _check_range(replica, wanted.fetch_offset)
+                    rows.append(_Row(wanted, replica))
+                except LogbusError as error:
+                    rows.append(_Row(wanted, None, error))
+        return rows
+
+    # Waiting.
+
+    def _wait(self, rows: list[_Row]) -> None:
+        if self._timer is not None:
+            return
+        wait_ms = min(self._message.max_wait_ms, self._parts.config.fetch_wait_ms_max)
+        if wait_ms <= 0:
+            self._answer(rows, {})
+            return
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._time_is_up)
+        for row in rows:
+            assert row.replica is not None
+            row.replica.waiters.add(self.assess)
+            self._waits_at.append(row.replica)
+
+    def _time_is_up(self) -> None:
+        if self._done:
+            return
+        rows = self._rows()
+        if self._ends_only or not any(row.has_records for row in rows):
+            self._answer(rows, {})
+        else:
+            self._collect(rows)
+
+    def _leave(self) -> None:
+        """Stop waiting: from here on there is only the answer."""
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+            for replica in self._waits_at:
+                replica.waiters.discard(self.assess)
+            self._waits_at.clear()
+
+    # Collecting.
+
+    def _collect(self, rows: list[_Row], min_bytes: int = 0) -> None:
+        """Find the records, here if they are recent, else on a read thread."""
+        now_ms = self._parts.clock.monotonic_ms()
+        wanted: list[tuple[int, ranges.Wanted]] = []
+        is_quick = True
+        for index, row in enumerate(rows):
+            if row.replica is None or not row.has_records:
+                continue
+            one = self._wanted(row.replica, row.wanted, now_ms)
+            is_quick = (
+                is_quick
+                and not one.check
+                and not one.rows_only
+                and row.replica.trust.is_recent(now_ms, one.offset)
+            )
+            wanted.append((index, one))
+        found = self._read_here([one for _, one in wanted]) if is_quick else None
+        if found is not None:
+            if sum(one.length for one in found) < min_bytes and not any(
+                one.error is not None for one in found
+            ):
+                self._wait(rows)
+                return
+            self._answer(rows, {at: one for (at, _), one in zip(wanted, found)})
+            return
+        self._leave()
+        asked = [one for _, one in wanted]
+        limit = self._max_bytes
+
+        def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
+            if found is None:
+                logger.error("%s: a fetch failed", self._reply.peer, exc_info=error)
+                self._reply.refuse("the broker met an error that it has no name for")
+                return
+            self._remember(rows, wanted, found)
+            self._answer(rows, {at: one for (at, _), one in zip(wanted, found)})
+
+        self._parts.disk.read(lambda: ranges.prepare(asked, limit), prepared)
+
+    def _wanted(self, replica: Replica, wanted: wire.FetchPartition, now_ms: int) -> ranges.Wanted:
+        start, end, trust = wanted.fetch_offset, replica.high_watermark, replica.trust
+        mode = self._parts.config.fetch_verify
+        check = mode == "always" or (
+            mode == "unverified"
+            and not self._checks_crc
+            and not trust.is_checked(now_ms, start, end)
+        )
+        rows_only = not self._knows_columns and start < trust.rows_from
+        return ranges.Wanted(replica.log, start, end, wanted.max_bytes, check, rows_only)
+
+    def _read_here(self, wanted: list[ranges.Wanted]) -> list[ranges.Prepared] | None:
+        """Recent ranges, on the loop; None if one of them has left the page cache already."""
+        found: list[ranges.Prepared] = []
+        left = self._max_bytes
+        for row in wanted:
+            if left <= 0:
+                found.append(ranges.Prepared())
+                continue
+            try:
+                one = row.log.read(
+                    row.offset, min(row.max_bytes, left), row.end_offset, left == self._max_bytes
+                )
+            except LogbusError as error:
+                found.append(ranges.Prepared(error=error, error_offset=row.offset))
+                continue
+            if one.length and not ranges.is_start_resident(one.file, one.position):
+                return None
+            part = wire.FileRange(one.file, one.position, one.length)
+            found.append(ranges.Prepared((part,) if one.length else (), one.length))
+            left -= one.length
+        return found
+
+    def _remember(
+        self,
+        rows: list[_Row],
+        wanted: list[tuple[int, ranges.Wanted]],
+        found: list[ranges.Prepared],
+    ) -> None:
+        now_ms = self._parts.clock.monotonic_ms()
+        for (index, one), prepared in zip(wanted, found):
+            replica = rows[index].replica
+            assert replica is not None
+            if prepared.checked_end >= 0:
+                replica.trust.checked(now_ms, one.offset, prepared.checked_end)
+            if isinstance(prepared.error, CorruptMessageError):
+                self._parts.metrics.count("corrupt_batches_met")
+                replica.report_corruption(prepared.error_offset, prepared.error)
+
+    # Answering.
+
+    def _answer(self, rows: list[_Row], found: dict[int, ranges.Prepared]) -> None:
+        self._leave()
+        answers = [self._row_answer(row, found.get(i)) for i, row in enumerate(rows)]
+        topics = []
+        at = 0
+        for topic in self._message.topics:
+            count = len(topic.partitions)
+            topics.append(wire.TopicAnswer(topic.name, topic.topic_id, answers[at : at + count]))
+            at += count
+        request = self._request
+        self._parts.metrics.count("fetched_bytes", sum(one.length for one in found.values()))
+        self._reply.answer(
+            wire.encode_response(topics, request.api_version, request.correlation_id)
+        )
+
+    def _row_answer(self, row: _Row, found: ranges.Prepared | None) -> wire.PartitionAnswer:
+        error = row.error
+        if error is None and found is not None:
+            error = found.error
+        replica, partition = row.replica, row.wanted.partition
+        if replica is None:
+            assert error is not None
+            return self._refusal(row.wanted, error)
+        high_watermark = replica.high_watermark
+        return wire.PartitionAnswer(
+            partition,
+            NO_ERROR if error is None else wire_code(error),
+            high_watermark,
+            high_watermark,
+            replica.log.log_start_offset,
+            found.parts if found is not None else (),
+            () if self._message.isolation_level == wire.READ_COMMITTED else None,
+        )
+
+    def _refusal(self, wanted: wire.FetchPartition, error: LogbusError) -> wire.PartitionAnswer:
+        self._parts.metrics.count("fetch_errors", label=error.name)
+        row = wire.PartitionAnswer(wanted.partition, wire_code(error))
+        if isinstance(error, _OutOfRange):
+            replica = error.replica
+            return row._replace(
+                high_watermark=replica.high_watermark,
+                last_stable_offset=replica.high_watermark,
+                log_start_offset=replica.log.log_start_offset,
+            )
+        if isinstance(error, NotLeaderError):
+            leader_id, leader_epoch = self._leader(wanted)
+            return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
+        return row
+
+    def _leader(self, wanted: wire.FetchPartition) -> tuple[int, int]:
+        """Who leads instead, as far as this broker knows."""
+        snapshot = self._parts.registry.snapshot
+        for topic in self._message.topics:
+            if any(one is wanted for one in topic.partitions):
+                view = snapshot.topics.get(topic.name) or snapshot.topics_by_id.get(topic.topic_id)
+                if view is not None and 0 <= wanted.partition < len(view.partitions):
+                    state = view.partitions[wanted.partition].state
+                    return state.leader, state.leader_epoch
+        return NO_OFFSET, NO_EPOCH
+
+
+class _OutOfRange(OffsetOutOfRangeError):
+    """Carries the replica, since the answer tells where its log begins and ends."""
+
+    def __init__(self, replica: Replica, offset: int) -> None:
+        super().__init__(f"{replica} has no offset {offset}")
+        self.replica = replica
+
+
+def _check_range(replica: Replica, offset: int) -> None:
+    log = replica.log
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        raise _OutOfRange(replica, offset)

@@ -1,0 +1,83 @@
+"""ListOffsets 1-7: earliest, latest (the high watermark), by time, and of the greatest timestamp.
+
+Latest and earliest are answered on the loop; timestamps are looked up on a read thread. While a new
+leader does not know how far records are committed, latest is OFFSET_NOT_AVAILABLE (before version 5
+LEADER_NOT_AVAILABLE), since an older answer could be less than a client has seen already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import (
+    LeaderNotAvailableError,
+    LogbusError,
+    OffsetNotAvailableError,
+    UnsupportedVersionError,
+    wire_code,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_OFFSET,
+    ListedOffset,
+)
+from broker_lite.server.parts import Parts
+from broker_lite.server.replica_manager import Replica
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import ListOffsetsResponse, build
+
+_NOT_AVAILABLE_SINCE = 5
+_MAX_TIMESTAMP_SINCE = 7
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each partition has its own error; the request as a whole never fails."""
+    kind = ListOffsetsResponse.ListOffsetsTopicResponse
+    topics = []
+    for topic in message.topics:
+        rows = [await _answer(parts, request, topic.name, row) for row in topic.partitions]
+        topics.append(build(kind, name=topic.name, partitions=rows))
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _answer(parts: Parts, request: RequestHeader, topic: str, row: Any) -> Any:
+    code, found = 0, ListedOffset(NO_OFFSET)
+    try:
+        replica = parts.replicas.find(topic, row.partition_index)
+        replica.check_leader(row.current_leader_epoch if request.api_version >= 4 else -1)
+        found = await _find(parts, replica, row.timestamp, request.api_version)
+    except OffsetNotAvailableError as error:
+        older = request.api_version < _NOT_AVAILABLE_SINCE
+        code = wire_code(LeaderNotAvailableError() if older else error)
+    except LogbusError as error:
+        code = wire_code(error)
+    return build(
+        ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse,
+        partition_index=row.partition_index,
+        error_code=code,
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+        old_style_offsets=[],
+    )
+
+
+async def _find(parts: Parts, replica: Replica, timestamp_ms: int, version: int) -> ListedOffset:
+    log = replica.log
+    if timestamp_ms == LATEST_TIMESTAMP:
+        return ListedOffset(replica.role.latest_offset(), leader_epoch=replica.leader_epoch)
+    if timestamp_ms == EARLIEST_TIMESTAMP:
+        start = log.log_start_offset
+        return ListedOffset(start, leader_epoch=log.epoch_at(start))
+    end = replica.role.latest_offset()
+    if timestamp_ms == MAX_TIMESTAMP and version >= _MAX_TIMESTAMP_SINCE:
+        found = await parts.disk.run_read(lambda: log.max_timestamp(end))
+    elif timestamp_ms >= 0:
+        found = await parts.disk.run_read(lambda: log.offset_for_timestamp(timestamp_ms, end))
+    else:
+        raise UnsupportedVersionError(
+            f"timestamp {timestamp_ms} has no meaning in version {version}"
+        )
+    return found if found is not None else ListedOffset(NO_OFFSET)

@@ -1,0 +1,51 @@
+"""OffsetsForBytes, our own API 10000: how far so many stored bytes reach, from the sparse index.
+
+Planners cut a log into ranges of about equal size with it, and readers that skip step over a batch
+whose header is damaged: from such an offset the answer is the next one that can be read. Ends are
+batch boundaries at or below the high watermark, at least one batch on where there is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import (
+    CorruptMessageError,
+    LogbusError,
+    OffsetOutOfRangeError,
+    wire_code,
+)
+from broker_lite.model import NO_OFFSET
+from broker_lite.server.parts import Parts
+from broker_lite.storage.log import Log
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.offsets import BytesAnswer, BytesPartition, OffsetsForBytesResponse
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> OffsetsForBytesResponse:
+    """One answer for each partition, in the request's order."""
+    return OffsetsForBytesResponse(tuple([await _answer(parts, row) for row in message.partitions]))
+
+
+async def _answer(parts: Parts, row: BytesPartition) -> BytesAnswer:
+    try:
+        replica = parts.replicas.find_by_id(row.topic_id, row.partition)
+        replica.check_leader()
+        log, end = replica.log, replica.high_watermark
+        if not log.log_start_offset <= row.start_offset <= log.log_end_offset:
+            raise OffsetOutOfRangeError(f"{replica} has no offset {row.start_offset}")
+        if row.start_offset >= end:
+            return BytesAnswer(0, row.start_offset, 0)
+        offset, size = await parts.disk.run_read(
+            lambda: _reach(log, row.start_offset, row.max_bytes, end)
+        )
+    except LogbusError as error:
+        return BytesAnswer(wire_code(error), NO_OFFSET, 0)
+    return BytesAnswer(0, offset, size)
+
+
+def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
+    try:
+        return log.offset_for_bytes(start, max_bytes, end)
+    except CorruptMessageError:
+        return min(log.next_readable(start), end), 0

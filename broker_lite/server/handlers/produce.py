@@ -1,0 +1,159 @@
+"""Produce 3-13: append one batch per partition and answer when ``acks`` is satisfied.
+
+Loop thread; no task per request: each partition's outcome comes back by callback, the last one
+sends the answer. Batches are looked at here only as far as routing needs; CRC, counts and structure
+are checked on the disk thread before the append. acks=0 has no answer: where something is refused
+the connection is ended, which is how Kafka's clients learn that they must refresh their metadata.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from broker_lite.errors import (
+    InvalidRecordError,
+    InvalidRequiredAcksError,
+    InvalidTxnStateError,
+    LogbusError,
+    MessageTooLargeError,
+    NotLeaderError,
+    wire_code,
+)
+from broker_lite.record.batch import read_header
+from broker_lite.replication.events import Appended
+from broker_lite.server.connection import Reply
+from broker_lite.server.disk import Batch
+from broker_lite.server.parts import Parts
+from broker_lite.server.replica_manager import Replica
+from broker_lite.wire import produce as wire
+from broker_lite.wire.api import RequestHeader
+
+ACKS_NONE_TIMEOUT_MS = 30_000
+"""Without an answer nobody waits, and clients send any timeout; the memory is held until then."""
+
+
+def handle(parts: Parts, request: RequestHeader, frame: memoryview, reply: Reply) -> None:
+    """Start every append of the request. Raises ProtocolError."""
+    message = wire.decode_request(frame, request.api_version, request.body_at)
+    call = _Produce(parts, request, message, reply)
+    call.start()
+
+
+class _Produce:
+    """One request under way: an answer row per partition, filled as outcomes come."""
+
+    __slots__ = ("_left", "_message", "_parts", "_reply", "_request", "_rows")
+
+    def __init__(
+        self, parts: Parts, request: RequestHeader, message: wire.ProduceRequest, reply: Reply
+    ) -> None:
+        self._parts = parts
+        self._request = request
+        self._message = message
+        self._reply = reply
+        self._rows: list[list[wire.ProducedPartition | None]] = [
+            [None] * len(topic.partitions) for topic in message.topics
+        ]
+        # One more than there are partitions, so that it cannot end before all were started.
+        self._left = 1 + sum(len(row) for row in self._rows)
+
+    def start(self) -> None:
+        message, parts = self._message, self._parts
+        by_id = self._request.api_version >= wire.BY_TOPIC_ID
+        timeout_ms = message.timeout_ms if message.acks else ACKS_NONE_TIMEOUT_MS
+        deadline_ms = self._reply.began_ms + timeout_ms
+        find = parts.replicas.find_by_id if by_id else parts.replicas.find
+        for t, topic in enumerate(message.topics):
+            name = topic.topic_id if by_id else topic.name
+            for p, (partition, records) in enumerate(topic.partitions):
+                try:
+                    replica = find(name, partition)
+                    batch = self._batch(replica, records)
+                except LogbusError as error:
+                    self._refused(t, p, partition, error)
+                    continue
+                done = partial(self._done, t, p, replica)
+                parts.replicas.append(replica, message.acks, batch, deadline_ms, done)
+        self._one_less()
+
+    def _batch(self, replica: Replica, records: memoryview | None) -> Batch:
+        """The batch, checked as far as it can be without touching its body."""
+        message, config = self._message, replica.log.config
+        if message.acks not in (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE):
+            raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")
+        if records is None or not len(records):
+            raise InvalidRecordError(f"no records for {replica}")
+        if len(records) > config.max_message_bytes:
+            raise MessageTooLargeError(
+                f"{len(records)} bytes for {replica}; its max.message.bytes is "
+                f"{config.max_message_bytes}: send smaller batches or raise it"
+            )
+        header = read_header(records)
+        if header.is_transactional or message.transactional_id is not None:
+            raise InvalidTxnStateError("transactions are not built yet")
+        return Batch(records, header, config.max_message_bytes)
+
+    def _done(
+        self, t: int, p: int, replica: Replica, appended: Appended | None, error: LogbusError | None
+    ) -> None:
+        if appended is None:
+            assert error is not None
+            self._refused(t, p, replica.partition, error, replica)
+        else:
+            self._rows[t][p] = wire.ProducedPartition(
+                replica.partition,
+                0,
+                appended.base_offset,
+                appended.log_append_time_ms,
+                appended.log_start_offset,
+            )
+        self._one_less()
+
+    def _refused(
+        self, t: int, p: int, partition: int, error: LogbusError, replica: Replica | None = None
+    ) -> None:
+        self._parts.metrics.count("produce_errors", label=error.name)
+        row = wire.ProducedPartition(partition, wire_code(error), error_message=error.message)
+        if isinstance(error, NotLeaderError):
+            leader_id, leader_epoch = self._leader(t, partition)
+            row = row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
+        self._rows[t][p] = row
+        if replica is None:
+            self._left -= 1
+
+    def _leader(self, t: int, partition: int) -> tuple[int, int]:
+        topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
+        view = snapshot.topics.get(topic.name) or snapshot.topics_by_id.get(topic.topic_id)
+        if view is None or not 0 <= partition < len(view.partitions):
+            return -1, -1
+        state = view.partitions[partition].state
+        return state.leader, state.leader_epoch
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        reply, message = self._reply, self._message
+        if message.acks == wire.ACKS_NONE:
+            self._end_silently()
+            return
+        topics = [
+            wire.ProducedTopic(topic.name, topic.topic_id, [row for row in rows if row is not None])
+            for topic, rows in zip(message.topics, self._rows)
+        ]
+        request = self._request
+        reply.answer(
+            [
+                wire.encode_response(
+                    wire.ProduceResponse(topics), request.api_version, request.correlation_id
+                )
+            ]
+        )
+
+    def _end_silently(self) -> None:
+        for rows in self._rows:
+            for row in rows:
+                if row is not None and row.error_code:
+                    self._reply.refuse(f"acks=0 and a batch was refused: {row.error_message}")
+                    return
+        self._reply.answer(())

@@ -1,0 +1,82 @@
+"""Requests that wait: fetches for records, produces for the high watermark. Loop thread only.
+
+A waiting fetch stands at each of its replicas and is looked at when one of them has news; a timer
+of its own ends it. Produces share one coarse sweep, since nearly all are answered long before their
+deadline: no timer per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker_lite.server.clock import Clock
+
+SWEEP_MS = 250
+"""How late a produce may time out."""
+
+
+class Waiters:
+    """Who waits for news of one replica. Waking calls them; they leave by themselves."""
+
+    __slots__ = ("_callbacks",)
+
+    def __init__(self) -> None:
+        self._callbacks: dict[Callable[[], None], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def add(self, callback: Callable[[], None]) -> None:
+        self._callbacks[callback] = None
+
+    def discard(self, callback: Callable[[], None]) -> None:
+        self._callbacks.pop(callback, None)
+
+    def wake(self) -> None:
+        for callback in list(self._callbacks):
+            callback()
+
+
+class Deadlines:
+    """Calls ``expired(token)`` for tokens that are not done by their time, up to 250 ms late.
+
+    The sweep's timer runs only while something is pending.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, expired: Callable[[int], None]
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._expired = expired
+        self._deadlines: dict[int, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def add(self, token: int, deadline_ms: int) -> None:
+        """``deadline_ms`` is of the monotonic clock."""
+        self._deadlines[token] = deadline_ms
+        if self._timer is None:
+            self._timer = self._loop.call_later(SWEEP_MS / 1000, self._sweep)
+
+    def done(self, token: int) -> None:
+        self._deadlines.pop(token, None)
+
+    def close(self) -> None:
+        self._deadlines.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        late = [token for token, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
+        for token in late:
+            self._deadlines.pop(token, None)
+            self._expired(token)
+        if self._deadlines and self._timer is None:
+            self._timer = self._loop.call_later(SWEEP_MS / 1000, self._sweep)

@@ -1,0 +1,205 @@
+"""What read threads do with a range of a log before it is sent: look it up, warm, check, transcode.
+
+Plain functions over a log, called by ``handlers/fetch`` on read threads, never on the loop. Memory
+is bounded by ``CHUNK_BYTES`` or one batch, whichever is larger, but for what is transcoded, which
+is bounded by the fetch's own limit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from broker_lite.errors import CorruptMessageError, LogbusError
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader, check_crc, read_header
+from broker_lite.record.transcode import columns_to_rows
+from broker_lite.storage.log import Log
+from broker_lite.storage.reader import LogSlice
+from broker_lite.wire.fetch import FileRange, HasFileno, Part
+
+CHUNK_BYTES = 1 << 20
+PROBE_STEP_BYTES = 256 << 10
+"""Pages come and go in the page cache in runs of about the readahead's size, not one by one."""
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class Wanted(NamedTuple):
+    """One partition's range: whole batches from ``offset``, below ``end_offset``."""
+
+    log: Log
+    offset: int
+    end_offset: int
+    max_bytes: int
+    check: bool
+    """The reader does not check CRCs, and the range is not one that was checked lately."""
+    rows_only: bool
+    """The reader does not know columns, and the range may have some."""
+
+
+class Prepared(NamedTuple):
+    """``parts`` can be sent without waiting for a disk. ``checked_end``: CRCs hold below it."""
+
+    parts: tuple[Part, ...] = ()
+    length: int = 0
+    checked_end: int = -1
+    error: LogbusError | None = None
+    error_offset: int = -1
+
+
+def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
+    """Ranges for one fetch, in order; at least one batch in all, however small ``max_bytes``."""
+    found: list[Prepared] = []
+    left = max_bytes
+    for row in wanted:
+        is_first = left == max_bytes
+        if left <= 0:
+            found.append(Prepared())
+            continue
+        try:
+            one = _prepare(row, min(row.max_bytes, left), is_first)
+        except LogbusError as error:
+            one = Prepared(error=error, error_offset=row.offset)
+        found.append(one)
+        left -= one.length
+    return found
+
+
+def _prepare(row: Wanted, max_bytes: int, min_one: bool) -> Prepared:
+    found = row.log.read(row.offset, max_bytes, row.end_offset, min_one)
+    if found.length == 0:
+        return Prepared()
+    if row.check or row.rows_only:
+        return _walk(row, found, max_bytes)
+    if not is_resident(found.file, found.position, found.length):
+        _warm(found)
+    return Prepared((FileRange(found.file, found.position, found.length),), found.length)
+
+
+def is_resident(file: HasFileno, position: int, length: int) -> bool:
+    """Whether the range seems to be in the page cache; False where the kernel cannot tell."""
+    probe = bytearray(1)
+    end = position + length - 1
+    try:
+        for at in (*range(position, end, PROBE_STEP_BYTES), end):
+            if os.preadv(file.fileno(), [probe], at, _NOWAIT) != 1:
+                return False
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return False
+    return True
+
+
+def is_start_resident(file: HasFileno, position: int) -> bool:
+    """The same for a range of recent appends, whose oldest pages would go first."""
+    try:
+        return os.preadv(file.fileno(), [bytearray(1)], position, _NOWAIT) == 1
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return True
+
+
+def _warm(found: LogSlice) -> None:
+    end = found.position + found.length
+    for position in range(found.position, end, CHUNK_BYTES):
+        found.file.pread(position, min(CHUNK_BYTES, end - position))
+
+
+def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
+    """Go through the batches: check each, and turn columns into rows if the reader needs that."""
+    out = _Parts(found)
+    expected = found.base_offset
+    checked_end = -1
+    try:
+        for position, buffer, header in _batches(found):
+            if row.check or header.is_columns:
+                _check(row.log, buffer, header, expected)
+            if row.rows_only and header.is_columns:
+                rows = columns_to_rows(buffer, header)
+                if out.length and out.length + len(rows) > max_bytes:
+                    break
+                out.add_bytes(rows)
+            else:
+                if out.length and out.length + header.size_bytes > max_bytes:
+                    break
+                out.add_range(position, header.size_bytes)
+            expected = header.next_offset
+            if row.check:
+                checked_end = expected
+    except CorruptMessageError as error:
+        if not out.length:
+            offset = max(expected, row.offset)
+            return Prepared(error=error, error_offset=offset)
+        # What is before it is good: the reader meets the bad batch with its next fetch.
+    return Prepared(tuple(out.parts), out.length, checked_end)
+
+
+def _batches(found: LogSlice) -> Iterator[tuple[int, memoryview, BatchHeader]]:
+    """Position, bytes and header of each batch of a slice, read in chunks."""
+    position, end = found.position, found.position + found.length
+    chunk, at = memoryview(b""), 0
+    while position < end:
+        if len(chunk) - at < fmt.HEADER_BYTES:
+            chunk, at = _read(found, position, CHUNK_BYTES, end), 0
+        header = read_header(chunk, at)
+        size = header.size_bytes
+        if size > end - position:
+            raise CorruptMessageError(f"a batch of {size} bytes ends beyond its range")
+        if size > len(chunk) - at:
+            chunk, at = _read(found, position, max(CHUNK_BYTES, size), end), 0
+        yield position, chunk[at : at + size], header
+        at += size
+        position += size
+
+
+def _read(found: LogSlice, position: int, size: int, end: int) -> memoryview:
+    return memoryview(found.file.pread(position, min(size, end - position)))
+
+
+def _check(log: Log, buffer: memoryview, header: BatchHeader, expected: int) -> None:
+    """The CRC, and what it does not cover: offsets that go on, and the leader epoch."""
+    check_crc(buffer, header)
+    if header.base_offset < expected:
+        raise CorruptMessageError(
+            f"a batch says base offset {header.base_offset} where {expected} is due"
+        )
+    epoch = log.epoch_at(header.base_offset)
+    if header.leader_epoch != epoch:
+        raise CorruptMessageError(
+            f"the batch at offset {header.base_offset} is of leader epoch {header.leader_epoch}; "
+            f"the epoch file says {epoch}"
+        )
+
+
+class _Parts:
+    """Collects parts; ranges that touch become one."""
+
+    __slots__ = ("_file", "_from", "_to", "length", "parts")
+
+    def __init__(self, found: LogSlice) -> None:
+        self._file = found.file
+        self._from = self._to = -1
+        self.length = 0
+        self.parts: list[Part] = []
+
+    def add_range(self, position: int, length: int) -> None:
+        self.length += length
+        if self.parts and self._to == position:
+            self.parts[-1] = FileRange(self._file, self._from, position + length - self._from)
+        else:
+            self._from = position
+            self.parts.append(FileRange(self._file, position, length))
+        self._to = position + length
+
+    def add_bytes(self, data: bytes | bytearray) -> None:
+        self.length += len(data)
+        self.parts.append(data)
+        self._from = self._to = -1

@@ -1,0 +1,562 @@
+"""The partitions of this broker: requests become events, effects are carried out in their order.
+
+Loop thread only. A ``Replica`` joins a log and its replication role; every event goes through
+``Replica.deliver``, every effect through ``Replica._carry_out``, and nothing else touches either.
+Appends, epoch starts and flushes go to the disk thread that owns the partition, whose outcomes come
+back as events. Metadata snapshots make, change and remove replicas, by topic id: a topic that was
+deleted and made again is another topic and gets another log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broker_lite import config as configs
+from broker_lite.config import BrokerConfig, TopicConfig
+from broker_lite.errors import (
+    LogbusError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    StorageError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import NO_OFFSET, PartitionKey, PartitionView, ReplicaId, TopicView
+from broker_lite.replication import partition as replication
+from broker_lite.replication.effects import (
+    Append,
+    Effect,
+    HighWatermark,
+    ProposeIsr,
+    Reply,
+    StartEpoch,
+    Sync,
+    Truncate,
+)
+from broker_lite.replication.events import (
+    ACKS_LEADER,
+    ACKS_NONE,
+    Appended,
+    AppendFailed,
+    AppendRequested,
+    Closed,
+    EpochStarted,
+    Event,
+    LeaderAndIsrChanged,
+    Limits,
+    StorageFailed,
+    Tick,
+)
+from broker_lite.server.clock import Clock
+from broker_lite.server.disk import AppendJob, Batch, CallJob, Disk, SyncJob
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.purgatory import Deadlines, Waiters
+from broker_lite.server.trust import Trust
+from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
+
+logger = logging.getLogger("logbus.replicas")
+
+TICK_MS = 100
+"""How often flushes by time are looked for; only while a topic has flush.messages above 1."""
+
+Produced = Callable[[Appended | None, LogbusError | None], None]
+"""Called once, with what was appended or with the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUsage:
+    """What a partition takes on this broker's disk."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    log_end_offset: int
+
+
+class Replica:
+    """One partition that this broker holds: its log, its role, and who waits for it."""
+
+    __slots__ = (
+        "_corrupt_offsets",
+        "_manager",
+        "_queue",
+        "closed",
+        "columns_under_way",
+        "key",
+        "log",
+        "partition",
+        "role",
+        "topic",
+        "trust",
+        "waiters",
+    )
+
+    def __init__(
+        self, manager: ReplicaManager, topic: str, log: Log, role: replication.Partition
+    ) -> None:
+        self._manager = manager
+        self._queue = manager.disk.queue_of(log.key)
+        self.key = log.key
+        self.topic = topic
+        self.partition = log.key.partition
+        self.log = log
+        self.role = role
+        self.trust = Trust(log.log_end_offset)
+        self.waiters = Waiters()
+        self.columns_under_way: set[int] = set()
+        self._corrupt_offsets: set[int] = set()
+        self.closed = False
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive end of what may be read."""
+        return self.role.high_watermark
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.role.leader_epoch
+
+    def check_leader(self, leader_epoch: int = -1) -> None:
+        """Raise what a request to a replica that does not lead, or of another epoch, must get."""
+        try:
+            self.role.check_leader(leader_epoch)
+        except NotLeaderError:
+            raise NotLeaderError(
+                f"this broker does not lead {self}; refresh the metadata"
+            ) from None
+
+    def deliver(self, event: Event) -> None:
+        """Something happened to this replica."""
+        manager = self._manager
+        if self.columns_under_way and isinstance(event, Appended | AppendFailed):
+            # Before the high watermark shows it to a reader that knows rows alone.
+            self._note_columns(event)
+        elif isinstance(event, StorageFailed):
+            manager.storage_failed(self, event.error)
+        self._carry_out(self.role.step(manager.clock.monotonic_ms(), event))
+
+    def _note_columns(self, event: Appended | AppendFailed) -> None:
+        if event.token in self.columns_under_way:
+            self.columns_under_way.discard(event.token)
+            if isinstance(event, Appended):
+                self.trust.has_columns(event.next_offset)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        """In the order of the list, which is the order that replication relies on."""
+        for effect in effects:
+            kind = type(effect)
+            if kind is Append:
+                assert isinstance(effect, Append)
+                self._queue.put(AppendJob(self, effect.token, effect.payload, effect.leader_epoch))
+            elif kind is Sync:
+                self._queue.put(SyncJob(self))
+            elif kind is HighWatermark:
+                self.waiters.wake()
+            elif kind is Reply:
+                assert isinstance(effect, Reply)
+                self._manager.replied(effect.token, effect.appended, effect.error)
+            elif isinstance(effect, StartEpoch):
+                self._start_epoch(effect.leader_epoch)
+            elif isinstance(effect, Truncate):
+                self._truncate(effect.offset)
+            else:
+                assert not isinstance(effect, ProposeIsr), "an ISR of one never changes"
+
+    def _start_epoch(self, leader_epoch: int) -> None:
+        log = self.log
+
+        def start() -> EpochStarted:
+            log.start_epoch(leader_epoch)
+            return EpochStarted(leader_epoch, log.log_end_offset, log.flushed_end)
+
+        self._queue.put(CallJob(start, self._delivered))
+
+    def _truncate(self, offset: int) -> None:
+        log = self.log
+        self.trust.truncated(offset)
+        self._queue.put(CallJob(lambda: log.truncate_to(offset), self._delivered))
+
+    def _delivered(self, event: Any, error: BaseException | None) -> None:
+        if error is not None:
+            logger.error("%s: %s", self, error)
+            self.deliver(StorageFailed(_as_storage_error(error)))
+        elif event is not None:
+            self.deliver(event)
+
+    def report_corruption(self, offset: int, error: LogbusError) -> None:
+        """A reader met a bad batch; said once per offset, however often it is met."""
+        if offset not in self._corrupt_offsets:
+            self._corrupt_offsets.add(offset)
+            logger.error(
+                "topic %s partition %d offset %d: corrupt batch on disk in %s: %s",
+                self.topic,
+                self.partition,
+                offset,
+                self.key,
+                error.message,
+            )
+
+    def leadership_changed(self) -> None:
+        """Waiting fetches find out by themselves what they must answer now."""
+        self.waiters.wake()
+
+
+class ReplicaManager:
+    """Made by ``broker``; ``recovered`` are the logs that the directory held at the start."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        disk: Disk,
+        logs: LogManager,
+        metrics: Metrics,
+        broker_epochs: Callable[[], frozenset[int]],
+    ) -> None:
+        self.clock = clock
+        self.disk = disk
+        self.local = ReplicaId(config.broker_id, logs.directory_id)
+        self._loop = loop
+        self._config = config
+        self._logs = logs
+        self._metrics = metrics
+        self._broker_epochs = broker_epochs
+        self._failure: LogbusError | None = None
+        self._snapshot = MetadataSnapshot()
+        self._replicas: dict[PartitionKey, Replica] = {}
+        self._by_name: dict[tuple[str, int], Replica] = {}
+        self._making: set[PartitionKey] = set()
+        self._token = 0
+        self._pending: dict[int, Produced] = {}
+        self._deadlines = Deadlines(loop, clock, self._timed_out)
+        self._ticking: set[Replica] = set()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        metrics.gauge("partitions", lambda: len(self._replicas))
+        metrics.gauge("produces_waiting", lambda: len(self._pending))
+
+    # Finding.
+
+    def find(self, topic: str, partition: int) -> Replica:
+        """A replica by its topic's name, whoever leads.
+
+        Raises UnknownTopicOrPartitionError, NotLeaderError where another broker holds it, and
+        StorageError where its directory failed.
+        """
+        replica = self._by_name.get((topic, partition))
+        if replica is not None:
+            return replica
+        view = self._snapshot.topics.get(topic)
+        if view is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+        raise self._absent(view, partition)
+
+    def find_by_id(self, topic_id: str, partition: int) -> Replica:
+        """A replica by its topic's id; also raises UnknownTopicIdError."""
+        replica = self._replicas.get(PartitionKey(topic_id, partition))
+        if replica is not None:
+            return replica
+        view = self._snapshot.topics_by_id.get(topic_id)
+        if view is None:
+            raise UnknownTopicIdError(f"there is no topic of id {topic_id}")
+        raise self._absent(view, partition)
+
+    def _absent(self, view: TopicView, partition: int) -> LogbusError:
+        if not 0 <= partition < len(view.partitions):
+            return UnknownTopicOrPartitionError(
+                f"topic {view.name!r} has {len(view.partitions)} partitions, none is {partition}"
+            )
+        if self._failure is not None:
+            return self._failure
+        return NotLeaderError(
+            f"this broker does not lead {view.name}-{partition}; refresh the metadata"
+        )
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return list(self._replicas.values())
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        """A topic's settings as this broker applies them."""
+        view = self._snapshot.topics.get(topic)
+        return self._config_of(view) if view is not None else self._default_config()
+
+    def usage(self) -> list[PartitionUsage]:
+        """Sizes of all partitions held here."""
+        return [
+            PartitionUsage(r.topic, r.partition, r.log.size_bytes, r.log.log_end_offset)
+            for r in self._replicas.values()
+        ]
+
+    # Producing.
+
+    def append(
+        self, replica: Replica, acks: int, batch: Batch, deadline_ms: int, done: Produced
+    ) -> None:
+        """Append a batch; ``done`` is called once, as ``acks`` says.
+
+        With acks=0 it is called after the append too, so that the batch's memory is accounted for
+        as long as it is held. ``deadline_ms`` is of the monotonic clock.
+        """
+        self._token = token = self._token + 1
+        trust = replica.trust
+        now_ms = self.clock.monotonic_ms()
+        trust.appending(now_ms, replica.role.log_end_offset)
+        self._pending[token] = done
+        self._deadlines.add(token, deadline_ms)
+        if batch.header.is_columns:
+            replica.columns_under_way.add(token)
+        event = AppendRequested(
+            token, ACKS_LEADER if acks == ACKS_NONE else acks, batch, batch.header.record_count
+        )
+        replica._carry_out(replica.role.step(now_ms, event))
+        if replica in self._ticking and self._tick_timer is None:
+            self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+
+    def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
+        """A produce is decided."""
+        done = self._pending.pop(token, None)
+        if done is not None:
+            self._deadlines.done(token)
+            done(appended, error)
+
+    def _timed_out(self, token: int) -> None:
+        done = self._pending.pop(token, None)
+        if done is not None:
+            self._metrics.count("produces_timed_out")
+            done(
+                None,
+                RequestTimedOutError(
+                    "the batch was not flushed on every in-sync replica in the request's time; "
+                    "it may be in the log"
+                ),
+            )
+
+    def _tick(self) -> None:
+        self._tick_timer = None
+        now_ms = self.clock.monotonic_ms()
+        unflushed = False
+        for replica in self._ticking:
+            replica._carry_out(replica.role.step(now_ms, Tick()))
+            unflushed = unflushed or replica.role.flushed_end < replica.role.log_end_offset
+        if unflushed:
+            self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+
+    # Metadata.
+
+    def apply(self, snapshot: MetadataSnapshot) -> None:
+        """Make, change and remove replicas as the snapshot says."""
+        before, self._snapshot = self._snapshot, snapshot
+        for view in snapshot.topics.values():
+            if before.topics.get(view.name) is view and not self._is_leader_renewed(view):
+                continue
+            config = self._config_of(view)
+            for partition in view.partitions:
+                if self.local.broker_id in partition.replicas:
+                    self._apply_partition(view, partition, config)
+        for key, replica in list(self._replicas.items()):
+            if key.topic_id not in snapshot.topics_by_id:
+                self._remove(replica)
+
+    def _is_leader_renewed(self, view: TopicView) -> bool:
+        """A new registration of this process may turn what it was given before into its own."""
+        local = self.local.broker_id
+        return any(
+            partition.state.leader == local
+            and not self._is_led_here(PartitionKey(view.topic_id, partition.partition))
+            for partition in view.partitions
+        )
+
+    def _is_led_here(self, key: PartitionKey) -> bool:
+        replica = self._replicas.get(key)
+        return replica is not None and replica.role.is_leader
+
+    def _apply_partition(
+        self, view: TopicView, partition: PartitionView, config: TopicConfig
+    ) -> None:
+        key = PartitionKey(view.topic_id, partition.partition)
+        replica = self._replicas.get(key)
+        if replica is not None:
+            self._change(replica, partition, config)
+            return
+        log = self._logs.get(key)
+        if log is not None:
+            self._host(view.name, log, partition, config)
+        elif key not in self._making and self._failure is None:
+            self._making.add(key)
+            now_ms = self.clock.now_ms()
+            self.disk.keep(
+                lambda: self._logs.create(key, config, now_ms),
+                lambda made, error: self._made(key, made, error),
+            )
+
+    def _made(self, key: PartitionKey, log: Log | None, error: BaseException | None) -> None:
+        self._making.discard(key)
+        if log is None:
+            logger.error("%s: the log could not be created: %s", key, error)
+            if self._logs.failed:
+                self._fail_all(_as_storage_error(error))
+            return
+        view = self._snapshot.topics_by_id.get(key.topic_id)
+        partition = self._snapshot.partition_by_key(key)
+        if view is None or partition is None:
+            self._delete_log(key)
+            return
+        self._host(view.name, log, partition, self._config_of(view))
+
+    def _host(self, topic: str, log: Log, partition: PartitionView, config: TopicConfig) -> None:
+        role = replication.Partition(
+            log.key,
+            self.local,
+            log_end_offset=log.log_end_offset,
+            flushed_end=log.flushed_end,
+            high_watermark=log.log_start_offset,
+        )
+        replica = Replica(self, topic, log, role)
+        self._replicas[log.key] = replica
+        self._by_name[topic, log.key.partition] = replica
+        self._change(replica, partition, config)
+
+    def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
+        if replica.log.config != config:
+            replica.log.config = config
+        limits = Limits(config.min_insync_replicas, config.flush_messages, config.flush_ms)
+        if config.flush_messages > 1:
+            self._ticking.add(replica)
+        else:
+            self._ticking.discard(replica)
+        was_leader, epoch = replica.role.is_leader, replica.leader_epoch
+        replica.deliver(LeaderAndIsrChanged(partition.state, self._broker_epochs(), limits))
+        if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
+            role = "leads" if replica.role.is_leader else "follows"
+            logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
+            replica.leadership_changed()
+
+    def _remove(self, replica: Replica) -> None:
+        """The topic was deleted: whoever waits gets told, then the log goes."""
+        logger.info("%s: deleted", replica)
+        del self._replicas[replica.key]
+        if self._by_name.get((replica.topic, replica.partition)) is replica:
+            del self._by_name[replica.topic, replica.partition]
+        self._ticking.discard(replica)
+        replica.closed = True
+        error = UnknownTopicOrPartitionError(f"topic {replica.topic!r} was deleted")
+        replica.deliver(Closed(error))
+        replica.waiters.wake()
+        # Behind the appends that are queued; then on the keeper, which owns the directory.
+        self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
+
+    def _delete_log(self, key: PartitionKey) -> None:
+        now_ms = self.clock.now_ms()
+
+        def deleted(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                logger.error("%s: the log could not be deleted: %s", key, error)
+
+        self.disk.keep(lambda: self._logs.delete(key, now_ms), deleted)
+
+    def _default_config(self) -> TopicConfig:
+        return configs.parse(TopicConfig, self._config.topic_defaults())
+
+    def _config_of(self, view: TopicView) -> TopicConfig:
+        try:
+            return configs.parse(TopicConfig, view.config, base=self._default_config())
+        except LogbusError as error:
+            # The controller checks what it writes; a value of a later version is the only way here.
+            logger.error("topic %s: %s; the defaults are used", view.name, error)
+            return self._default_config()
+
+    # Failure and the end.
+
+    def storage_failed(self, replica: Replica, error: LogbusError) -> None:
+        """A log could not be flushed or written: its whole directory is not to be trusted."""
+        if self._failure is None and (self._logs.failed or replica.log.failed):
+            self._fail_all(error)
+
+    def _fail_all(self, error: LogbusError) -> None:
+        self._failure = StorageError(error.message)
+        logger.critical(
+            "the data directory %s has failed and is not used any more: %s. Its %d partitions are "
+            "offline; repair or replace the disk and start the broker again",
+            self._logs.directory,
+            error.message,
+            len(self._replicas),
+        )
+        self._metrics.count("directory_failed")
+        for replica in list(self._replicas.values()):
+            replica._carry_out(
+                replica.role.step(self.clock.monotonic_ms(), StorageFailed(self._failure))
+            )
+            replica.waiters.wake()
+
+    def close(self, error: LogbusError) -> None:
+        """The broker stops: what waits is answered with ``error``."""
+        self._deadlines.close()
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        for replica in list(self._replicas.values()):
+            replica.deliver(Closed(error))
+            replica.waiters.wake()
+
+    @property
+    def in_flight_count(self) -> int:
+        """Produces that are not decided."""
+        return len(self._pending)
+
+    # Housekeeping.
+
+    async def delete_records(self, topic: str, partition: int, offset: int) -> int:
+        """Move the log's start to ``offset`` (-1: the high watermark); the new log start offset.
+
+        Raises as ``find`` and ``check_leader`` do, and OffsetOutOfRangeError.
+        """
+        replica = self.find(topic, partition)
+        replica.check_leader()
+        high_watermark = replica.high_watermark
+        if offset == NO_OFFSET:
+            offset = high_watermark
+        if not 0 <= offset <= high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{replica}: records can be deleted up to offset {high_watermark}, not {offset}"
+            )
+        log = replica.log
+        return await self.disk.run_on(log.key, lambda: log.delete_records_before(offset))
+
+    def apply_retention(self) -> None:
+        """Delete old segments of every log, each between its appends."""
+        now_ms = self.clock.now_ms()
+        for replica in self._replicas.values():
+            self._retain(replica, now_ms)
+
+    def _retain(self, replica: Replica, now_ms: int) -> None:
+        log, high_watermark = replica.log, replica.high_watermark
+
+        def done(count: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.error("%s: retention: %s", replica, error)
+                if log.failed:
+                    self._fail_all(_as_storage_error(error))
+            elif count:
+                logger.info("%s: %d old segments deleted", replica, count)
+                self._metrics.count("segments_deleted", count)
+
+        self.disk.call(log.key, lambda: log.apply_retention(now_ms, high_watermark), done)
+
+
+def _nothing() -> None:
+    """What a barrier in a queue does."""
+
+
+def _as_storage_error(error: BaseException | None) -> LogbusError:
+    return error if isinstance(error, LogbusError) else StorageError(str(error))
