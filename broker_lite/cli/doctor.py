@@ -172,7 +172,7 @@ def lookup() -> Finding:
             "warning",
             "an editable install that Spark's lookup cannot see",
             "pip install . (the built wheel), or pip install -e . --config-settings "
-            "editable_mode=compat, or spark.dataSource.register(logbus.LogbusDataSource)",
+            "editable_mode=compat, or pyspark_logbus.register(spark)",
         )
     return Finding(
         "format('logbus')",

@@ -54,6 +54,7 @@ class LocalCluster:
         config: Mapping[str, str] | None = None,
         zookeeper: str | None = None,
         zookeeper_jars: str | Path | None = None,
+        zookeeper_log_level: str = "WARN",
         port: int = 0,
     ) -> None:
         if not 1 <= brokers <= BROKERS_MAX:
@@ -67,6 +68,7 @@ class LocalCluster:
         self._settings = {key: str(value) for key, value in (config or {}).items()}
         self._external = zookeeper
         self._jars = zookeeper_jars
+        self._zookeeper_log_level = zookeeper_log_level
         self._first_port = port
         self._is_temporary = directory is None
         self._directory = Path(directory).absolute() if directory is not None else None
@@ -107,6 +109,8 @@ class LocalCluster:
             self._start_zookeeper()
             self._start_brokers()
         except BaseException:
+            # What went wrong is told in logs that the error names: a temporary directory stays.
+            self._is_temporary = False
             self.stop()
             raise
         self.write_facts()
@@ -178,7 +182,10 @@ class LocalCluster:
         if self._external is not None:
             return
         self.zookeeper_server = EmbeddedZooKeeper(
-            self.directory / "zookeeper", jars=self._jars, guard=self._guard
+            self.directory / "zookeeper",
+            jars=self._jars,
+            guard=self._guard,
+            log_level=self._zookeeper_log_level,
         )
         self.zookeeper_server.start()
 

@@ -43,7 +43,6 @@ _JVM_FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
-    "-Dorg.apache.logging.log4j.level=WARN",
     "-Djava.awt.headless=true",
 )
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -122,11 +121,13 @@ class EmbeddedZooKeeper:
         port: int = 0,
         jars: str | Path | None = None,
         guard: Guard | None = None,
+        log_level: str = "WARN",
     ) -> None:
         self.directory = Path(directory)
         self.port = port
         self._any_port = port == 0
         self._jars = jars
+        self._level = f"-Dorg.apache.logging.log4j.level={log_level}"
         self._guard = guard
         self._owns_guard = guard is None
         self._process: subprocess.Popen[bytes] | None = None
@@ -158,7 +159,7 @@ class EmbeddedZooKeeper:
             if self._any_port and not self.port:
                 self.port = free_port()
             config = self.write_config()
-            command = [java, *_JVM_FLAGS, "-cp", class_path, _MAIN, str(config)]
+            command = [java, *_JVM_FLAGS, self._level, "-cp", class_path, _MAIN, str(config)]
             self._process = self._guard.spawn(command, self.log)
             if self._serves():
                 self._any_port = False

@@ -1,0 +1,40 @@
+"""``python -m pyspark_logbus.demo``: the demo's options and its exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from broker_lite.errors import LogbusError
+from pyspark_logbus.demo.run import Plan, run
+from pyspark_logbus.demo.screen import Screen
+
+
+@click.command()
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Ship this file (also .gz, .xz, .bz2). Default: the machine's own logs.",
+)
+@click.option("--lines", default=200_000, show_default=True, help="Ship at most so many.")
+@click.option("--brokers", default=3, show_default=True)
+@click.option("--seconds", default=15.0, show_default=True, help="Ship the lines over this time.")
+def main(file: Path | None, lines: int, brokers: int, seconds: float) -> None:
+    """Ship real log lines through three brokers and count them with Spark, live."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    screen = Screen()
+    try:
+        code = run(Plan(file, lines, brokers, max(seconds, 0.1)), screen)
+    except (LogbusError, OSError, EOFError) as error:
+        screen.say(f"Error: {error}")
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(prog_name="logbus demo")

@@ -1,0 +1,89 @@
+"""Spark's part of the demo: one session, and one query from the lines' topic to the counts' topic.
+
+The query counts in event-time windows without a watermark, in complete mode: each line counts once,
+late ones too, and every result is an upsert by its key. That is for a bounded number of lines.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyspark_logbus.demo import parsing
+from pyspark_logbus.settings import spark_conf
+
+_LOG4J = """\
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+appender.out.type = File
+appender.out.name = out
+appender.out.fileName = {log}
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}} %p %c{{1}}: %m%n
+"""
+
+
+def start_session(directory: Path) -> SparkSession:
+    """A local session on two cores that logs to ``spark.log`` in the directory only."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    properties = directory / "log4j2.properties"
+    properties.write_text(_LOG4J.format(log=directory / "spark.log"), "utf-8")
+    checkpoint = str(directory / "checkpoint")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("logbus demo")
+        .config(
+            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={properties.as_uri()}"
+        )
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        # Minutes are keys: in UTC no minute comes twice, and times without a zone stay as written.
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+    )
+    for key, value in spark_conf(checkpoint_location=checkpoint).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def start_counting(
+    spark: SparkSession, bootstrap: str, lines: str, counts: str, group: str, checkpoint: Path
+) -> StreamingQuery:
+    """Start the query that counts the lines by minute and kind."""
+    read = (
+        spark.readStream.format("logbus")
+        .option("bootstrap.servers", bootstrap)
+        .option("subscribe", lines)
+        .option("startingOffsets", "earliest")
+        .option("group.id", group)
+        .load()
+    )
+    line = f.col("value").cast("string")
+    parsed = read.select(
+        parsing.event_time(line, f.col("timestamp")).alias("event_time"),
+        parsing.kind(line).alias("kind"),
+    )
+    counted = parsed.groupBy(f.window("event_time", "1 minute"), "kind").count()
+    minute = f.date_format("window.start", "yyyy-MM-dd HH:mm").alias("minute")
+    results = counted.select(
+        f.to_json(f.struct(minute, "kind")).alias("key"),
+        f.to_json(f.struct(minute, "kind", "count")).alias("value"),
+    )
+    return (
+        results.writeStream.format("logbus")
+        .option("bootstrap.servers", bootstrap)
+        .option("topic", counts)
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("complete")
+        .queryName("logbus demo")
+        .start()
+    )

@@ -1,0 +1,244 @@
+"""The demo from start to end: start everything, ship, count, reconcile, stop everything.
+
+``run`` gives the exit code: 0 only if every figure agrees. Whatever happens, nothing that it
+started outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker_lite.client import Admin, connect
+from broker_lite.errors import RequestTimedOutError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.metadata.zookeeper import read_group_offsets
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from pyspark_logbus.demo import query, sources
+from pyspark_logbus.demo.results import Results
+from pyspark_logbus.demo.screen import Progress, Screen
+from pyspark_logbus.demo.shipper import Shipper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LINES_TOPIC = "demo.lines"
+COUNTS_TOPIC = "demo.counts"
+GROUP = "demo"
+PARTITIONS = 4
+OWN_LINES = 1_000
+"""Lines of its own ZooKeeper, brokers and Spark that top up the machine's."""
+FINISH_SECONDS = 120.0
+"""After the last line: how long the query may take to catch up."""
+_LOOK_SECONDS = 0.3
+
+
+class Plan(NamedTuple):
+    """What to run. ``seconds`` is the pace: how long the shipping of the lines takes."""
+
+    file: Path | None
+    lines_max: int
+    brokers: int
+    seconds: float
+
+
+class Parts(NamedTuple):
+    """Everything that runs while the demo runs."""
+
+    admin: Admin
+    shipper: Shipper
+    results: Results
+    query: StreamingQuery
+
+
+def run(plan: Plan, screen: Screen) -> int:
+    """Run the demo; gives the exit code. Raises OSError if the file cannot be read."""
+    started = time.monotonic()
+    if plan.file is not None:
+        found = sources.from_file(plan.file, plan.lines_max)
+    else:
+        found = sources.from_machine(plan.lines_max)
+    lines = [line for source in found for line in source.lines]
+    own_count = OWN_LINES if plan.file is None else 0
+    for source in found:
+        screen.say(f"  {len(source.lines):>8,} lines  {source.name}")
+    if own_count:
+        screen.say(f"  {own_count:>8,} lines  to be written by the demo's own processes")
+    if not lines and not own_count:
+        screen.say("There is no line to ship.")
+        return 1
+    directory = Path(tempfile.mkdtemp(prefix="logbus-demo-"))
+    is_over = False
+    try:
+        screen.open(directory / "output.log")
+        with contextlib.ExitStack() as stack:
+            parts, cluster = _start(plan, lines, own_count, directory, screen, stack)
+            _follow(parts, screen)
+            agrees = _reconcile(parts, cluster, screen)
+        is_over = True
+    finally:
+        screen.close()
+        if is_over:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            screen.say(f"It did not get to the end; what was logged is in {directory}")
+    screen.say(f"Everything was stopped after {time.monotonic() - started:.0f} s.")
+    return 0 if agrees else 1
+
+
+def _start(
+    plan: Plan,
+    lines: list[bytes],
+    own_count: int,
+    directory: Path,
+    screen: Screen,
+    stack: contextlib.ExitStack,
+) -> tuple[Parts, LocalCluster]:
+    """Cluster and Spark side by side, then the topics, the query and both ends."""
+    cluster = LocalCluster(
+        plan.brokers, directory=directory / "cluster", zookeeper_log_level="INFO"
+    )
+    pool = stack.enter_context(ThreadPoolExecutor(1, "demo-spark"))
+    session = pool.submit(query.start_session, directory)
+    began = time.monotonic()
+    stack.enter_context(cluster)
+    screen.say(
+        f"ZooKeeper {cluster.zookeeper} and {plan.brokers} brokers {cluster.bootstrap_servers} "
+        f"are up after {time.monotonic() - began:.1f} s"
+    )
+    bus = stack.enter_context(connect(cluster.bootstrap_servers))
+    bus.create_topic(LINES_TOPIC, partitions=PARTITIONS)
+    bus.create_topic(COUNTS_TOPIC, partitions=PARTITIONS)
+    spark = session.result()
+    stack.callback(_stop_spark, spark)
+    screen.say(f"Spark {spark.version} is up after {time.monotonic() - began:.1f} s\n")
+    logs = [broker.log for broker in cluster.brokers] + [directory / "spark.log"]
+    if cluster.zookeeper_server is not None:
+        logs.append(cluster.zookeeper_server.log)
+    shipper = Shipper(
+        bus, LINES_TOPIC, lines, plan.seconds, sources.Tail(lambda: logs).lines, own_count
+    )
+    stack.callback(shipper.stop)
+    results = Results(bus, COUNTS_TOPIC)
+    stack.callback(results.stop)
+    counting = query.start_counting(
+        spark,
+        cluster.bootstrap_servers,
+        LINES_TOPIC,
+        COUNTS_TOPIC,
+        GROUP,
+        directory / "checkpoint",
+    )
+    stack.callback(counting.stop)
+    admin = stack.enter_context(Admin(cluster.bootstrap_servers, client_id="logbus-demo"))
+    shipper.start()
+    results.start()
+    return Parts(admin, shipper, results, counting), cluster
+
+
+def _stop_spark(spark: SparkSession) -> None:
+    spark.stop()
+
+
+def _follow(parts: Parts, screen: Screen) -> None:
+    """Draw until all is shipped, counted, committed and printed. Raises what ended a part."""
+    deadline: float | None = None
+    for progress in _progress(parts):
+        screen.draw(progress, parts.results.take_changed(8))
+        if parts.shipper.is_done:
+            deadline = deadline or time.monotonic() + FINISH_SECONDS
+            written = sum(_ends(parts.admin, COUNTS_TOPIC).values())
+            if progress.lag == 0 and 0 < written == parts.results.rows:
+                screen.draw(progress, parts.results.take_changed(8), force=True)
+                return
+            if time.monotonic() > deadline:
+                raise RequestTimedOutError(
+                    f"the query did not catch up within {FINISH_SECONDS:.0f} s"
+                )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _progress(parts: Parts) -> Iterator[Progress]:
+    while True:
+        for error in (parts.shipper.error, parts.results.error, parts.query.exception()):
+            if error is not None:
+                raise error
+        ends = _ends(parts.admin, LINES_TOPIC)
+        committed = parts.admin.committed(GROUP, list(ends))
+        lag = None
+        if committed:
+            lag = sum(
+                end - committed[tp].offset if tp in committed else end for tp, end in ends.items()
+            )
+        done = _rows_by_batch(parts.query)
+        yield Progress(
+            parts.shipper.acknowledged,
+            parts.shipper.total,
+            sum(done.values()),
+            parts.results.rows,
+            lag,
+            len(done),
+        )
+
+
+def _rows_by_batch(counting: StreamingQuery) -> dict[int, int]:
+    """Rows read in each micro-batch that has ended. A trigger without data repeats its number."""
+    rows: dict[int, int] = {}
+    for entry in counting.recentProgress:
+        rows[entry["batchId"]] = max(rows.get(entry["batchId"], 0), entry["numInputRows"])
+    return rows
+
+
+def _ends(admin: Admin, topic: str) -> dict[TopicPartition, int]:
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    last = admin.list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
+    first = admin.list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
+    return {tp: last[tp].offset - first[tp].offset for tp in partitions}
+
+
+def _reconcile(parts: Parts, cluster: LocalCluster, screen: Screen) -> bool:
+    """Print the figures that must agree; whether they do."""
+    committed = read_group_offsets(cluster.zookeeper, GROUP)
+    figures = {
+        "lines shipped and acknowledged": parts.shipper.acknowledged,
+        f"end offsets of {LINES_TOPIC}": sum(_ends(parts.admin, LINES_TOPIC).values()),
+        "rows read by the query": sum(_rows_by_batch(parts.query).values()),
+        "what the counts add up to": parts.results.total(),
+        f"offsets of group {GROUP} in ZooKeeper": sum(at.offset for at in committed.values()),
+    }
+    agrees = set(figures.values()) == {parts.shipper.total}
+    screen.say("\nLines by kind:")
+    by_kind = parts.results.by_kind()
+    for kind, count in list(by_kind.items())[:10]:
+        screen.say(f"  {kind:<24.24} {count:>9,}")
+    if len(by_kind) > 10:
+        rest = sum(list(by_kind.values())[10:])
+        screen.say(f"  {f'and {len(by_kind) - 10} more':<24} {rest:>9,}")
+    screen.say("\nReconciled:" if agrees else "\nThe figures do not agree:")
+    for name, value in figures.items():
+        mark = "ok" if value == parts.shipper.total else f"expected {parts.shipper.total:,}"
+        screen.say(f"  {name:<36} {value:>9,}  {mark}")
+    screen.say("\nCommitted by the query, read from ZooKeeper:")
+    for tp, at in sorted(committed.items()):
+        path = f"/consumers/{GROUP}/offsets/{tp.topic}/{tp.partition}"
+        screen.say(f"  {path:<44} {at.offset:>9,}")
+    screen.say(_NEXT)
+    return agrees
+
+
+_NEXT = """
+Next:
+  logbus up                                    a cluster that stays
+  logbus topic create events -p 3
+  tail -f any.log | logbus produce events
+  logbus consume events
+  spark.readStream.format("logbus").option("subscribe", "events").load()
+  make demo FILE=any.log                       this demo on a file of yours (also .gz)
+"""

@@ -1,0 +1,106 @@
+"""What the demo shows: a progress block that is redrawn on a terminal, plain lines elsewhere.
+
+While it is open, whatever Spark's JVM and workers print goes to a file instead: the screen writes
+to the terminal by a descriptor of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark_logbus.demo.results import Count
+
+_BAR_WIDTH = 28
+_RESULTS_SHOWN = 8
+_PLAIN_SECONDS = 2.0
+_COLUMNS = 96
+
+
+class Progress(NamedTuple):
+    """The figures of the moment; ``lag`` is None until the query has committed something."""
+
+    shipped: int
+    total: int
+    rows_read: int
+    rows_written: int
+    lag: int | None
+    batches: int
+
+
+class Screen:
+    """Owns the terminal between ``open`` and ``close``. One thread only."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+        self._is_terminal = self._out.isatty()
+        self._saved: tuple[int, int] | None = None
+        self._drawn = 0
+        self._last_plain = 0.0
+        self._recent: dict[tuple[str, str], Count] = {}
+
+    def open(self, elsewhere: Path) -> None:
+        """Send what this process and its children print to the file ``elsewhere``."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._saved = (os.dup(1), os.dup(2))
+        with elsewhere.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+
+    def close(self) -> None:
+        """Give stdout and stderr back. Idempotent."""
+        if self._saved is None:
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, saved in enumerate(self._saved, 1):
+            os.dup2(saved, number)
+            os.close(saved)
+        self._saved = None
+
+    def say(self, text: str = "") -> None:
+        """Print a line that stays."""
+        self._drawn = 0
+        print(text, file=self._out, flush=True)
+
+    def draw(self, progress: Progress, changed: list[Count], *, force: bool = False) -> None:
+        """Show the figures and the counts that changed last."""
+        for count in reversed(changed):
+            self._recent.pop(count[:2], None)
+            self._recent[count[:2]] = count
+        while len(self._recent) > _RESULTS_SHOWN:
+            del self._recent[next(iter(self._recent))]
+        if self._is_terminal:
+            self._redraw(progress)
+        elif force or time.monotonic() - self._last_plain >= _PLAIN_SECONDS:
+            self._last_plain = time.monotonic()
+            print(_figures(progress), file=self._out)
+            for count in changed[:3]:
+                print(f"    {_result(count)}", file=self._out)
+            self._out.flush()
+
+    def _redraw(self, progress: Progress) -> None:
+        lines = [_figures(progress), ""]
+        lines += [f"    {_result(count)}" for count in reversed(self._recent.values())]
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        self._out.write(up + "".join(f"\x1b[2K{line[:_COLUMNS]}\n" for line in lines))
+        self._out.flush()
+        self._drawn = len(lines)
+
+
+def _figures(progress: Progress) -> str:
+    share = progress.shipped / progress.total if progress.total else 1.0
+    bar = ("#" * int(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
+    lag = "-" if progress.lag is None else f"{progress.lag:,}"
+    return (
+        f"[{bar}] lines in {progress.shipped:,}/{progress.total:,}  read {progress.rows_read:,}  "
+        f"written {progress.rows_written:,}  lag {lag}"
+    )
+
+
+def _result(count: Count) -> str:
+    return f"{count.minute}  {count.kind:<14.14}  {count.lines:>8,}"

@@ -1,0 +1,118 @@
+"""The lines that the demo ships: a user's file, or the machine's own logs and the demo's own.
+
+A source yields raw lines without their ends, blank ones left out. Everything that cannot be read
+is passed over: which logs a user may read differs from machine to machine.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+LINE_BYTES_MAX = 1 << 20
+"""Longer lines are no log lines; a binary file looks like one."""
+JOURNAL_LINES_MAX = 50_000
+_LOGS = Path("/var/log")
+_NOT_LINES = {".journal", ".journal~"}
+_BINARY = {"wtmp", "btmp", "lastlog", "faillog", "README"}
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+
+class Source(NamedTuple):
+    """Some lines and the name under which they are listed."""
+
+    name: str
+    lines: list[bytes]
+
+
+def from_file(path: Path, lines_max: int) -> list[Source]:
+    """A user's file, plain or packed. Raises OSError or EOFError if it cannot be read."""
+    with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+        lines = _take(file, lines_max)
+    return [Source(path.name, lines)]
+
+
+def from_machine(lines_max: int) -> list[Source]:
+    """What this user may read of /var/log and of the journal, at most ``lines_max`` in all."""
+    found: list[Source] = []
+    left = lines_max
+    for name, lines in _machine_logs():
+        taken = lines[:left]
+        left -= len(taken)
+        if taken:
+            found.append(Source(name, taken))
+        if not left:
+            break
+    return found
+
+
+def _machine_logs() -> Iterator[tuple[str, list[bytes]]]:
+    yield "journal", _journal()
+    for path in sorted(_LOGS.rglob("*")) if _LOGS.is_dir() else []:
+        if path.name in _BINARY or path.suffix in _NOT_LINES or not path.is_file():
+            continue
+        try:
+            with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+                lines = _take(file, 1 << 62)
+        except (OSError, EOFError, lzma.LZMAError):
+            continue
+        yield str(path.relative_to(_LOGS)), lines
+
+
+def _journal() -> list[bytes]:
+    if shutil.which("journalctl") is None:
+        return []
+    asked = subprocess.run(
+        ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(JOURNAL_LINES_MAX)],
+        capture_output=True,
+        check=False,
+    )
+    return [line for line in asked.stdout.split(b"\n") if line.strip()]
+
+
+def _take(file: IO[bytes], lines_max: int) -> list[bytes]:
+    lines: list[bytes] = []
+    while len(lines) < lines_max and (line := file.readline(LINE_BYTES_MAX)):
+        if b"\x00" in line:
+            return []
+        stripped = line.rstrip(b"\r\n")
+        if stripped.strip():
+            lines.append(stripped)
+    return lines
+
+
+class Tail:
+    """New whole lines of files that are still being written, such as the demo's own logs."""
+
+    def __init__(self, paths: Callable[[], list[Path]]) -> None:
+        self._paths = paths
+        self._positions: dict[Path, int] = {}
+
+    def lines(self, lines_max: int) -> list[bytes]:
+        """What was written since the last call, at most ``lines_max`` lines."""
+        found: list[bytes] = []
+        for path in self._paths():
+            if len(found) >= lines_max:
+                break
+            found += self._new_lines(path, lines_max - len(found))
+        return found
+
+    def _new_lines(self, path: Path, lines_max: int) -> list[bytes]:
+        found: list[bytes] = []
+        try:
+            with path.open("rb") as file:
+                file.seek(self._positions.get(path, 0))
+                # A line without its end is still being written: it comes with the next call.
+                while len(found) < lines_max and (line := file.readline()).endswith(b"\n"):
+                    self._positions[path] = file.tell()
+                    if line.strip():
+                        found.append(line.rstrip(b"\r\n"))
+        except OSError:
+            return found
+        return found
