@@ -1,0 +1,261 @@
+"""A data directory: its lock, its identity, its health, and what is waiting to be unlinked.
+
+``meta.properties`` holds a random directory id, the cluster it serves (set once) and a counter that
+every start raises, so that a rolled-back or copied directory is noticed. After a failed fsync
+nothing here is trusted again: ``fail`` is for good, and every later append or flush of any of its
+logs raises StorageError. Called from disk threads; what they share is assigned whole, or locked.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+from collections.abc import Callable
+
+from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
+from broker_lite.model import PartitionKey
+from broker_lite.storage import paths
+from broker_lite.storage.checkpoint import (
+    CorruptCheckpoint,
+    decode_lines,
+    encode_lines,
+    read_offsets,
+    read_whole,
+    write_atomic,
+    write_offsets,
+)
+from broker_lite.storage.files import Files, Lock
+
+
+def random_directory_id() -> str:
+    """Sixteen random bytes as 22 characters."""
+    return base64.urlsafe_b64encode(os.urandom(16))[:22].decode("ascii")
+
+
+class DataDirectory:
+    """One data directory, locked by this process while it is open."""
+
+    def __init__(
+        self, files: Files, path: str, *, random_id: Callable[[], str] = random_directory_id
+    ) -> None:
+        self.files = files
+        self.path = path
+        self.directory_id = ""
+        self.cluster_id = ""
+        self.start_counter = 0
+        self.was_clean = False
+        self.failure = ""
+        self.recovery_points: dict[PartitionKey, int] = {}
+        self.log_starts: dict[PartitionKey, int] = {}
+        self.warnings: list[str] = []
+        self._random_id = random_id
+        self._lock: Lock | None = None
+        self._trash: list[tuple[int, str]] = []
+        self._checkpoints = threading.Lock()
+
+    # -- start and end -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Lock, read and count this start durably; the clean-shutdown marker is gone on return.
+
+        Raises DirectoryLockedError, or StorageError where the directory cannot be used.
+        """
+        try:
+            self.files.make_dir(self.path)
+            self._lock = self.files.lock(f"{self.path}/{paths.LOCK}")
+        except BlockingIOError:
+            raise DirectoryLockedError(
+                f"log.dir {self.path} is in use by another broker; stop it or name another folder"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"log.dir {self.path} cannot be used: {error}") from error
+        try:
+            self._take_marker()
+            self._load_identity()
+            self.start_counter += 1
+            self._save_identity()
+            self.recovery_points = self._read_offsets(paths.RECOVERY_POINTS)
+            self.log_starts = self._read_offsets(paths.LOG_STARTS)
+        except OSError as error:
+            self.release()
+            raise StorageError(f"log.dir {self.path} cannot be used: {error}") from error
+        except BaseException:
+            self.release()
+            raise
+
+    def _take_marker(self) -> None:
+        marker = f"{self.path}/{paths.CLEAN_MARKER}"
+        self.was_clean = self.files.exists(marker)
+        if self.was_clean:
+            self.files.remove(marker)
+            self.files.sync_dir(self.path)
+
+    def write_marker(self) -> None:
+        """Say that everything before this is on disk: the last act of a clean stop."""
+        data = f"start.counter={self.start_counter}\n".encode()
+        write_atomic(self.files, self.path, paths.CLEAN_MARKER, data)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def _load_identity(self) -> None:
+        data = read_whole(self.files, f"{self.path}/{paths.META}")
+        if data is None:
+            held = [n for n in self.files.list_dir(self.path) if paths.parse_partition_dir(n)]
+            if held:
+                raise StorageError(
+                    f"log.dir {self.path} holds {len(held)} partitions but no {paths.META}; "
+                    "restore that file or name an empty folder"
+                )
+            self.directory_id = self._random_id()
+            return
+        try:
+            found = dict(line.split("=", 1) for line in decode_lines(data))
+            self.directory_id = found["directory.id"]
+            self.cluster_id = found["cluster.id"]
+            self.start_counter = int(found["start.counter"])
+        except (CorruptCheckpoint, KeyError, ValueError) as error:
+            raise StorageError(
+                f"{self.path}/{paths.META} is damaged ({error}); restore it from a copy"
+            ) from None
+
+    def _save_identity(self) -> None:
+        lines = [
+            f"directory.id={self.directory_id}",
+            f"cluster.id={self.cluster_id}",
+            f"start.counter={self.start_counter}",
+        ]
+        write_atomic(self.files, self.path, paths.META, encode_lines(lines))
+
+    def adopt_cluster(self, cluster_id: str) -> None:
+        """Bind to a cluster, once; raises InconsistentClusterIdError if bound to another."""
+        if self.cluster_id == cluster_id:
+            return
+        if self.cluster_id:
+            raise InconsistentClusterIdError(
+                f"log.dir {self.path} belongs to cluster {self.cluster_id}, not to {cluster_id}; "
+                "name that cluster's ZooKeeper, or another log.dir"
+            )
+        self.cluster_id = cluster_id
+        with self.guard("binding the directory to its cluster"):
+            self._save_identity()
+
+    # -- health --------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.failure)
+
+    def fail(self, reason: str) -> StorageError:
+        """Stop the directory for good; returns the error to raise."""
+        self.failure = self.failure or reason
+        return StorageError(f"log.dir {self.path} has stopped: {self.failure}")
+
+    def check(self) -> None:
+        """Raise StorageError if the directory has stopped."""
+        if self.failure:
+            raise StorageError(f"log.dir {self.path} has stopped: {self.failure}")
+
+    def guard(self, doing: str) -> _Guard:
+        """A block in which an OSError stops the directory."""
+        return _Guard(self, doing)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def _read_offsets(self, name: str) -> dict[PartitionKey, int]:
+        try:
+            return read_offsets(self.files, self.path, name)
+        except CorruptCheckpoint as error:
+            self.warnings.append(f"{self.path}/{name} is damaged and was ignored: {error}")
+            return {}
+
+    def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
+        """Replace the recovery points; nothing is written when none changed.
+
+        ``current`` is asked under the lock, so that what is written is never older than a
+        truncation that was announced by ``lower_recovery_point``.
+        """
+        with self._checkpoints:
+            self._write_recovery_points(current())
+
+    def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
+        """On disk on return: a truncated log must not look damaged after a crash."""
+        with self._checkpoints:
+            if self.recovery_points.get(key, 0) > offset:
+                self._write_recovery_points({**self.recovery_points, key: offset})
+
+    def _write_recovery_points(self, points: dict[PartitionKey, int]) -> None:
+        if points != self.recovery_points:
+            with self.guard("writing recovery points"):
+                write_offsets(self.files, self.path, paths.RECOVERY_POINTS, points)
+            self.recovery_points = points
+
+    def save_log_starts(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
+        """Replace the log start offsets; nothing is written when none changed."""
+        with self._checkpoints:
+            self._write_log_starts(current())
+
+    def raise_log_start(self, key: PartitionKey, offset: int) -> None:
+        """On disk on return: deleted records must not come back after a crash."""
+        with self._checkpoints:
+            if self.log_starts.get(key, 0) < offset:
+                self._write_log_starts({**self.log_starts, key: offset})
+
+    def _write_log_starts(self, starts: dict[PartitionKey, int]) -> None:
+        if starts != self.log_starts:
+            with self.guard("writing log start offsets"):
+                write_offsets(self.files, self.path, paths.LOG_STARTS, starts)
+            self.log_starts = starts
+
+    # -- deleted files -------------------------------------------------------------------------
+
+    def discard(self, path: str, due_ms: int) -> None:
+        """Rename to ``.deleted`` now, unlink when ``empty_trash`` passes ``due_ms``."""
+        target = path + paths.DELETED
+        self.files.rename(path, target)
+        self._trash.append((due_ms, target))
+
+    def empty_trash(self, now_ms: int) -> int:
+        """Unlink what is due; how many names went. What fails waits for the next start."""
+        due = [path for due_ms, path in self._trash if due_ms <= now_ms]
+        self._trash = [item for item in self._trash if item[0] > now_ms]
+        return sum(remove_tree(self.files, path) for path in due)
+
+
+class _Guard:
+    """See ``DataDirectory.guard``."""
+
+    __slots__ = ("_directory", "_doing")
+
+    def __init__(self, directory: DataDirectory, doing: str) -> None:
+        self._directory = directory
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        self._directory.check()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise self._directory.fail(f"{self._doing}: {error}") from error
+
+
+def remove_tree(files: Files, path: str) -> bool:
+    """Unlink a file, or a directory with its files; False if it could not be."""
+    try:
+        try:
+            names = files.list_dir(path)
+        except NotADirectoryError:
+            files.remove(path)
+            return True
+        for name in names:
+            files.remove(f"{path}/{name}")
+        files.remove_dir(path)
+    except OSError:
+        return False
+    return True

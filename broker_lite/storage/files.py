@@ -1,0 +1,239 @@
+"""The Files port: all that storage asks of an operating system, and its real implementation.
+
+A ``File`` is appended to by one thread and read by any number, at positions, without a cursor. It
+has no ``close``: a reader that still sends from it keeps it open, and the last reference closes it.
+Nothing is on disk before ``datasync`` (the bytes) and ``sync_dir`` (the name) returned. Errors are
+OSError; ``append`` either writes all or raises, and may then leave a partial tail to cut.
+``memory.MemFiles`` is the other implementation; one suite of tests holds both to this page.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+IOV_MAX = 1024
+"""Buffers that one ``writev`` takes on Linux and macOS."""
+
+
+class File(Protocol):
+    """One open file. ``size`` counts what ``append`` completed; a reader may rely on it."""
+
+    path: str
+    size: int
+
+    def fileno(self) -> int:
+        """For ``sendfile``; OSError where there is none (memory)."""
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Write all at the end and return the position of the first byte."""
+
+    def pread(self, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes; fewer only where the file ends."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file; not on disk before ``datasync``."""
+
+    def datasync(self) -> None:
+        """Put the bytes and the size on disk. An error must never be followed by a retry."""
+
+    def forget_cached(self, position: int) -> None:
+        """Drop clean cached pages from ``position`` on, so that a read sees what the disk has."""
+
+
+class Lock(Protocol):
+    """A held lock; ``release`` or the end of the process gives it back."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system. Paths are text with ``/``; every error is an OSError."""
+
+    def create(self, path: str) -> File:
+        """A new, empty, writable file; FileExistsError if it is there."""
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """An existing regular file; never follows a symbolic link."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file's bytes were last written, by the wall clock."""
+
+    def make_dir(self, path: str) -> None:
+        """Make a directory and those above it; nothing if it is there."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic, within one directory; replaces a file at ``target``."""
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_dir(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Put the names in a directory on disk."""
+
+    def lock(self, path: str) -> Lock:
+        """Take a lock file at once or raise BlockingIOError."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Total and usable bytes of the file system that holds ``path``."""
+
+
+class OsFile:
+    """A file descriptor that closes with its last reference."""
+
+    __slots__ = ("_fd", "path", "size")
+
+    def __init__(self, fd: int, path: str, size: int) -> None:
+        self._fd = fd
+        self.path = path
+        self.size = size
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        start = self.size
+        written = (
+            os.pwrite(self._fd, buffers[0], start)
+            if len(buffers) == 1
+            else os.pwritev(self._fd, buffers[:IOV_MAX], start)
+        )
+        total = sum(map(len, buffers)) if len(buffers) > 1 else len(buffers[0])
+        if written < total:
+            self._append_rest(buffers, written, total)
+        self.size = start + total
+        return start
+
+    def _append_rest(self, buffers: Sequence[Buffer], written: int, total: int) -> None:
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        while written < total:
+            skip, rest = written, []
+            for view in views:
+                if skip < len(view):
+                    rest.append(view[skip:])
+                skip = max(0, skip - len(view))
+            count = os.pwritev(self._fd, rest[:IOV_MAX], self.size + written)
+            if count == 0:
+                raise OSError(errno.ENOSPC, "nothing more could be written", self.path)
+            written += count
+
+    def pread(self, position: int, length: int) -> bytes:
+        data = os.pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        missing = length - len(data)
+        while missing and (data := os.pread(self._fd, missing, position + length - missing)):
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self.size = size
+
+    def datasync(self) -> None:
+        _DATASYNC(self._fd)
+
+    def forget_cached(self, position: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, position, 0, os.POSIX_FADV_DONTNEED)
+
+
+_DATASYNC = getattr(os, "fdatasync", os.fsync)
+
+
+class _OsLock:
+    """A flock'd descriptor; the file stays, so that two processes lock the same inode."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFiles:
+    """The real file system. Files are private to the user; links are never followed."""
+
+    def create(self, path: str) -> OsFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return OsFile(os.open(path, flags, 0o640), path, 0)
+
+    def open(self, path: str, *, writable: bool = False) -> OsFile:
+        mode = os.O_RDWR if writable else os.O_RDONLY
+        # O_NONBLOCK: a FIFO put in a file's place must not hang the broker.
+        fd = os.open(path, mode | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return OsFile(fd, path, found.st_size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def size(self, path: str) -> int:
+        return os.lstat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.lstat(path).st_mtime_ns // 1_000_000
+
+    def make_dir(self, path: str) -> None:
+        os.makedirs(path, 0o750, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Lock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return _OsLock(fd)
+
+    def space(self, path: str) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail

@@ -1,0 +1,128 @@
+"""Which leader epoch wrote from which offset on: the chain that truncation and readers follow.
+
+Entries rise in both; a new one removes every entry that it contradicts. An assignment is on disk
+when ``assign`` returns, truncations are not (opening the log truncates again). One writer thread;
+readers anywhere: the tuples are replaced, never changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+
+from broker_lite.model import NO_EPOCH, OffsetAndEpoch
+from broker_lite.storage import paths
+from broker_lite.storage.checkpoint import (
+    CorruptCheckpoint,
+    decode_lines,
+    encode_lines,
+    read_whole,
+    write_atomic,
+)
+from broker_lite.storage.files import Files
+
+Entries = tuple[tuple[int, int], ...]
+"""(epoch, first offset), rising in both."""
+
+
+class LeaderEpochs:
+    """The epochs of one log, kept in its directory."""
+
+    __slots__ = ("_directory", "_entries", "_files")
+
+    def __init__(self, files: Files, directory: str, entries: Entries = ()) -> None:
+        self._files = files
+        self._directory = directory
+        self._entries = entries
+
+    @property
+    def entries(self) -> Entries:
+        return self._entries
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, or -1."""
+        entries = self._entries
+        return entries[-1][0] if entries else NO_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Let ``epoch`` begin at ``start_offset``; on disk on return. OSError if it cannot be."""
+        if self.note(epoch, start_offset):
+            self.save()
+
+    def restore(self, entries: Entries) -> None:
+        """Take back an assignment that could not be saved."""
+        self._entries = entries
+
+    def note(self, epoch: int, start_offset: int) -> bool:
+        """Assign in memory only, for recovery, which saves once; whether anything changed."""
+        entries = self._entries
+        if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
+            return False
+        kept = tuple(e for e in entries if e[0] < epoch and e[1] < start_offset)
+        self._entries = (*kept, (epoch, start_offset))
+        return True
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that wrote ``offset``, or -1 before the first entry."""
+        entries = self._entries
+        i = bisect_right(entries, offset, key=_start) - 1
+        return entries[i][0] if i >= 0 else NO_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
+        """Where ``epoch`` ended here: the largest epoch not above it, and its end (exclusive).
+
+        None where the answer is undefined: an epoch above the latest, or no epochs at all.
+        """
+        entries = self._entries
+        if not entries or epoch > entries[-1][0] or epoch < 0:
+            return None
+        if epoch == entries[-1][0]:
+            return OffsetAndEpoch(log_end_offset, epoch)
+        i = bisect_right(entries, epoch, key=_epoch)
+        if i == 0:
+            return OffsetAndEpoch(entries[0][1], epoch)
+        return OffsetAndEpoch(entries[i][1], entries[i - 1][0])
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Forget epochs that begin at or beyond ``end_offset``; whether any did. Not saved."""
+        kept = tuple(e for e in self._entries if e[1] < end_offset)
+        changed = kept != self._entries
+        self._entries = kept
+        return changed
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Forget what lies before ``start_offset``; the epoch in force there begins there now."""
+        entries = self._entries
+        i = bisect_right(entries, start_offset, key=_start) - 1
+        if i < 0 or (i == 0 and entries[0][1] == start_offset):
+            return False
+        self._entries = ((entries[i][0], start_offset), *entries[i + 1 :])
+        return True
+
+    def save(self, *, sync: bool = True) -> None:
+        lines = [f"{epoch} {offset}" for epoch, offset in self._entries]
+        data = encode_lines(lines)
+        write_atomic(self._files, self._directory, paths.LEADER_EPOCHS, data, sync=sync)
+
+
+def load(files: Files, directory: str) -> LeaderEpochs | None:
+    """The epochs as saved, or None where the file is missing or wrong: rebuild them by a scan."""
+    data = read_whole(files, f"{directory}/{paths.LEADER_EPOCHS}")
+    if data is None:
+        return None
+    try:
+        rows = [line.split(" ") for line in decode_lines(data)]
+        entries = tuple((int(epoch), int(offset)) for epoch, offset in rows)
+    except (CorruptCheckpoint, ValueError):
+        return None
+    rising = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
+    return LeaderEpochs(files, directory, entries) if rising else None
+
+
+def _start(entry: tuple[int, int]) -> int:
+    return entry[1]
+
+
+def _epoch(entry: tuple[int, int]) -> int:
+    return entry[0]

@@ -1,0 +1,168 @@
+"""Sparse index of a segment: base offset of a batch -> its position in the log file.
+
+Two growing arrays in memory; a file of a checked header and both arrays once the segment is closed.
+It is a hint: whoever follows an entry checks the batch it finds there, and a file that does not fit
+its log (size, checksums, order) is rebuilt by a scan. One writer thread appends; readers anywhere:
+``_offsets`` grows last, and entries never change.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from broker_lite.record.crc32c import crc32c
+
+_HEADER = struct.Struct(">4sHHqqqII")
+_HEADER_CRC = struct.Struct(">I")
+HEADER_BYTES = _HEADER.size + _HEADER_CRC.size
+_MAGIC, _VERSION = b"LBOI", 1
+_FLAG_DAMAGED = 1
+
+ENTRIES_MAX = (10 << 20) // 8
+"""A segment rolls when its index is full, as Kafka's 10 MiB index does."""
+
+
+class CorruptIndex(Exception):
+    """An index file contradicts itself or its log; the cure is a rebuild."""
+
+
+class Entry(NamedTuple):
+    """A batch's base offset and where the batch begins."""
+
+    offset: int
+    position: int
+
+
+class IndexFacts(NamedTuple):
+    """What the header of an index file says of the log file it was made from."""
+
+    base_offset: int
+    log_bytes: int
+    next_offset: int
+    damaged: bool
+    entry_count: int
+    body_crc: int
+
+
+class OffsetIndex:
+    """The entries of one segment."""
+
+    __slots__ = ("_offsets", "_positions", "base_offset")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._offsets = array("i")
+        self._positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._offsets) >= ENTRIES_MAX
+
+    def add(self, offset: int, position: int) -> None:
+        """Name the batch that begins at ``position``; both must be above the last entry's."""
+        self._positions.append(position)
+        self._offsets.append(offset - self.base_offset)
+
+    def last(self) -> Entry:
+        """The newest entry, or the segment's beginning."""
+        return self._entry(len(self._offsets) - 1)
+
+    def floor(self, offset: int) -> Entry:
+        """The last entry at or before ``offset``, or the segment's beginning."""
+        return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
+
+    def floor_position(self, position: int) -> Entry:
+        """The last entry at or before ``position``, or the segment's beginning."""
+        count = len(self._offsets)
+        return self._entry(bisect_right(self._positions, position, 0, count) - 1)
+
+    def after_position(self, position: int) -> list[Entry]:
+        """The entries beyond ``position``; recovery looks there for a batch that can be read."""
+        count = len(self._offsets)
+        first = bisect_right(self._positions, position, 0, count)
+        return [self._entry(i) for i in range(first, count)]
+
+    def _entry(self, i: int) -> Entry:
+        if i < 0:
+            return Entry(self.base_offset, 0)
+        return Entry(self.base_offset + self._offsets[i], self._positions[i])
+
+    def cut(self, position: int) -> OffsetIndex:
+        """A copy without the entries at or beyond ``position``; readers keep the old one."""
+        kept = OffsetIndex(self.base_offset)
+        count = bisect_left(self._positions, position)
+        kept._offsets, kept._positions = self._offsets[:count], self._positions[:count]
+        return kept
+
+    def encode(self, log_bytes: int, next_offset: int, damaged: bool) -> bytes:
+        """The index file of a log file of ``log_bytes`` that ends at ``next_offset``."""
+        body = big_endian(self._offsets) + big_endian(self._positions)
+        flags = _FLAG_DAMAGED if damaged else 0
+        header = _HEADER.pack(
+            _MAGIC,
+            _VERSION,
+            flags,
+            self.base_offset,
+            log_bytes,
+            next_offset,
+            len(self._offsets),
+            crc32c(body),
+        )
+        return header + _HEADER_CRC.pack(crc32c(header)) + body
+
+
+def decode_facts(data: bytes) -> IndexFacts:
+    """The header alone; raises CorruptIndex."""
+    header = checked_header(data, _HEADER)
+    magic, version, flags, base, log_bytes, next_offset, count, crc = _HEADER.unpack(header)
+    if magic != _MAGIC or version != _VERSION or count > ENTRIES_MAX + 1:
+        raise CorruptIndex("not an offset index of this version")
+    return IndexFacts(base, log_bytes, next_offset, bool(flags & _FLAG_DAMAGED), count, crc)
+
+
+def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
+    """A whole index file; raises CorruptIndex if anything in it contradicts anything."""
+    facts = decode_facts(data)
+    body = data[HEADER_BYTES:]
+    if len(body) != 8 * facts.entry_count or crc32c(body) != facts.body_crc:
+        raise CorruptIndex("the entries do not match their checksum")
+    index = OffsetIndex(facts.base_offset)
+    index._offsets = from_big_endian("i", body[: 4 * facts.entry_count])
+    index._positions = from_big_endian("i", body[4 * facts.entry_count :])
+    if facts.entry_count and index._positions[-1] >= facts.log_bytes:
+        raise CorruptIndex("an entry points beyond the log")
+    return facts, index
+
+
+def checked_header(data: bytes, layout: struct.Struct) -> bytes:
+    """The header's bytes if the checksum that follows them agrees; raises CorruptIndex."""
+    end = layout.size
+    if len(data) < end + 4 or _HEADER_CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
+        raise CorruptIndex("the header is cut or its checksum is wrong")
+    return data[:end]
+
+
+def header_crc(header: bytes) -> bytes:
+    return _HEADER_CRC.pack(crc32c(header))
+
+
+def big_endian(values: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        values = values[:]
+        values.byteswap()
+    return values.tobytes()
+
+
+def from_big_endian(code: str, data: bytes) -> array[int]:
+    values: array[int] = array(code)
+    values.frombytes(data)
+    if sys.byteorder == "little":
+        values.byteswap()
+    return values

@@ -1,0 +1,223 @@
+"""What each producer wrote last: duplicates are answered, gaps and old epochs are refused.
+
+Per producer the last five batches, because clients keep at most five under way. Only a leader
+judges (``check``); every replica takes notes (``update``), after the append succeeded. Expiry is
+local and never makes a follower refuse anything. A snapshot holds the state at its offset; the
+batches after it are replayed. One thread at a time (a log's writer).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from broker_lite.model import NO_OFFSET, NO_PRODUCER
+from broker_lite.record.batch import BatchHeader
+from broker_lite.record.crc32c import crc32c
+
+BATCHES_MAX = 5
+SEQUENCE_MASK = 0x7FFFFFFF
+
+_SNAPSHOT = struct.Struct(">4sHHqI")
+"""magic, version, flags, end offset, producer count; then producers; then the CRC-32C of all"""
+_PRODUCER = struct.Struct(">qhiqqB")
+"""producer id, epoch, coordinator epoch, last append ms, first offset of its open transaction,
+batches"""
+_BATCH = struct.Struct(">iiqi")
+"""first sequence, last sequence, base offset, last offset delta"""
+_MAGIC, _VERSION = b"LBPS", 1
+_FLAG_FORGOT = 1
+
+
+class CorruptSnapshot(Exception):
+    """A snapshot that does not add up; an older one and a longer replay take its place."""
+
+
+class ProducedBatch(NamedTuple):
+    """One remembered batch: its sequences and where it is."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset_delta: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+
+class Producer:
+    """What is known of one producer id."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_append_ms", "transaction_start")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[ProducedBatch] = deque(maxlen=BATCHES_MAX)
+        self.coordinator_epoch = -1
+        self.last_append_ms = -1
+        self.transaction_start = NO_OFFSET
+
+
+class ProducerState:
+    """All producers of one log."""
+
+    __slots__ = ("_producers", "forgot", "next_offset")
+
+    def __init__(self, next_offset: int = 0) -> None:
+        self._producers: dict[int, Producer] = {}
+        self.next_offset = next_offset
+        """The state holds every batch below this."""
+        self.forgot = False
+        """Whether producers were ever expired: an unknown one may then have been one of them."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._producers
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins; None until transactions are built."""
+        starts = [p.transaction_start for p in self._producers.values()]
+        return min((start for start in starts if start != NO_OFFSET), default=None)
+
+    def check(self, header: BatchHeader, *, may_have_forgotten: bool) -> ProducedBatch | None:
+        """Judge a client's batch: None to append it, or the batch that it repeats.
+
+        ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
+        continue. Raises InvalidProducerEpochError or OutOfOrderSequenceError.
+        """
+        producer = self._producers.get(header.producer_id)
+        first = header.base_sequence
+        if producer is None:
+            if first == 0 or may_have_forgotten or self.forgot:
+                return None
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} is new here and must begin at sequence 0, not "
+                f"{first}"
+            )
+        if header.producer_epoch < producer.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} has epoch {producer.epoch}; this batch is of "
+                f"{header.producer_epoch}, from before it was fenced"
+            )
+        if header.producer_epoch > producer.epoch or not producer.batches:
+            expected = 0
+        else:
+            last = header.last_sequence
+            for batch in producer.batches:
+                if batch.first_sequence == first and batch.last_sequence == last:
+                    return batch
+            expected = (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
+        if first != expected:
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
+                f"{first} where {expected} comes next"
+            )
+        return None
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Note an appended batch; batches without a producer only move ``next_offset``."""
+        self.next_offset = base_offset + header.last_offset_delta + 1
+        if header.producer_id == NO_PRODUCER:
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = Producer(header.producer_epoch)
+        elif header.producer_epoch > producer.epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+        producer.last_append_ms = now_ms
+        if not header.is_control and header.base_sequence >= 0:
+            producer.batches.append(
+                ProducedBatch(
+                    header.base_sequence,
+                    header.last_sequence,
+                    base_offset,
+                    header.last_offset_delta,
+                )
+            )
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that are idle for so long, but for those in a transaction."""
+        expired = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if now_ms - producer.last_append_ms >= expiration_ms
+            and producer.transaction_start == NO_OFFSET
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        self.forgot = self.forgot or bool(expired)
+        return len(expired)
+
+    def forget_all(self, next_offset: int) -> None:
+        """Begin anew at ``next_offset``, knowing that something was there before."""
+        self._producers.clear()
+        self.forgot = self.forgot or next_offset > 0
+        self.next_offset = next_offset
+
+    def encode(self) -> bytes:
+        """A snapshot at ``next_offset``."""
+        flags = _FLAG_FORGOT if self.forgot else 0
+        parts = [_SNAPSHOT.pack(_MAGIC, _VERSION, flags, self.next_offset, len(self._producers))]
+        for producer_id, producer in self._producers.items():
+            parts.append(
+                _PRODUCER.pack(
+                    producer_id,
+                    producer.epoch,
+                    producer.coordinator_epoch,
+                    producer.last_append_ms,
+                    producer.transaction_start,
+                    len(producer.batches),
+                )
+            )
+            parts.extend(_BATCH.pack(*batch) for batch in producer.batches)
+        body = b"".join(parts)
+        return body + crc32c(body).to_bytes(4, "big")
+
+
+def decode(data: bytes) -> ProducerState:
+    """The state in a snapshot; raises CorruptSnapshot."""
+    body = data[:-4]
+    if len(data) < _SNAPSHOT.size + 4 or crc32c(body) != int.from_bytes(data[-4:], "big"):
+        raise CorruptSnapshot("the checksum is wrong")
+    magic, version, flags, next_offset, count = _SNAPSHOT.unpack_from(body)
+    if magic != _MAGIC or version != _VERSION:
+        raise CorruptSnapshot("not a snapshot of this version")
+    state = ProducerState(next_offset)
+    state.forgot = bool(flags & _FLAG_FORGOT)
+    at = _SNAPSHOT.size
+    try:
+        for _ in range(count):
+            at = _decode_producer(state, body, at)
+    except struct.error as error:
+        raise CorruptSnapshot(str(error)) from None
+    return state
+
+
+def _decode_producer(state: ProducerState, body: bytes, at: int) -> int:
+    producer_id, epoch, coordinator, last_ms, start, batches = _PRODUCER.unpack_from(body, at)
+    at += _PRODUCER.size
+    producer = state._producers[producer_id] = Producer(epoch)
+    producer.coordinator_epoch = coordinator
+    producer.last_append_ms = last_ms
+    producer.transaction_start = start
+    for _ in range(batches):
+        producer.batches.append(ProducedBatch._make(_BATCH.unpack_from(body, at)))
+        at += _BATCH.size
+    return at
+
+
+def replay(state: ProducerState, headers: Iterable[BatchHeader], now_ms: int) -> None:
+    """Bring a snapshot's state up to the log's end; idle time counts from now."""
+    for header in headers:
+        state.update(header, header.base_offset, now_ms)

@@ -1,0 +1,448 @@
+"""What any thread may ask of a log while its writer appends: slices, offsets, times, checks.
+
+No locks. The writer publishes with single assignments: ``_tail`` (end offset, active segment and
+its size) after the bytes, ``_chain`` when segments come or go. A reader takes one of each and stays
+consistent. A slice holds its file, so deleted segments stay readable to those who have them.
+Offsets in, positions only inside; what is damaged raises CorruptMessageError with its range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from broker_lite.errors import (
+    CorruptMessageError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
+from broker_lite.model import ListedOffset, OffsetAndEpoch, PartitionKey
+from broker_lite.record import arrow, transcode
+from broker_lite.record.batch import BatchHeader
+from broker_lite.storage.files import File
+from broker_lite.storage.leader_epochs import LeaderEpochs
+from broker_lite.storage.offset_index import Entry
+from broker_lite.storage.scan import (
+    BadBatch,
+    CorruptRange,
+    FoundBatch,
+    InspectedBatch,
+    read_batch,
+    walk_batches,
+)
+from broker_lite.storage.segment import Segment
+
+LOADED_SEGMENTS_MAX = 8
+"""Closed segments of one log whose file and indexes stay open; more are loaded again when read."""
+HINTS = 64
+"""Batch positions that are remembered per log, for readers that come back where they ended."""
+
+
+class LogSlice(NamedTuple):
+    """Whole batches as bytes of a file. ``length`` is 0 where there is nothing yet."""
+
+    file: File
+    position: int
+    length: int
+    base_offset: int
+    next_offset: int
+
+    def read(self) -> bytes:
+        return self.file.pread(self.position, self.length)
+
+
+class Tail(NamedTuple):
+    """The end of a log, published as one."""
+
+    end_offset: int
+    segment: Segment
+    size_bytes: int
+
+
+Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
+"""Base offsets, and the segments in the same order; never empty."""
+
+
+class LogReader:
+    """The reading half of a log."""
+
+    key: PartitionKey
+    leader_epochs: LeaderEpochs
+
+    def __init__(self, key: PartitionKey, segments: tuple[Segment, ...]) -> None:
+        self.key = key
+        self.log_start_offset = segments[0].base_offset
+        self.corruption: tuple[CorruptRange, ...] = ()
+        self._hints: list[tuple[int, Segment, int] | None] = [None] * HINTS
+        self._loaded: deque[Segment] = deque()
+        self._publish(segments)
+
+    def _publish(self, segments: tuple[Segment, ...]) -> None:
+        active = segments[-1]
+        self._chain: Chain = (tuple(s.base_offset for s in segments), segments)
+        self._tail = Tail(active.next_offset, active, active.size_bytes)
+
+    @property
+    def log_end_offset(self) -> int:
+        """Exclusive."""
+        return self._tail[0]
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed data stop here; the log's end until transactions are built."""
+        return self._tail[0]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all log files, as readers see them."""
+        return sum(segment.size_bytes for segment in self._chain[1])
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._chain[1])
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch that wrote ``offset``, or -1."""
+        return self.leader_epochs.epoch_at(offset)
+
+    def end_offset_for(self, epoch: int) -> OffsetAndEpoch | None:
+        """Where ``epoch`` ended here, or None where that is undefined."""
+        return self.leader_epochs.end_offset_for(epoch, self._tail[0])
+
+    # -- slices --------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> LogSlice:
+        """Whole batches from the one that holds ``offset``, below ``end_offset``.
+
+        At most ``max_bytes``, but at least one batch with ``min_one``. Empty at the end. Raises
+        OffsetOutOfRangeError outside [log start, log end], CorruptMessageError in damage.
+        """
+        end, active, size = self._tail
+        if not self.log_start_offset <= offset <= end:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.key} is outside [{self.log_start_offset}, {end}]"
+            )
+        at_tail = end_offset >= end
+        if not at_tail:
+            end = end_offset
+        if offset >= end:
+            return LogSlice(active.file, size, 0, offset, offset)
+        hint = self._hints[(offset ^ offset >> 6 ^ offset >> 12) & 63]
+        if hint is not None and hint[0] == offset and hint[2] < hint[1].size_bytes:
+            base, segment, position = hint
+        else:
+            segment, (position, header) = self._locate(offset)
+            base = header.base_offset
+        if at_tail and segment is active:
+            stop = size
+        else:
+            stop, end = self._stop(segment, end)
+        if self.corruption:
+            stop, end = self._clip(offset, position, stop, end)
+        if stop - position > max_bytes:
+            stop, end = self._cut(segment, position, base, max_bytes, stop, end, min_one)
+        self._hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop)
+        return LogSlice(segment.file, position, stop - position, base, end)
+
+    def _locate(self, offset: int) -> tuple[Segment, FoundBatch]:
+        """The segment and the batch that hold an offset in [log start, log end)."""
+        bases, segments = self._chain
+        i = bisect_right(bases, offset) - 1
+        if i < 0:
+            raise OffsetOutOfRangeError(f"offset {offset} of {self.key} was deleted meanwhile")
+        segment = segments[i]
+        self._raise_in_damage(offset)
+        try:
+            return segment, self._find(segment, offset)
+        except FileNotFoundError:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.key} was deleted meanwhile"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{self.key}: offset {offset} cannot be read: {error}") from error
+
+    def _find(self, segment: Segment, offset: int) -> FoundBatch:
+        if not segment.is_loaded:
+            self._note_loaded(segment)
+        try:
+            return segment.find(offset, segment.size_bytes)
+        except BadBatch as bad:
+            return self._find_past(segment, offset, bad)
+
+    def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> FoundBatch:
+        """The batch after damage that no index entry leads past."""
+        while True:
+            damage = self._note_damage(segment, bad)
+            if offset < damage.next_offset:
+                raise CorruptMessageError(str(damage)) from None
+            entry = Entry(damage.next_offset, damage.position + damage.length)
+            try:
+                return segment.find_from(entry, offset, segment.size_bytes)
+            except BadBatch as another:
+                bad = another
+
+    def _note_loaded(self, segment: Segment) -> None:
+        self._loaded.append(segment)
+        if len(self._loaded) > LOADED_SEGMENTS_MAX:
+            oldest = self._loaded.popleft()
+            if oldest is not self._tail.segment and oldest is not segment:
+                oldest.release()
+
+    def _stop(self, segment: Segment, end: int) -> tuple[int, int]:
+        """Where ``segment`` stops for a reader that stops at ``end``: position and offset."""
+        bases, _ = self._chain
+        i = bisect_right(bases, segment.base_offset)
+        if i < len(bases) and end >= bases[i]:
+            return segment.size_bytes, bases[i]
+        hint = self._hints[(end ^ end >> 6 ^ end >> 12) & 63]
+        if hint is not None and hint[0] == end and hint[1] is segment:
+            return hint[2], end
+        if end >= segment.next_offset:
+            return segment.size_bytes, end
+        found = self._find(segment, end)
+        return found.position, found.header.base_offset
+
+    def _clip(self, offset: int, position: int, stop: int, end: int) -> tuple[int, int]:
+        """Stop before the first unreadable range at or after ``offset``."""
+        self._raise_in_damage(offset)
+        for damage in self.corruption:
+            if damage.unreadable and offset < damage.first_offset < end:
+                return min(stop, damage.position), damage.first_offset
+        return stop, end
+
+    def _raise_in_damage(self, offset: int) -> None:
+        if self.corruption and (damage := self._damage_over(offset)) is not None:
+            raise CorruptMessageError(str(damage))
+
+    def _damage_over(self, offset: int) -> CorruptRange | None:
+        for damage in self.corruption:
+            if damage.unreadable and damage.first_offset <= offset < damage.next_offset:
+                return damage
+        return None
+
+    def _cut(
+        self,
+        segment: Segment,
+        position: int,
+        base: int,
+        max_bytes: int,
+        stop: int,
+        end: int,
+        min_one: bool,
+    ) -> tuple[int, int]:
+        """The last batch boundary that ``max_bytes`` reach, by the index where it knows one."""
+        entry = segment.index.floor_position(position + max_bytes)
+        if position < entry.position <= stop:
+            return entry.position, entry.offset
+        limit, at, following = position + max_bytes, position, base
+        while at < stop:
+            header = segment.find_from(Entry(following, at), following, stop).header
+            if at + header.size_bytes > limit and not (min_one and at == position):
+                break
+            at, following = at + header.size_bytes, header.next_offset
+            if at >= limit:
+                break
+        return at, min(following, end)
+
+    # -- damage --------------------------------------------------------------------------------
+
+    def next_readable(self, offset: int) -> int:
+        """``offset``, or the first one after the damage that it lies in."""
+        while (damage := self._damage_over(offset)) is not None:
+            offset = damage.next_offset
+        return offset
+
+    def _note_damage(self, segment: Segment, bad: BadBatch) -> CorruptRange:
+        for known in self.corruption:
+            if known.first_offset == bad.offset and known.segment_base == segment.base_offset:
+                return known
+        bases, _ = self._chain
+        i = bisect_right(bases, segment.base_offset)
+        limit = bases[i] if i < len(bases) else segment.next_offset
+        found = segment.damage_at(bad, segment.size_bytes, limit)
+        damage = found.in_log(self.key, segment.base_offset)
+        self.add_damage((damage,))
+        segment.damaged = True
+        return damage
+
+    def add_damage(self, found: tuple[CorruptRange, ...]) -> None:
+        """Remember bad ranges; what is unreadable is refused from now on."""
+        self.corruption = tuple(sorted({*self.corruption, *found}, key=lambda d: d.first_offset))
+
+    def verify(self, start: int, end: int) -> list[CorruptRange]:
+        """Check every batch from ``start`` to ``end``: checksum, chain, length, leader epoch.
+
+        Reads all the bytes: not for the loop thread. Offsets outside the log are left out.
+        """
+        found: list[CorruptRange] = []
+        start, end = max(start, self.log_start_offset), min(end, self._tail[0])
+        for item in self._checked(start, end):
+            if isinstance(item, CorruptRange):
+                found.append(item)
+            elif (epoch := self.epoch_at(item[1].header.base_offset)) not in (
+                -1,
+                item[1].header.leader_epoch,
+            ):
+                segment, (position, header) = item
+                reason = f"leader epoch {header.leader_epoch} where {epoch} wrote"
+                at = (header.base_offset, header.next_offset, segment.base_offset, position)
+                found.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
+        return found
+
+    def inspect(self, start: int, end: int) -> Iterator[InspectedBatch]:
+        """Each batch from ``start`` to ``end`` with its problem, if it has one."""
+        start, end = max(start, self.log_start_offset), min(end, self._tail[0])
+        for item in self._checked(start, end):
+            if isinstance(item, CorruptRange):
+                bad = BatchHeader(item.first_offset, item.length - 12, *([-1] * 11))
+                yield InspectedBatch(item.segment_base, item.position, bad, item.reason)
+            else:
+                segment, (position, header) = item
+                yield InspectedBatch(segment.base_offset, position, header, "")
+
+    def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, FoundBatch] | CorruptRange]:
+        """Sound batches and bad ranges in order, every checksum computed."""
+        while start < end:
+            try:
+                segment, (position, header) = self._locate(start)
+            except CorruptMessageError:
+                damage = self._damage_over(start)
+                if damage is None:
+                    raise
+                yield damage
+                start = damage.next_offset
+                continue
+            stop, _ = self._stop(segment, end)
+            try:
+                for found in walk_batches(segment.file, position, stop, header.base_offset):
+                    yield segment, found
+                    start = found.header.next_offset
+                following = self._following_base(segment)
+                start = max(start, following) if following <= end else end
+            except BadBatch as bad:
+                limit = min(self._following_base(segment), end)
+                found_bad = segment.damage_at(bad, segment.size_bytes, limit)
+                yield found_bad.in_log(self.key, segment.base_offset)
+                start = max(found_bad.next_offset, start)
+
+    def _following_base(self, segment: Segment) -> int:
+        bases, _ = self._chain
+        i = bisect_right(bases, segment.base_offset)
+        return bases[i] if i < len(bases) else self._tail[0]
+
+    # -- looking up ----------------------------------------------------------------------------
+
+    def offset_for_timestamp(self, timestamp: int, end: int) -> ListedOffset | None:
+        """The first record at or after ``timestamp`` and below ``end``; None if there is none.
+
+        Decodes one batch: not for the loop thread.
+        """
+        end = min(end, self._tail[0])
+        for segment in self._chain[1]:
+            if segment.max_timestamp < timestamp or segment.base_offset >= end:
+                continue
+            start = max(segment.times.start_for(timestamp), self.log_start_offset)
+            for found in self._headers(segment, start, end):
+                if found.header.max_timestamp >= timestamp and not found.header.is_control:
+                    listed = self._first_in_batch(segment, found, timestamp)
+                    if listed is not None:
+                        return listed if listed.offset < end else None
+        return None
+
+    def max_timestamp(self, end: int) -> ListedOffset | None:
+        """The newest record below ``end``, the first of them if several are; None if empty."""
+        end = min(end, self._tail[0])
+        segments = [s for s in self._chain[1] if s.base_offset < end]
+        if not segments or end <= self.log_start_offset:
+            return None
+        newest = max((s.max_timestamp for s in segments[:-1]), default=-1)
+        last = segments[-1]
+        if end >= last.next_offset:
+            newest = max(newest, last.max_timestamp)
+        elif last.max_timestamp > newest:
+            start = max(last.base_offset, self.log_start_offset)
+            for found in self._headers(last, start, end):
+                newest = max(newest, found.header.max_timestamp)
+        return self.offset_for_timestamp(newest, end)
+
+    def _headers(self, segment: Segment, start: int, end: int) -> Iterator[FoundBatch]:
+        """Batches of one segment from ``start`` to below ``end``, past any damage."""
+        size, limit = segment.size_bytes, min(segment.next_offset, end)
+        while start < limit:
+            try:
+                for found in segment.headers(start, size):
+                    if found.header.base_offset >= end:
+                        return
+                    yield found
+                    start = found.header.next_offset
+                return
+            except BadBatch as bad:
+                start = max(self._note_damage(segment, bad).next_offset, start + 1)
+
+    def _first_in_batch(
+        self, segment: Segment, found: FoundBatch, timestamp: int
+    ) -> ListedOffset | None:
+        position, header = found
+        first = max(header.base_offset, self.log_start_offset)
+        if header.is_log_append_time:
+            return ListedOffset(first, header.max_timestamp, header.leader_epoch)
+        whole = read_batch(segment.file, position, segment.size_bytes)
+        if whole is None:
+            return None
+        decode = arrow.decode if header.is_columns else transcode.rows_to_columns
+        columns = decode(whole[1], header)
+        if columns.timestamp is None:
+            constant = header.constant_timestamp
+            return ListedOffset(first, constant, header.leader_epoch)
+        times = columns.timestamp.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        deltas = columns.offset_deltas
+        offsets = header.base_offset + (np.arange(len(times)) if deltas is None else deltas)
+        rows = np.flatnonzero((times >= timestamp) & (offsets >= first))
+        if not len(rows):
+            return None
+        row = rows[0]
+        return ListedOffset(int(offsets[row]), int(times[row]), header.leader_epoch)
+
+    def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
+        """How far ``max_bytes`` of stored batches reach from ``start``, and how many those are.
+
+        A batch boundary above ``start``, at least one batch, not beyond ``end``; by the sparse
+        index, so usually some KB short. Steps over damage. (start, 0) at the end.
+        """
+        end = min(end, self._tail[0])
+        if start >= end or start < self.log_start_offset:
+            if start < self.log_start_offset:
+                raise OffsetOutOfRangeError(
+                    f"offset {start} of {self.key} is before {self.log_start_offset}"
+                )
+            return start, 0
+        counted = 0
+        offset = start
+        while offset < end:
+            if (beyond := self.next_readable(offset)) != offset:
+                offset = beyond
+                continue
+            try:
+                segment, (position, header) = self._locate(offset)
+            except CorruptMessageError:
+                if counted:
+                    break
+                continue
+            stop, stop_offset = self._stop(segment, end)
+            if self.corruption:
+                stop, stop_offset = self._clip(offset, position, stop, stop_offset)
+            budget = max_bytes - counted
+            if stop - position > budget:
+                cut, offset = self._cut(
+                    segment, position, header.base_offset, budget, stop, stop_offset, not counted
+                )
+                counted += cut - position
+                break
+            counted += stop - position
+            offset = max(stop_offset, offset + 1)
+        return max(min(offset, end), start + 1), counted

@@ -1,0 +1,318 @@
+"""Open a partition's log, after a clean stop or any other.
+
+After a clean stop the saved indexes are believed where they fit their files. After another, every
+segment that reaches beyond the recovery point is scanned, checksums and all. Above that point the
+first bad batch begins a torn tail: it and all behind it are set aside, not deleted. Below it
+nothing is ever cut: what is bad there is damage, kept and reported, and the log goes on behind it.
+Offsets below the recovery point are never given out again. On return all that was kept is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from broker_lite.config import TopicConfig
+from broker_lite.model import PartitionKey
+from broker_lite.record.batch import BatchHeader
+from broker_lite.storage import leader_epochs, paths
+from broker_lite.storage.directory import DataDirectory
+from broker_lite.storage.leader_epochs import LeaderEpochs
+from broker_lite.storage.log import Log, LogLimits
+from broker_lite.storage.scan import BadBatch, CorruptRange
+from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
+
+TORN_FILES_MAX = 16
+"""Set-aside files kept per partition; the oldest go first."""
+COPY_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a log found and did."""
+
+    scanned_bytes: int = 0
+    torn_bytes: int = 0
+    torn_offset: int = -1
+    rebuilt_indexes: int = 0
+
+
+def create_log(
+    key: PartitionKey,
+    data: DataDirectory,
+    *,
+    config: TopicConfig,
+    limits: LogLimits,
+    start_offset: int = 0,
+) -> Log:
+    """A new, empty log; its directory and first segment are on disk on return. StorageError."""
+    directory = paths.partition_dir(data.path, key)
+    with data.guard(f"creating {key}"):
+        data.files.make_dir(directory)
+        segment = Segment.create(data.files, directory, start_offset)
+        data.files.sync_dir(directory)
+        data.files.sync_dir(data.path)
+        segment.name_synced = True
+    epochs = LeaderEpochs(data.files, directory)
+    log = Log(key, data, (segment,), epochs, config=config, limits=limits)
+    log.flushed_end = start_offset
+    return log
+
+
+def open_log(
+    key: PartitionKey,
+    data: DataDirectory,
+    now_ms: int,
+    *,
+    clean: bool,
+    config: TopicConfig,
+    limits: LogLimits,
+) -> tuple[Log, RecoveryReport]:
+    """Open the log in ``data``. StorageError if the disk fails; damage does not raise."""
+    opening = _Opening(key, data, clean, data.recovery_points.get(key, 0))
+    with data.guard(f"opening {key}"):
+        segments = opening.run(data.log_starts.get(key, 0))
+    log = Log(key, data, segments, opening.epochs, config=config, limits=limits)
+    log.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
+    log.add_damage(tuple(opening.damage))
+    log.flushed_end = log.log_end_offset
+    with data.guard(f"opening {key}"):
+        opening.settle_epochs(log)
+        log.rebuild_producers(now_ms)
+    return log, opening.report()
+
+
+class _Opening:
+    """The state of one log's opening."""
+
+    def __init__(self, key: PartitionKey, data: DataDirectory, clean: bool, point: int) -> None:
+        self.key = key
+        self.data = data
+        self.files = data.files
+        self.directory = paths.partition_dir(data.path, key)
+        self.clean = clean
+        self.recovery_point = point
+        self.damage: list[CorruptRange] = []
+        self.epochs = LeaderEpochs(data.files, self.directory)
+        self._epochs_known = True
+        self._changed = False
+        self._scanned = self._torn_bytes = self._rebuilt = 0
+        self._torn_offset = -1
+
+    def report(self) -> RecoveryReport:
+        return RecoveryReport(self._scanned, self._torn_bytes, self._torn_offset, self._rebuilt)
+
+    def run(self, log_start: int) -> tuple[Segment, ...]:
+        """The segments that remain, the last of them writable; everything kept is on disk."""
+        bases = self._clear_leftovers()
+        loaded = leader_epochs.load(self.files, self.directory)
+        self._epochs_known = loaded is not None or not bases
+        self.epochs = loaded or self.epochs
+        bases = self._drop_deleted(bases, log_start)
+        if bases and bases[0] > log_start:
+            self._add_gap(bases[0], log_start, bases[0], 0, "the first segments are gone")
+        segments: list[Segment] = []
+        for i, base in enumerate(bases):
+            following = bases[i + 1] if i + 1 < len(bases) else UNBOUNDED
+            segment = Segment.found(self.files, self.directory, base)
+            if segments and segments[-1].next_offset > base:
+                self._set_aside([base])
+                continue
+            if segments and not self._continues(segments[-1], base):
+                self._set_aside(bases[i:])
+                break
+            segments.append(segment)
+            if self._is_believed(segment, following):
+                continue
+            torn = self._scan(segment, following)
+            if torn is not None:
+                self._set_aside_tail(segment, torn)
+                self._set_aside(bases[i + 1 :])
+                break
+        self._end_at(segments, max(log_start, self.recovery_point))
+        if self._changed:
+            self.files.sync_dir(self.directory)
+        self._drop_snapshots(segments[-1].next_offset)
+        return tuple(segments)
+
+    # -- what is there -------------------------------------------------------------------------
+
+    def _clear_leftovers(self) -> list[int]:
+        """Unlink what a stop left behind; base offsets of the segments, rising."""
+        bases, others = [], []
+        for name in self.files.list_dir(self.directory):
+            found = paths.parse_segment_file(name)
+            if name.endswith((paths.DELETED, paths.TEMPORARY)):
+                self.files.remove(f"{self.directory}/{name}")
+            elif found and found[1] == paths.LOG:
+                bases.append(found[0])
+            elif found and found[1] != paths.SNAPSHOT:
+                others.append((found[0], name))
+        for base, name in others:
+            if base not in bases:
+                self.files.remove(f"{self.directory}/{name}")
+        return bases
+
+    def _drop_deleted(self, bases: list[int], log_start: int) -> list[int]:
+        """Segments wholly before the log's start were deleted, whatever the disk kept of that."""
+        kept = [b for b, after in zip(bases, [*bases[1:], UNBOUNDED]) if after > log_start]
+        for base in bases[: len(bases) - len(kept)]:
+            self._remove(base)
+        return kept
+
+    def _remove(self, base: int, *suffixes: str) -> None:
+        for suffix in suffixes or paths.SEGMENT_SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                self.files.remove(paths.segment_file(self.directory, base, suffix))
+        self._changed = True
+
+    # -- segments ------------------------------------------------------------------------------
+
+    def _is_believed(self, segment: Segment, following: int) -> bool:
+        """Whether a segment is open without a scan: all on disk, and its indexes fit."""
+        synced = self.clean or following <= self.recovery_point
+        if not (synced and self._epochs_known and segment.load_facts()):
+            return False
+        if segment.damaged or following not in (UNBOUNDED, segment.next_offset):
+            return False
+        if following == UNBOUNDED:
+            segment.make_active()
+            return segment.ends_as_said()
+        return True
+
+    def _scan(self, segment: Segment, following: int) -> BadBatch | None:
+        """Index a segment anew, with checksums; where its torn tail begins, if it has one."""
+        point = UNBOUNDED if following <= self.recovery_point else self.recovery_point
+        segment.open_writable()
+        start = segment.load_prefix(self.recovery_point if self._epochs_known else 0)
+        # What an earlier process's failed fsync left in the cache is not on the disk.
+        segment.file.forget_cached(start.position)
+        limit = following if following != UNBOUNDED else max(point, segment.base_offset)
+        found = segment.rescan(
+            start, limit, check_crc=True, recovery_point=point, on_batch=self._note_epoch
+        )
+        self._rebuilt += 1
+        self._scanned += found.scanned_bytes
+        self._add_damage(segment, found.damage)
+        segment.synced_bytes = 0
+        if found.torn is None:
+            segment.datasync()
+            self._changed = True
+            if following != UNBOUNDED:
+                segment.save_indexes()
+                segment.release()
+        return found.torn
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        if header.leader_epoch > self.epochs.latest or not self._epochs_known:
+            self._changed |= self.epochs.note(header.leader_epoch, header.base_offset)
+
+    def _continues(self, segment: Segment, base: int) -> bool:
+        """Whether the next segment may follow; a gap below the recovery point is damage."""
+        if segment.next_offset == base:
+            return True
+        if base > self.recovery_point:
+            return False
+        reason = "the end of the segment is gone"
+        self._add_gap(segment.base_offset, segment.next_offset, base, segment.size_bytes, reason)
+        segment.damaged = True
+        return True
+
+    def _add_gap(self, base: int, first: int, following: int, position: int, reason: str) -> None:
+        gap = CorruptRange(self.key, first, following, base, position, 0, reason, True)
+        self.damage.append(gap)
+
+    def _add_damage(self, segment: Segment, found: tuple[BadRange, ...]) -> None:
+        self.damage.extend(bad.in_log(self.key, segment.base_offset) for bad in found)
+
+    # -- torn tails ----------------------------------------------------------------------------
+
+    def _set_aside_tail(self, segment: Segment, torn: BadBatch) -> None:
+        """Copy the bytes from ``torn`` on into a file beside, then cut them off."""
+        end = segment.file.size
+        self._torn_bytes += end - torn.position
+        self._torn_offset = torn.offset
+        if self._has_content(segment, torn.position, end):
+            copy = self.files.create(self._torn_path(torn.offset))
+            for position in range(torn.position, end, COPY_BYTES):
+                copy.append([segment.file.pread(position, min(COPY_BYTES, end - position))])
+            copy.datasync()
+            self.files.sync_dir(self.directory)
+        segment.size_bytes = end
+        segment.cut(torn.position, torn.offset)
+        segment.datasync()
+        for suffix in (paths.INDEX, paths.TIME_INDEX):
+            self._remove(segment.base_offset, suffix)
+
+    @staticmethod
+    def _has_content(segment: Segment, position: int, end: int) -> bool:
+        """Zeros alone (a file that grew before its bytes came) are not worth keeping."""
+        return any(
+            segment.file.pread(at, min(COPY_BYTES, end - at)).strip(b"\x00")
+            for at in range(position, end, COPY_BYTES)
+        )
+
+    def _set_aside(self, bases: list[int]) -> None:
+        """Whole segments behind a torn tail: rename their logs, drop their indexes."""
+        for base in reversed(bases):
+            source = paths.segment_file(self.directory, base, paths.LOG)
+            self._torn_bytes += self.files.size(source)
+            self._torn_offset = base if self._torn_offset < 0 else self._torn_offset
+            self.files.rename(source, self._torn_path(base))
+            self._remove(base)
+
+    def _torn_path(self, offset: int) -> str:
+        """A free name; the oldest set-aside files go when there are too many."""
+        torn = [
+            (found, name)
+            for name in self.files.list_dir(self.directory)
+            if (found := paths.parse_torn_file(name))
+        ]
+        for _, name in torn[: max(0, len(torn) - TORN_FILES_MAX + 1)]:
+            self.files.remove(f"{self.directory}/{name}")
+        number = max((found[1] for found, _ in torn if found[0] == offset), default=0) + 1
+        return paths.torn_file(self.directory, offset, number)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _end_at(self, segments: list[Segment], minimum: int) -> None:
+        """Make the last segment writable; begin one at ``minimum`` if the log ends before it."""
+        last = segments[-1] if segments else None
+        end = last.next_offset if last else 0
+        if last is not None and end >= minimum and not last.damaged:
+            if not last.is_loaded:
+                last.make_active()
+            return
+        if end < self.recovery_point:
+            base, position = (last.base_offset, last.size_bytes) if last else (minimum, 0)
+            self._add_gap(base, end, self.recovery_point, position, "the end of the log is gone")
+        if last is not None:
+            last.damaged = last.damaged or end < self.recovery_point
+            last.save_indexes()
+            last.release()
+        fresh = Segment.create(self.files, self.directory, max(end, minimum))
+        fresh.name_synced = True
+        self._changed = True
+        segments.append(fresh)
+
+    def _drop_snapshots(self, end: int) -> None:
+        """Snapshots of what is no longer there must be gone before anything is appended."""
+        stale = [
+            name
+            for name in self.files.list_dir(self.directory)
+            if (found := paths.parse_segment_file(name))
+            and found[1] == paths.SNAPSHOT
+            and found[0] > end
+        ]
+        for name in stale:
+            self.files.remove(f"{self.directory}/{name}")
+        if stale:
+            self.files.sync_dir(self.directory)
+
+    def settle_epochs(self, log: Log) -> None:
+        """Epochs of batches that are not there go; what a scan found is saved."""
+        before = self.epochs.entries
+        self.epochs.truncate_from_end(log.log_end_offset)
+        self.epochs.truncate_from_start(log.log_start_offset)
+        if self._changed or not self._epochs_known or before != self.epochs.entries:
+            self.epochs.save()

@@ -1,0 +1,218 @@
+"""Walk the batches of a log file: headers alone, or whole batches with their checksums.
+
+Both walks check that offsets continue, lengths fit and leader epochs never fall, and stop with
+``BadBatch`` at the first thing that does not. ``resync`` finds where reading can go on. Reads only,
+through one open file; any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from broker_lite.errors import CorruptMessageError
+from broker_lite.model import PartitionKey
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader, read_header
+from broker_lite.record.crc32c import crc32c
+from broker_lite.storage import paths
+from broker_lite.storage.files import File, Files
+
+HEADERS_CHUNK_BYTES = 256 << 10
+FAR_CHUNK_BYTES = 4 << 10
+"""Read ahead this little where bodies are larger than a chunk: only headers are wanted."""
+BATCHES_CHUNK_BYTES = 4 << 20
+
+# Offsets stay below 2^48, so a batch begins with two zero bytes; its magic is the 17th byte.
+_CANDIDATE = re.compile(rb"(?=\x00\x00.{14}[\x02\x41])", re.DOTALL)
+
+
+class BadBatch(Exception):
+    """What should be a batch is not: where, which offset should be there, and why not.
+
+    ``header`` is there when only the checksum is wrong, so that the batch can be stepped over.
+    """
+
+    def __init__(
+        self, position: int, offset: int, reason: str, header: BatchHeader | None = None
+    ) -> None:
+        super().__init__(f"offset {offset} at byte {position}: {reason}")
+        self.position = position
+        self.offset = offset
+        self.reason = reason
+        self.header = header
+
+
+class FoundBatch(NamedTuple):
+    """A batch in its file."""
+
+    position: int
+    header: BatchHeader
+
+
+class CorruptRange(NamedTuple):
+    """Offsets that failed a check, and where their bytes are.
+
+    ``unreadable``: the envelope itself is broken or gone, so not even a reader that checks for
+    itself can step over it.
+    """
+
+    key: PartitionKey
+    first_offset: int
+    next_offset: int
+    segment_base: int
+    position: int
+    length: int
+    reason: str
+    unreadable: bool
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.key.partition} of topic {self.key.topic_id}: offsets "
+            f"{self.first_offset} to {self.next_offset - 1} are corrupt ({self.reason}; byte "
+            f"{self.position} of segment {self.segment_base})"
+        )
+
+
+class InspectedBatch(NamedTuple):
+    """A stored batch as ``logbus storage inspect`` shows it; a sound one has no ``problem``."""
+
+    segment_base: int
+    position: int
+    header: BatchHeader
+    problem: str
+
+
+def chained_header(
+    data: bytes, at: int, position: int, end: int, expected: int, epoch: int
+) -> BatchHeader:
+    """The header at ``data[at:]`` (``position`` in the file) if it continues what precedes it."""
+    try:
+        header = read_header(data, at)
+    except CorruptMessageError as error:
+        raise BadBatch(position, expected, error.message) from None
+    if header.base_offset != expected:
+        raise BadBatch(position, expected, f"base offset {header.base_offset} is there instead")
+    if header.size_bytes > end - position:
+        raise BadBatch(position, expected, "the batch is cut")
+    if header.leader_epoch < epoch:
+        raise BadBatch(position, expected, f"leader epoch {header.leader_epoch} after {epoch}")
+    return header
+
+
+def walk_headers(
+    file: File, position: int, end: int, expected: int, epoch: int = -1
+) -> Iterator[FoundBatch]:
+    """Each batch from ``position`` to ``end``, which ``expected`` begins; bodies are not read."""
+    data, start = b"", position
+    while position < end:
+        at = position - start
+        if len(data) - at < fmt.HEADER_BYTES:
+            chunk = FAR_CHUNK_BYTES if at > len(data) + FAR_CHUNK_BYTES else HEADERS_CHUNK_BYTES
+            data, start, at = file.pread(position, min(chunk, end - position)), position, 0
+        header = chained_header(data, at, position, end, expected, epoch)
+        yield FoundBatch(position, header)
+        position += header.size_bytes
+        expected, epoch = header.next_offset, header.leader_epoch
+
+
+def walk_batches(
+    file: File, position: int, end: int, expected: int, epoch: int = -1
+) -> Iterator[FoundBatch]:
+    """As ``walk_headers``, with every checksum computed."""
+    data, start = memoryview(b""), position
+    while position < end:
+        at = position - start
+        if len(data) - at < fmt.HEADER_BYTES:
+            data, start, at = _window(file, position, end, BATCHES_CHUNK_BYTES), position, 0
+        header = chained_header(data, at, position, end, expected, epoch)  # type: ignore[arg-type]
+        size = header.size_bytes
+        if len(data) - at < size:
+            length = max(size, BATCHES_CHUNK_BYTES)
+            data, start, at = _window(file, position, end, length), position, 0
+        if crc32c(data[at + fmt.CRC_FROM : at + size]) != header.crc:
+            raise BadBatch(position, expected, "the checksum is wrong", header)
+        yield FoundBatch(position, header)
+        position += size
+        expected, epoch = header.next_offset, header.leader_epoch
+
+
+def _window(file: File, position: int, end: int, length: int) -> memoryview:
+    return memoryview(file.pread(position, min(length, end - position)))
+
+
+def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes] | None:
+    """A whole batch with a right checksum, whatever its offset; None where there is none."""
+    head = file.pread(position, min(fmt.HEADER_BYTES, end - position))
+    try:
+        header = read_header(head)
+    except CorruptMessageError:
+        return None
+    if header.size_bytes > end - position:
+        return None
+    data = file.pread(position, header.size_bytes)
+    if crc32c(memoryview(data)[fmt.CRC_FROM :]) != header.crc:
+        return None
+    return header, data
+
+
+def resync(file: File, position: int, end: int, offset: int, limit: int) -> FoundBatch | None:
+    """The next sound batch after a bad one at ``position`` whose offset is in [offset, limit).
+
+    A record may itself contain a batch, so what follows must continue it, or be the end.
+    """
+    while position < end:
+        data = file.pread(position, min(BATCHES_CHUNK_BYTES + fmt.HEADER_BYTES, end - position))
+        for match in _CANDIDATE.finditer(data):
+            at = match.start()
+            if at >= BATCHES_CHUNK_BYTES:
+                break
+            found = read_batch(file, position + at, end)
+            if found is None or not offset <= found[0].base_offset < limit:
+                continue
+            header, after = found[0], position + at + found[0].size_bytes
+            if after == end or _continues(file, after, end, header.next_offset):
+                return FoundBatch(position + at, header)
+        position += BATCHES_CHUNK_BYTES
+    return None
+
+
+def _continues(file: File, position: int, end: int, expected: int) -> bool:
+    found = read_batch(file, position, end)
+    return found is not None and found[0].base_offset == expected
+
+
+def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
+    """Every batch of a ``.log`` file, bad ones with their problem; needs no lock on the broker.
+
+    Raises OSError, and ValueError for a name that is not a segment's.
+    """
+    named = paths.parse_segment_file(path.rpartition("/")[2])
+    if named is None or named[1] != paths.LOG:
+        raise ValueError(f"{path} is not named as a segment's log file is (20 digits and .log)")
+    base_offset = named[0]
+    file = files.open(path)
+    end = file.size
+    position, expected, epoch = 0, base_offset, -1
+    while position < end:
+        bad: BadBatch | None = None
+        try:
+            for found in walk_batches(file, position, end, expected, epoch):
+                yield InspectedBatch(base_offset, found.position, found.header, "")
+                position = found.position + found.header.size_bytes
+                expected, epoch = found.header.next_offset, found.header.leader_epoch
+        except BadBatch as error:
+            bad = error
+        if bad is None:
+            return
+        yield InspectedBatch(base_offset, bad.position, _raw_header(file, bad), bad.reason)
+        found_next = resync(file, bad.position + 1, end, expected, 1 << 62)
+        if found_next is None:
+            return
+        position, expected, epoch = found_next.position, found_next.header.base_offset, -1
+
+
+def _raw_header(file: File, bad: BadBatch) -> BatchHeader:
+    data = file.pread(bad.position, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\x00")
+    return BatchHeader._make(fmt.HEADER.unpack(data))

@@ -1,0 +1,113 @@
+"""Sparse index of a segment: the newest timestamp so far -> the batch that brought it.
+
+An entry (t, o) says that no record up to and including the batch at ``o`` is newer than ``t``, so
+a search for t' > t starts there. Entries rise in both. The file's header also keeps what cannot be
+read back from the log: when its first and last batch were appended, by the broker's clock.
+Same threads, same distrust as ``offset_index``.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from typing import NamedTuple
+
+from broker_lite.model import NO_TIMESTAMP
+from broker_lite.record.crc32c import crc32c
+from broker_lite.storage.offset_index import (
+    CorruptIndex,
+    big_endian,
+    checked_header,
+    from_big_endian,
+    header_crc,
+)
+
+_HEADER = struct.Struct(">4sHHqqqqqII")
+HEADER_BYTES = _HEADER.size + 4
+_MAGIC, _VERSION = b"LBTI", 1
+
+
+class TimeFacts(NamedTuple):
+    """What the header of a time index file says of its segment."""
+
+    base_offset: int
+    log_bytes: int
+    first_append_ms: int
+    last_append_ms: int
+    max_timestamp: int
+    entry_count: int
+    body_crc: int
+
+
+class TimeIndex:
+    """The entries of one segment."""
+
+    __slots__ = ("_offsets", "_timestamps", "base_offset")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._timestamps = array("q")
+        self._offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    def add(self, timestamp: int, offset: int) -> None:
+        """Note that up to the batch at ``offset`` nothing is newer; ignored unless it is newer."""
+        if not self._timestamps or timestamp > self._timestamps[-1]:
+            self._offsets.append(offset - self.base_offset)
+            self._timestamps.append(timestamp)
+
+    def start_for(self, timestamp: int) -> int:
+        """An offset before which every record is older than ``timestamp``."""
+        i = bisect_left(self._timestamps, timestamp) - 1
+        return self.base_offset + (self._offsets[i] if i >= 0 else 0)
+
+    def cut(self, next_offset: int) -> TimeIndex:
+        """A copy without the entries at or beyond ``next_offset``."""
+        kept = TimeIndex(self.base_offset)
+        count = bisect_left(self._offsets, next_offset - self.base_offset)
+        kept._offsets, kept._timestamps = self._offsets[:count], self._timestamps[:count]
+        return kept
+
+    def last_timestamp(self) -> int:
+        """The newest entry's timestamp, or -1."""
+        return self._timestamps[-1] if self._timestamps else NO_TIMESTAMP
+
+    def encode(self, log_bytes: int, append_ms: tuple[int, int], max_timestamp: int) -> bytes:
+        """The file; ``append_ms`` is when the first and the last batch were appended."""
+        body = big_endian(self._timestamps) + big_endian(self._offsets)
+        header = _HEADER.pack(
+            _MAGIC,
+            _VERSION,
+            0,
+            self.base_offset,
+            log_bytes,
+            *append_ms,
+            max_timestamp,
+            len(self._timestamps),
+            crc32c(body),
+        )
+        return header + header_crc(header) + body
+
+
+def decode_facts(data: bytes) -> TimeFacts:
+    """The header alone; raises CorruptIndex."""
+    magic, version, _, *facts = _HEADER.unpack(checked_header(data, _HEADER))
+    if magic != _MAGIC or version != _VERSION:
+        raise CorruptIndex("not a time index of this version")
+    return TimeFacts._make(facts)
+
+
+def decode(data: bytes) -> tuple[TimeFacts, TimeIndex]:
+    """A whole time index file; raises CorruptIndex."""
+    facts = decode_facts(data)
+    body = data[HEADER_BYTES:]
+    count = facts.entry_count
+    if len(body) != 12 * count or crc32c(body) != facts.body_crc:
+        raise CorruptIndex("the entries do not match their checksum")
+    index = TimeIndex(facts.base_offset)
+    index._timestamps = from_big_endian("q", body[: 8 * count])
+    index._offsets = from_big_endian("i", body[8 * count :])
+    return facts, index
