@@ -1,0 +1,20 @@
+"""The two worlds in which the contract tests run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from worlds import RealWorld, SimWorld, World  # noqa: E402
+
+
+@pytest.fixture(params=["sim", "zookeeper"])
+def world(request: pytest.FixtureRequest) -> World:
+    """Simulated, then real."""
+    if request.param == "sim":
+        return SimWorld()
+    return RealWorld(request.getfixturevalue("zookeeper"))

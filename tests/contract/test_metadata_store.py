@@ -1,0 +1,233 @@
+"""What every MetadataStore promises, on the simulated ZooKeeper and on a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from worlds import Events, World
+
+from broker_lite.errors import CoordinationUnavailableError
+from broker_lite.metadata.store import (
+    Check,
+    ChildrenChanged,
+    Connected,
+    Create,
+    DataChanged,
+    Delete,
+    MetadataStore,
+    SessionLost,
+    Set,
+    Suspended,
+    write_surely,
+)
+
+
+@asynccontextmanager
+async def started(world: World) -> AsyncIterator[tuple[MetadataStore, Events]]:
+    store, events = world.store(), Events()
+    await store.start(events)
+    try:
+        yield store, events
+    finally:
+        await store.close()
+
+
+def test_what_is_written_is_read(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (store, _):
+            assert await store.get("/a") is None
+            assert await store.children("/a") is None
+            assert await store.write([Create("/a", b"1"), Create("/a/b"), Create("/a/c")]) is None
+            znode = await store.get("/a")
+            assert znode is not None
+            assert (znode.data, znode.version, znode.session_id) == (b"1", 0, 0)
+            assert await store.children("/a") == ["b", "c"]
+            assert await store.write([Set("/a", b"2", 0)]) is None
+            again = await store.get("/a")
+            assert again is not None
+            assert (again.data, again.version) == (b"2", 1)
+            assert again.created_zxid == znode.created_zxid > 0
+
+    world.run(body())
+
+
+def test_a_refused_write_has_no_effect_and_says_why(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (store, _):
+            await store.write([Create("/a", b"1"), Create("/a/b")])
+            for operations, position, reason in (
+                ([Create("/new"), Create("/a")], 1, "exists"),
+                ([Create("/new"), Create("/no/parent")], 1, "missing"),
+                ([Create("/new"), Set("/none", b"")], 1, "missing"),
+                ([Create("/new"), Set("/a", b"", 7)], 1, "version"),
+                ([Check("/a", 1), Create("/new")], 0, "version"),
+                ([Check("/none", 0), Create("/new")], 0, "missing"),
+                ([Create("/new"), Delete("/a")], 1, "not_empty"),
+                ([Create("/new"), Delete("/a/b", 3)], 1, "version"),
+                ([Create("/new"), Delete("/none")], 1, "missing"),
+            ):
+                refused = await store.write(operations)
+                assert refused is not None
+                assert (refused.position, refused.reason) == (position, reason), operations
+                assert refused.operation == operations[position]
+                assert await store.get("/new") is None
+            inside = [Create("/x"), Create("/x/y"), Set("/x", b"1", 0), Delete("/x/y"), Check("/x", 1)]
+            assert await store.write(inside) is None
+
+    world.run(body())
+
+
+def test_a_watch_fires_once_for_data(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (reader, events), started(world) as (writer, _):
+            assert await reader.get("/w", watch=True) is None
+            await writer.write([Create("/w", b"1")])
+            await events.until(DataChanged("/w"))
+            await writer.write([Set("/w", b"2")])
+            await reader.sync("/w")
+            znode = await reader.get("/w", watch=True)
+            assert znode is not None and znode.data == b"2"
+            assert DataChanged("/w") not in events.seen
+            await writer.write([Delete("/w")])
+            await events.until(DataChanged("/w"))
+            await reader.sync("/w")
+            assert await reader.get("/w") is None
+
+    world.run(body())
+
+
+def test_a_watch_fires_once_for_children(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (reader, events), started(world) as (writer, _):
+            await writer.write([Create("/p")])
+            assert await reader.children("/p", watch=True) == []
+            await writer.write([Create("/p/1", ephemeral=True)])
+            await events.until(ChildrenChanged("/p"))
+            assert await reader.children("/p", watch=True) == ["1"]
+            await writer.write([Set("/p/1", b"x")])
+            await writer.close()
+            await events.until(ChildrenChanged("/p"))
+            assert await reader.children("/p") == []
+
+    world.run(body())
+
+
+def test_ephemerals_end_with_their_session(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (watcher, events):
+            store = world.store()
+            await store.start(Events())
+            await store.write([Create("/e", b"1", ephemeral=True)])
+            znode = await watcher.get("/e", watch=True)
+            assert znode is not None and znode.session_id == store.session_id != 0
+            await world.vanish(store)
+            # Nothing is said, so it takes the session's timeout.
+            await events.until(DataChanged("/e"))
+            assert await watcher.get("/e") is None
+
+    world.run(body())
+
+
+def test_a_dropped_connection_keeps_session_and_ephemerals(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (store, events):
+            first = await events.until(Connected)
+            await store.write([Create("/e", b"1", ephemeral=True)])
+            world.drop_connection(store)
+            await events.until(Suspended)
+            again = await events.until(Connected)
+            assert again == Connected(store.session_id, False)
+            assert first == Connected(store.session_id, True)
+            znode = await store.get("/e")
+            assert znode is not None and znode.session_id == store.session_id
+
+    world.run(body())
+
+
+def test_an_expired_session_is_told_and_replaced(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (store, events):
+            await events.until(Connected)
+            before = store.session_id
+            await store.write([Create("/e", b"1", ephemeral=True)])
+            await world.expire(store)
+            await events.until(SessionLost)
+            assert await events.until(Connected) == Connected(store.session_id, True)
+            assert store.session_id != before
+            assert await store.get("/e") is None
+            assert await store.write([Create("/e", b"2", ephemeral=True)]) is None
+
+    world.run(body())
+
+
+def test_without_a_connection_calls_fail_at_once(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (store, events):
+            await events.until(Connected)
+            world.drop_connection(store)
+            await events.until(Suspended)
+            assert not store.connected
+            with pytest.raises(CoordinationUnavailableError):
+                await store.write([Create("/late")])
+            with pytest.raises(CoordinationUnavailableError):
+                await store.get("/late")
+            await events.until(Connected)
+            assert await store.get("/late") is None
+
+    world.run(body())
+
+
+def test_writes_under_way_at_a_loss_are_decided_by_reading(world: World) -> None:
+    """Counters that many drops interrupt: each write happens exactly once all the same."""
+
+    async def body() -> None:
+        async with started(world) as (store, events):
+
+            async def wait_connected() -> None:
+                while not store.connected:
+                    await events.until(Connected)
+
+            await store.write([Create("/n", b"0")])
+            for number in range(1, 21):
+                write = asyncio.ensure_future(
+                    write_surely(store, [Set("/n", b"%d" % number, number - 1)], wait_connected)
+                )
+                if number % 4 == 0:
+                    await asyncio.sleep(0)
+                    world.drop_connection(store)
+                assert await write is None
+                events.seen.clear()
+            znode = await store.get("/n")
+            assert znode is not None
+            assert (znode.data, znode.version) == (b"20", 20)
+
+    world.run(body())
+
+
+def test_two_writers_of_one_version_cannot_both_win(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (one, _), started(world) as (other, _):
+            await one.write([Create("/n", b"0")])
+            for version in range(10):
+                results = await asyncio.gather(
+                    one.write([Set("/n", b"1", version)]), other.write([Set("/n", b"2", version)])
+                )
+                assert sorted(result is None for result in results) == [False, True]
+
+    world.run(body())
+
+
+def test_large_values_and_many_operations(world: World) -> None:
+    async def body() -> None:
+        async with started(world) as (store, _):
+            await store.write([Create("/big", b"x" * 500_000)])
+            znode = await store.get("/big")
+            assert znode is not None and len(znode.data) == 500_000
+            operations = [Create(f"/big/{number:05}", b"y" * 100) for number in range(2000)]
+            assert await store.write(operations) is None
+            assert len(await store.children("/big") or ()) == 2000
+
+    world.run(body())

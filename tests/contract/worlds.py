@@ -1,0 +1,128 @@
+"""Where the same suite of the metadata runs: simulated ZooKeeper, and a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.protocol.connection import _CONNECTION_DROP
+from sim import scheduler
+from sim.zk import SimZk, ZkService
+
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.metadata.store import MetadataStore, StoreEvent
+from broker_lite.metadata.zookeeper import ZooKeeperStore
+
+_CHROOTS = itertools.count()
+PATIENCE_S = 20.0
+
+
+class SimWorld:
+    """Deterministic; a test takes milliseconds of real time."""
+
+    name = "sim"
+    session_timeout_ms = 2000
+
+    def __init__(self, seed: int = 1) -> None:
+        self.service = ZkService(random.Random(seed), session_timeout_s=2.0)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return scheduler.run(coroutine)
+
+    def store(self) -> MetadataStore:
+        return self.service.client()
+
+    def drop_connection(self, store: MetadataStore) -> None:
+        assert isinstance(store, SimZk)
+        store.lose_connection()
+        store.reconnect_soon()
+
+    async def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, SimZk)
+        store.expire()
+
+    async def vanish(self, store: MetadataStore) -> None:
+        """The process is gone without a word."""
+        assert isinstance(store, SimZk)
+        store.kill()
+
+
+class RealWorld:
+    """One chroot of a real ZooKeeper."""
+
+    name = "zookeeper"
+    session_timeout_ms = 2000
+
+    def __init__(self, zookeeper: EmbeddedZooKeeper) -> None:
+        self.address = f"{zookeeper.address}/contract-{next(_CHROOTS)}/logbus"
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(coroutine)
+
+    def store(self) -> MetadataStore:
+        return ZooKeeperStore(self.address, session_timeout_ms=self.session_timeout_ms)
+
+    def drop_connection(self, store: MetadataStore) -> None:
+        assert isinstance(store, ZooKeeperStore)
+        client = store._client
+        client._call(_CONNECTION_DROP, client.handler.async_result())
+
+    async def expire(self, store: MetadataStore) -> None:
+        """A second connection to the same session that closes it."""
+        assert isinstance(store, ZooKeeperStore)
+        twin = KazooClient(hosts=store._hosts, client_id=store._client.client_id)
+
+        def close() -> None:
+            twin.start()
+            twin.stop()
+            twin.close()
+
+        await asyncio.get_running_loop().run_in_executor(None, close)
+
+    async def vanish(self, store: MetadataStore) -> None:
+        """Its socket is shut and it never comes back: the session has to expire."""
+        assert isinstance(store, ZooKeeperStore)
+        store._closed = True
+        client = store._client
+        client.remove_listener(store._on_state)
+        client._stopped.set()
+        client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+
+World = SimWorld | RealWorld
+
+
+class Events:
+    """A store's listener that can be awaited."""
+
+    def __init__(self) -> None:
+        self.seen: list[StoreEvent] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, event: StoreEvent) -> None:
+        self.seen.append(event)
+        self._more.set()
+
+    async def until(self, event: StoreEvent | type) -> StoreEvent:
+        """The first one seen that equals it or is of its class; taken out."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for seen in self.seen:
+                    if seen == event or (isinstance(event, type) and isinstance(seen, event)):
+                        self.seen.remove(seen)
+                        return seen
+                self._more.clear()
+                await self._more.wait()
+
+
+async def until(condition: Callable[[], Any], *, every_s: float = 0.02) -> Any:
+    """Poll something that has no event; fails after a while."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (value := condition()):
+            await asyncio.sleep(every_s)
+    return value
