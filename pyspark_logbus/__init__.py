@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         if name in _SPARK_NAMES and (error.name or "").startswith("pyspark"):
             # An AttributeError is what Spark's lookup takes as "no source here".
             raise AttributeError(
-                f"{name} needs PySpark 4.2 or later (pip install 'logbus[spark]'): {error}"
+                f"{name} needs PySpark 4.2 or later (pip install 'pyspark-logbus[spark]'): {error}"
             ) from error
         raise
     globals()[name] = value

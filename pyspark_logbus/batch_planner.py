@@ -1,0 +1,84 @@
+"""Driver only: the ranges of a batch query, resolved once. Called in Spark's planning process."""
+
+from __future__ import annotations
+
+import logging
+
+from broker_lite.errors import InvalidConfigError
+from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
+from pyspark_logbus import offset_ranges as plan
+from pyspark_logbus import offsets
+from pyspark_logbus.offset_ranges import Loss, OffsetRange
+from pyspark_logbus.offset_reader import OffsetReader
+from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+from pyspark_logbus.options import ReadOptions
+
+log = logging.getLogger("pyspark_logbus")
+
+
+def plan_batch(options: ReadOptions) -> list[tuple[OffsetRange, ...]]:
+    """The tasks of a batch query. Raises DataLossError for an explicit end that is not there, and
+    InvalidConfigError for a start behind the end."""
+    reader = OffsetReader(options)
+    try:
+        start, end = reader.start(), reader.end()
+        if isinstance(options.ending, offsets.PerPartition):
+            end = _existing(options, reader, end)
+        _check_order(options, start, end)
+        parts = plan.split_ranges(
+            plan.ranges_between(start, end), options.partitions_min, options.partition_rows_max
+        )
+        view = reader.view
+    finally:
+        reader.close()
+    located = [
+        item._replace(
+            leader=view.leader(TopicPartition(item.topic, item.partition)),
+            leader_epoch=view.leader_epoch(TopicPartition(item.topic, item.partition)),
+        )
+        for item in parts
+    ]
+    return plan.join_ranges(located, options.partitions_max)
+
+
+def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> SourceOffset:
+    """An explicit end beyond the log's is data loss, or is moved to it."""
+    latest = reader.listed(end.partitions(), LATEST_TIMESTAMP)
+    losses = [
+        Loss(plan.REGRESSED, where.topic, where.partition, latest[where].offset, at.offset,
+             f"{options.ending_option} names {at.offset}, the log ends at {latest[where].offset}")
+        for where, at in end.partitions().items()
+        if at.offset > latest[where].offset
+    ]  # fmt: skip
+    if losses and options.fail_on_data_loss:
+        raise plan.data_loss(losses)
+    for loss in losses:
+        log.warning("[LOGBUS_DATA_LOSS] going on without %s", loss)
+    topics = {
+        name: TopicOffsets(
+            topic.topic_id,
+            {
+                number: OffsetAndEpoch(
+                    min(at.offset, latest[TopicPartition(name, number)].offset), at.leader_epoch
+                )
+                for number, at in topic.partitions.items()
+            },
+        )
+        for name, topic in end.topics.items()
+    }
+    return SourceOffset(end.cluster_id, topics)
+
+
+def _check_order(options: ReadOptions, start: SourceOffset, end: SourceOffset) -> None:
+    """Two explicit offsets in the wrong order are a mistake; an aged-out range is just empty."""
+    if not isinstance(options.starting, offsets.PerPartition) or not isinstance(
+        options.ending, offsets.PerPartition
+    ):
+        return
+    for where, at in start.partitions().items():
+        until = end.get(where)
+        if until is not None and until.offset < at.offset:
+            raise InvalidConfigError(
+                f"{where} starts at {at.offset} ({options.starting_option}), behind its end "
+                f"{until.offset} ({options.ending_option})"
+            )

@@ -1,0 +1,44 @@
+"""The batch source as Spark sees it: offsets are resolved once, when the plan is made.
+
+``partitions()`` runs once for each ``load()``; every later action of that DataFrame reads the very
+same ranges, so ``latest`` is the end at the first action (Spark's Kafka source asks again each time:
+call ``load()`` again for that). Pickled to executors, which call ``read``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_logbus.read_task import ReadPlan, ReadTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_logbus.options import ReadOptions
+
+
+class LogbusReader(DataSourceReader):
+    """Reads what lies between two sets of offsets."""
+
+    def __init__(self, options: ReadOptions | None, plan: ReadPlan) -> None:
+        self._options = options
+        self._plan = plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": None, "_plan": self._plan}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        # Executors unpickle this class too and must not import what only planning needs.
+        from pyspark_logbus.batch_planner import plan_batch
+
+        assert self._options is not None
+        return [ReadTask(ranges) for ranges in plan_batch(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_logbus.partition_reader import read_ranges
+
+        # Spark makes up a partition without ranges where there is nothing to read.
+        return read_ranges(getattr(partition, "ranges", ()), self._plan)

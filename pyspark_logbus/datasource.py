@@ -1,0 +1,137 @@
+"""``format("logbus")``: wiring only. Spark finds it by name; ``register`` is for where it cannot.
+
+Made on the driver, in several processes, and pickled by reference. Options are checked here so that
+``load()`` fails early, and the cluster is resolved here, once, before anything is pickled. Readers
+and writers are imported when they are asked for: the processes that only plan or commit stay light.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from broker_lite.client.discovery import resolve
+from broker_lite.errors import InvalidConfigError, LogbusError, MissingDependencyError
+from pyspark_logbus import options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_logbus.batch_reader import LogbusReader
+    from pyspark_logbus.stream_reader import LogbusStreamReader
+    from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter
+
+OLDEST_SPARK = (4, 2)
+RESOLVED_S = 60.0
+"""A sink is planned anew for every micro-batch: ZooKeeper is not asked each time."""
+
+_resolved: dict[tuple[str | None, str | None], tuple[float, str]] = {}
+
+
+def resolve_once(servers: str | None, zookeeper: str | None) -> str:
+    """The brokers that the options, the environment or the last ``logbus up`` name."""
+    if servers:
+        return resolve(servers)
+    key = (servers, zookeeper)
+    known = _resolved.get(key)
+    now = time.monotonic()
+    if known is None or now - known[0] > RESOLVED_S:
+        known = _resolved[key] = (now, resolve(servers, zookeeper))
+    return known[1]
+
+
+def _check_spark(version: str) -> None:
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST_SPARK:
+        raise MissingDependencyError(
+            f"format('logbus') needs PySpark 4.2 or later, this is {version}; "
+            "upgrade with: pip install 'pyspark[sql]>=4.2,<5'"
+        )
+
+
+class DefaultSource(DataSource):
+    """A partitioned log as a source and a sink, batch and streaming."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        _check_spark(pyspark.__version__)
+        super().__init__(dict(options))
+        self._values = _parse(options)
+        servers = self._values.get("bootstrap.servers")
+        zookeeper = self._values.get("zookeeper.connect")
+        if servers and zookeeper:
+            raise InvalidConfigError(
+                "bootstrap.servers and zookeeper.connect both name a cluster; give one of them"
+            )
+        self._bootstrap = resolve_once(servers, zookeeper)
+
+    @classmethod
+    def name(cls) -> str:
+        return "logbus"
+
+    def schema(self) -> StructType:
+        from pyspark_logbus.schema import source_schema
+
+        options.require_topics(self._values)
+        return source_schema(bool(self._values.get("includeHeaders", False)))
+
+    def reader(self, schema: StructType) -> LogbusReader:
+        from pyspark_logbus.batch_reader import LogbusReader
+
+        found, plan = self._plan(schema, streaming=False)
+        return LogbusReader(found, plan)
+
+    def streamReader(self, schema: StructType) -> LogbusStreamReader:
+        from pyspark_logbus.stream_reader import LogbusStreamReader
+
+        try:
+            found, plan = self._plan(schema, streaming=True)
+        except LogbusError as error:
+            # Raised here it would be hidden behind an error of Spark's runner.
+            return LogbusStreamReader(None, None, error)
+        return LogbusStreamReader(found, plan)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogbusWriter:
+        from pyspark_logbus.writers import LogbusWriter
+
+        return LogbusWriter.plan(self._write_options(), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogbusStreamWriter:
+        from pyspark_logbus.writers import LogbusStreamWriter
+
+        # Complete mode comes as overwrite: a log takes it as append, as Spark's Kafka sink does.
+        return LogbusStreamWriter.plan(self._write_options(), schema)
+
+    def _write_options(self) -> options.WriteOptions:
+        return options.write_options(self._values, self._bootstrap)
+
+    def _plan(self, schema: StructType, *, streaming: bool) -> tuple[options.ReadOptions, Any]:
+        from pyspark_logbus.read_task import ReadPlan
+        from pyspark_logbus.schema import check_user_schema
+
+        check_user_schema(schema)
+        found = options.read_options(self._values, self._bootstrap, streaming=streaming)
+        plan = ReadPlan(
+            bootstrap_servers=self._bootstrap,
+            schema=schema,
+            fail_on_data_loss=found.fail_on_data_loss,
+            isolation=found.isolation,
+            fetch_bytes=found.fetch_bytes,
+            poll_timeout_ms=found.poll_timeout_ms,
+            client_id=found.client_id,
+        )
+        return found, plan
+
+
+def _parse(given: Mapping[str, str]) -> dict[str, Any]:
+    return options.parse(given)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("logbus")`` known to a session that was started before logbus was installed,
+    or whose Python does not see it by name."""
+    spark.dataSource.register(DefaultSource)

@@ -1,0 +1,218 @@
+"""Driver only: a query's progress, committed to its consumer group so that lag tools see it.
+
+The checkpoint alone decides where a query goes on; this is for everybody else. A background thread
+commits (planning never waits for it); what piles up meanwhile is left out but for the newest. Each
+commit carries a lease in its metadata, renewed while the query runs, so that two queries do not
+overwrite each other's offsets: the second publishes nothing under a default group and says so, and
+fails where ``group.id`` was given.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from broker_lite.errors import GroupLeaseHeldError, LogbusError
+from broker_lite.model import CommittedOffset, TopicPartition
+from pyspark_logbus.offsets import SourceOffset
+
+log = logging.getLogger("pyspark_logbus")
+
+LEASE_MS = 15_000
+RENEW_MS = 5_000
+RETRY_MS = 1_000
+
+
+class Offsets(Protocol):
+    """What of ``Admin`` this needs."""
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]: ...
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
+    ) -> None: ...
+
+
+def lease_text(run: str, until_ms: int) -> str:
+    """The metadata of a commit: who publishes to the group, and until when nobody else may."""
+    return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
+
+
+def lease_of(metadata: str) -> tuple[str, int]:
+    """Who holds the lease that a commit's metadata speaks of, until when; ("", 0) if none."""
+    try:
+        document = json.loads(metadata)
+        return str(document["spark"]), int(document["until"])
+    except (ValueError, TypeError, KeyError):
+        return "", 0
+
+
+class GroupProgress:
+    """Publishes one query's progress. ``publish`` and ``check`` never wait."""
+
+    def __init__(
+        self,
+        admin: Offsets,
+        group: str,
+        *,
+        explicit: bool,
+        run: str,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        lease_ms: int = LEASE_MS,
+        renew_ms: int = RENEW_MS,
+    ) -> None:
+        self.group = group
+        self._admin = admin
+        self._explicit = explicit
+        self._run = run
+        self._now_ms = now_ms
+        self._lease_ms = lease_ms
+        self._renew_ms = renew_ms
+        self._wake = threading.Condition()
+        self._wanted: SourceOffset | None = None
+        self._published: SourceOffset | None = None
+        self._until_ms = 0
+        self._refused_until_ms = 0
+        self._holder = ""
+        self._problem = ""
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    # -- the planner's thread
+
+    def publish(self, at: SourceOffset) -> None:
+        """Let the group's offsets be ``at``, soon."""
+        with self._wake:
+            if at is self._wanted:
+                return
+            self._wanted = at
+            self._wake.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._loop, name="logbus-group-progress", daemon=True
+            )
+            self._thread.start()
+
+    def check(self) -> None:
+        """Raises GroupLeaseHeldError where ``group.id`` was given and stays another query's."""
+        if self._explicit and self._refused_until_ms:
+            if self._now_ms() < self._refused_until_ms:
+                return
+            raise GroupLeaseHeldError(
+                f"another running query ({self._holder}) publishes its progress to group.id="
+                f"{self.group!r}; give this query another group.id, or stop that one"
+            )
+
+    @property
+    def state(self) -> str:
+        """``published``, ``pending``, ``held by another query`` or what went wrong."""
+        if self._holder:
+            return f"held by another query ({self._holder})"
+        if self._problem:
+            return self._problem
+        return "published" if self._published is self._wanted else "pending"
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until everything is published; False if it is not by then."""
+        with self._wake:
+            return self._wake.wait_for(
+                lambda: self._published is self._wanted or bool(self._holder), timeout_s
+            )
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Publish what is pending, give the lease back, end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    # -- the background thread
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(
+                    lambda: self._closing or self._published is not self._wanted,
+                    self._pause_ms() / 1000,
+                )
+                wanted, closing = self._wanted, self._closing
+            self._turn(wanted, release=closing)
+            if closing:
+                return
+            if self._holder or self._problem:
+                with self._wake:
+                    self._wake.wait_for(lambda: self._closing, RETRY_MS / 1000)
+
+    def _pause_ms(self) -> int:
+        return self._renew_ms
+
+    def _turn(self, wanted: SourceOffset | None, *, release: bool) -> None:
+        """Publish once; whatever goes wrong is remembered and tried again, never raised."""
+        if wanted is None:
+            return
+        try:
+            if self._now_ms() >= self._until_ms and not self._acquire(wanted):
+                return
+            self._commit(wanted, release=release)
+            self._problem = ""
+        except LogbusError as error:
+            if not self._problem:
+                log.warning("progress to group %r waits: %s", self.group, error)
+            self._problem = str(error)
+            return
+        with self._wake:
+            self._published = wanted
+            self._wake.notify_all()
+
+    def _acquire(self, wanted: SourceOffset) -> bool:
+        """Take the lease: look, commit, look again; the last who committed has it."""
+        holder, until_ms = self._foreign()
+        if not holder:
+            self._commit(wanted, release=False)
+            holder, until_ms = self._foreign()
+        if not holder:
+            self._holder, self._refused_until_ms = "", 0
+            return True
+        self._until_ms = 0
+        if not self._holder:
+            # A query that was killed does not renew: an explicit group waits once for that.
+            self._refused_until_ms = max(until_ms, self._now_ms()) + self._renew_ms
+            log.warning(
+                "group %r is another query's (%s): this one publishes no progress to it%s",
+                self.group,
+                holder,
+                "" if self._explicit else "; give it a group.id of its own to see its lag",
+            )
+        self._holder = holder
+        with self._wake:
+            self._wake.notify_all()
+        return False
+
+    def _foreign(self) -> tuple[str, int]:
+        now_ms = self._now_ms()
+        for row in self._admin.committed(self.group).values():
+            run, until_ms = lease_of(row.metadata)
+            if run and run != self._run and until_ms > now_ms:
+                return run, until_ms
+        return "", 0
+
+    def _commit(self, at: SourceOffset, *, release: bool) -> None:
+        until_ms = self._now_ms() + self._lease_ms
+        text = "" if release else lease_text(self._run, until_ms)
+        rows: dict[TopicPartition, CommittedOffset | int] = {
+            TopicPartition(name, number): CommittedOffset(
+                end.offset, end.leader_epoch, text, topic.topic_id
+            )
+            for name, topic in at.topics.items()
+            for number, end in topic.partitions.items()
+        }
+        if rows:
+            self._admin.commit_offsets(self.group, rows)
+        self._until_ms = 0 if release else until_ms

@@ -1,0 +1,325 @@
+"""Driver only: where partitions begin, end and stand, asked of the brokers.
+
+``OffsetReader`` answers the questions of a query's start (and of a batch query) and may wait,
+within ``fetchOffset.numRetries``. ``LiveOffsets`` knows the ends at any time without waiting: one
+background long poll keeps them fresh; a topic that is missing counts as gone only after the
+retries' time. Neither is pickled. Called by the planner's thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from broker_lite.client.admin import Admin
+from broker_lite.client.cluster import ClusterView, TopicMetadata, unknown_topic
+from broker_lite.client.ends import EndOffsetsWatch, EndsSnapshot
+from broker_lite.errors import (
+    DataLossError,
+    InvalidConfigError,
+    LogbusError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NULL_TOPIC_ID,
+    ListedOffset,
+    OffsetAndEpoch,
+    TopicPartition,
+)
+from pyspark_logbus import offsets
+from pyspark_logbus.offset_ranges import CURE, Live, LiveTopic
+from pyspark_logbus.offsets import OffsetSpec, SourceOffset, TopicOffsets
+from pyspark_logbus.options import ReadOptions, Topics
+
+T = TypeVar("T")
+UNKNOWN_END = OffsetAndEpoch(-1)
+
+
+def default_group(options: ReadOptions, cluster_id: str) -> str:
+    """The group of a query that names none: the same for the same source of the same cluster."""
+    text = json.dumps([cluster_id, *options.identity])
+    return f"{options.group_prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def matching(topics: Topics, names: Iterable[str]) -> list[str]:
+    """Which of these topics a source reads."""
+    if topics.pattern:
+        pattern = re.compile(topics.pattern)
+        return sorted(name for name in names if pattern.fullmatch(name))
+    wanted = set(topics.names) or {where.topic for where in topics.partitions}
+    return sorted(wanted.intersection(names))
+
+
+class OffsetReader:
+    """Questions about a source's topics. Every call asks; nothing is kept but the last view."""
+
+    def __init__(self, options: ReadOptions, admin: Admin | None = None) -> None:
+        self.options = options
+        self.admin = admin or Admin(
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            timeout_ms=options.request_timeout_ms,
+        )
+        self.view = ClusterView()
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def retrying(self, question: Callable[[], T]) -> T:
+        """Ask up to ``fetchOffset.numRetries`` times again, as long as errors are retriable."""
+        for attempt in range(self.options.retries + 1):
+            try:
+                return question()
+            except LogbusError as error:
+                last = attempt == self.options.retries
+                if last or not error.retriable or isinstance(error, UnknownTopicOrPartitionError):
+                    raise
+                time.sleep(self.options.retry_interval_ms / 1000)
+        raise AssertionError("the last attempt returns or raises")
+
+    def partitions(self) -> dict[TopicPartition, str]:
+        """The partitions to read, with their topics' ids.
+
+        Raises UnknownTopicOrPartitionError for a missing topic or partition that was named; a
+        pattern may match nothing.
+        """
+        topics = self.options.topics
+        names = None if topics.pattern else matching(topics, _named(topics))
+        view = self.view = self.retrying(lambda: self.admin.cluster(names))
+        found: dict[TopicPartition, str] = {}
+        for name in matching(topics, view.topics) if names is None else names:
+            topic = view.topics.get(name)
+            if topic is None or topic.error is not None:
+                if names is None:
+                    continue
+                raise _missing(name, topic)
+            found.update((where, topic.topic_id) for where in view.partitions_of(name))
+        if topics.partitions:
+            for where in topics.partitions:
+                if where not in found:
+                    raise UnknownTopicOrPartitionError(
+                        f"assign names {where}, but topic {where.topic!r} has only "
+                        f"{len(view.partitions_of(where.topic))} partitions; add some with: "
+                        f"logbus topic alter {where.topic} --partitions {where.partition + 1}"
+                    )
+            found = {where: found[where] for where in topics.partitions}
+        return found
+
+    def listed(
+        self, wheres: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Offsets by time, -1 latest, -2 earliest."""
+        asked = dict.fromkeys(wheres, timestamp_ms)
+        if not asked:
+            return {}
+        isolation = self.options.isolation
+        return self.retrying(lambda: self.admin.list_offsets(asked, isolation=isolation))
+
+    def start(self) -> SourceOffset:
+        """Where a query begins that has no checkpoint."""
+        ids = self.partitions()
+        options = self.options
+        at = self._resolve(options.starting, options.starting_option, ids, late=None)
+        at = self._within_the_log(at)
+        return self._offset(ids, at)
+
+    def end(self) -> SourceOffset:
+        """Where a batch query ends."""
+        ids = self.partitions()
+        options = self.options
+        at = self._resolve(options.ending, options.ending_option, ids, late="latest")
+        return self._offset(ids, at)
+
+    def _offset(
+        self, ids: Mapping[TopicPartition, str], at: Mapping[TopicPartition, int]
+    ) -> SourceOffset:
+        topics: dict[str, dict[int, OffsetAndEpoch]] = {}
+        names: dict[str, str] = {}
+        for where, offset in at.items():
+            names[where.topic] = ids[where]
+            epoch = self.view.leader_epoch(where)
+            topics.setdefault(where.topic, {})[where.partition] = OffsetAndEpoch(offset, epoch)
+        return SourceOffset(
+            self.view.cluster_id,
+            {name: TopicOffsets(names[name], rows) for name, rows in topics.items()},
+        )
+
+    def _resolve(
+        self,
+        spec: OffsetSpec,
+        option: str,
+        ids: Mapping[TopicPartition, str],
+        *,
+        late: str | None,
+    ) -> dict[TopicPartition, int]:
+        """A wish as offsets. ``late``: what no record at or after a timestamp means (None: ask)."""
+        match spec:
+            case offsets.Everywhere("group"):
+                return self._from_group(ids)
+            case offsets.Everywhere(word):
+                stamp = EARLIEST_TIMESTAMP if word == "earliest" else LATEST_TIMESTAMP
+                return {where: row.offset for where, row in self.listed(ids, stamp).items()}
+            case offsets.PerPartition(topics):
+                return self._from_offsets(offsets.expand(option, topics, ids))
+            case offsets.PerPartitionTime(topics):
+                return self._from_times(option, offsets.expand(option, topics, ids), late)
+            case offsets.GlobalTime(timestamp_ms):
+                return self._from_times(option, dict.fromkeys(ids, timestamp_ms), late)
+
+    def _from_offsets(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        found = dict(at)
+        for mark in (offsets.EARLIEST, offsets.LATEST):
+            marked = [where for where, offset in at.items() if offset == mark]
+            found.update((where, row.offset) for where, row in self.listed(marked, mark).items())
+        return found
+
+    def _from_times(
+        self, option: str, times: Mapping[TopicPartition, int], late: str | None
+    ) -> dict[TopicPartition, int]:
+        if not times:
+            return {}
+        isolation = self.options.isolation
+        listed = self.retrying(lambda: self.admin.list_offsets(times, isolation=isolation))
+        found = {where: row.offset for where, row in listed.items()}
+        unmatched = [where for where, offset in found.items() if offset < 0]
+        if unmatched and (late or self.options.late_timestamp) == "error":
+            raise InvalidConfigError(
+                f"No offset matched from request of {option}: "
+                + ", ".join(f"{where} at {times[where]} ms" for where in sorted(unmatched))
+                + "; give startingOffsetsByTimestampStrategy=latest to start there at the end"
+            )
+        latest = self.listed(unmatched, LATEST_TIMESTAMP)
+        found.update((where, row.offset) for where, row in latest.items())
+        return found
+
+    def _from_group(self, ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
+        group = self.options.group_id or default_group(self.options, self.view.cluster_id)
+        committed = self.retrying(lambda: self.admin.committed(group, list(ids)) if ids else {})
+        found = {
+            where: row.offset
+            for where, row in committed.items()
+            if where in ids and row.topic_id in (ids[where], NULL_TOPIC_ID)
+        }
+        stamp = EARLIEST_TIMESTAMP if self.options.fallback == "earliest" else LATEST_TIMESTAMP
+        rest = self.listed([where for where in ids if where not in found], stamp)
+        found.update((where, row.offset) for where, row in rest.items())
+        return found
+
+    def _within_the_log(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """A start outside of the log is data loss, or is moved to the log's nearest end."""
+        if isinstance(self.options.starting, offsets.PerPartition) or (
+            self.options.starting == offsets.GROUP
+        ):
+            first, last = self.listed(at, EARLIEST_TIMESTAMP), self.listed(at, LATEST_TIMESTAMP)
+            outside = [w for w, o in at.items() if not first[w].offset <= o <= last[w].offset]
+            if outside and self.options.fail_on_data_loss:
+                raise DataLossError(
+                    f"{self.options.starting_option}: "
+                    + "; ".join(
+                        f"{w} has [{first[w].offset}, {last[w].offset}], not {at[w]}"
+                        for w in outside
+                    )
+                    + f". {CURE}"
+                )
+            for where in outside:
+                at[where] = min(max(at[where], first[where].offset), last[where].offset)
+        return at
+
+
+def _named(topics: Topics) -> list[str]:
+    return [*topics.names, *(where.topic for where in topics.partitions)]
+
+
+def _missing(name: str, topic: TopicMetadata | None) -> LogbusError:
+    return topic.error if topic is not None and topic.error is not None else unknown_topic(name)
+
+
+class LiveOffsets:
+    """The ends of a source's partitions as known now. Reading them never waits."""
+
+    def __init__(self, options: ReadOptions, monotonic: Callable[[], float] = time.monotonic):
+        self._options = options
+        self._monotonic = monotonic
+        self._grace_s = options.retries * options.retry_interval_ms / 1000
+        topics = options.topics
+        self._assigned = frozenset(topics.partitions)
+        names: list[str] | Callable[[ClusterView], list[str]] = sorted(set(_named(topics)))
+        if topics.pattern:
+            names = lambda view: matching(topics, view.topics)  # noqa: E731
+        self._watch = EndOffsetsWatch(
+            options.bootstrap_servers,
+            names,
+            isolation=options.isolation,
+            refresh_ms=options.metadata_age_ms,
+            client_id=options.client_id,
+        )
+        self._snapshot: EndsSnapshot | None = None
+        self._live: Live | None = None
+        self._missing_since: dict[str, float] = {}
+        self.seen: dict[tuple[str, int], int] = {}
+        """The last known ends by topic id and partition, of topics that are gone too."""
+
+    def close(self) -> None:
+        self._watch.close()
+
+    @property
+    def problem(self) -> LogbusError | None:
+        """What keeps the ends from being known better, or None."""
+        return self._watch.error
+
+    @property
+    def view(self) -> ClusterView:
+        return self._watch.snapshot().view
+
+    def wait(self, timeout_s: float) -> Live | None:
+        """As ``now``, but waits for the first answer."""
+        self._watch.wait_ready(timeout_s)
+        return self.now()
+
+    def now(self) -> Live | None:
+        """What is known; None before the first answer. The same object while nothing changed."""
+        snapshot = self._watch.snapshot()
+        if not snapshot.view.cluster_id:
+            return None
+        if snapshot is self._snapshot and not self._missing_since:
+            return self._live
+        before, self._snapshot = self._live, snapshot
+        topics = {name: self._topic(name, snapshot) for name in snapshot.topic_ids}
+        self._keep_missing_for_a_while(before, topics)
+        if before is None or topics != before.topics:
+            for topic in topics.values():
+                for number, end in topic.ends.items():
+                    if end.offset >= 0:
+                        self.seen[topic.topic_id, number] = end.offset
+            version = before.version + 1 if before is not None else 1
+            self._live = Live(snapshot.view.cluster_id, topics, version)
+        return self._live
+
+    def _topic(self, name: str, snapshot: EndsSnapshot) -> LiveTopic:
+        ends = {}
+        for where in snapshot.view.partitions_of(name):
+            if not self._assigned or where in self._assigned:
+                end = snapshot.ends.get(where)
+                known = OffsetAndEpoch(end.offset, end.leader_epoch) if end else UNKNOWN_END
+                ends[where.partition] = known
+        return LiveTopic(snapshot.topic_ids[name], ends)
+
+    def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
+        """A broker that has just started may not know a topic yet: that is no loss."""
+        now = self._monotonic()
+        for name in list(self._missing_since):
+            if name in topics:
+                del self._missing_since[name]
+        for name, topic in (before.topics if before is not None else {}).items():
+            if name not in topics:
+                since = self._missing_since.setdefault(name, now)
+                if now - since < self._grace_s:
+                    topics[name] = topic
+                else:
+                    del self._missing_since[name]

@@ -1,0 +1,277 @@
+"""Executor only: offset ranges to Arrow batches with exactly the schema that Spark expects.
+
+Stateless but for the process's connection pool and cached constant columns. Batches of the log are
+passed on as they are stored; only small ones are put together and huge ones cut. Records that are
+gone are an error, or, under failOnDataLoss=false, skipped, logged and counted. Runs on the worker's
+main thread; the client fetches ahead on one of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from broker_lite.client.admin import Admin
+from broker_lite.client.blocking import shared_pool
+from broker_lite.client.fetcher import FetchedBatch, read_range
+from broker_lite.client.received import offsets_of, timestamps_of
+from broker_lite.errors import (
+    CorruptMessageError,
+    DataLossError,
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.model import EARLIEST_TIMESTAMP, NO_TIMESTAMP, TopicPartition
+from pyspark_logbus.offset_ranges import CURE, OffsetRange
+from pyspark_logbus.read_task import ReadPlan
+
+log = logging.getLogger("pyspark_logbus")
+
+SMALL_ROWS = 1_000
+"""Batches with fewer rows are put together: each costs Spark about as much as a thousand rows."""
+JOINED_ROWS = 10_000
+JOINED_BYTES = 4 << 20
+BATCH_BYTES_MAX = 1 << 30
+"""Arrow's offsets are 32 bits; half of what they reach leaves room for Spark's copies."""
+MILLIS_MAX = ((1 << 63) - 1) // 1000
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+@dataclass
+class Skipped:
+    """What this worker process went past under failOnDataLoss=false."""
+
+    records: int = 0
+    ranges: int = 0
+
+    def add(self, where: TopicPartition, first: int, end: int, reason: str) -> None:
+        """Count and say it: there is no other way from an executor to the driver."""
+        self.ranges += 1
+        self.records += max(0, end - first)
+        log.warning(
+            "[LOGBUS_DATA_LOSS] skipped %s [%d, %d): %s (%d records in %d ranges so far)",
+            where, first, end, reason, self.records, self.ranges,
+        )  # fmt: skip
+
+
+skipped = Skipped()
+
+
+def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """The ranges' rows. Raises DataLossError where rows are gone and must not be."""
+    schema = to_arrow_schema(plan.schema, timezone="UTC")
+    builders = [_BUILDERS[name] for name in schema.names]
+
+    def build(item: OffsetRange, rows: FetchedBatch) -> pa.RecordBatch:
+        arrays = [builder(item, rows) for builder in builders]
+        return pa.RecordBatch.from_arrays(
+            [array if array.type == field.type else array.cast(field.type)
+             for array, field in zip(arrays, schema)],
+            schema=schema,
+        )  # fmt: skip
+
+    made = (build(item, rows) for item in ranges for rows in _fetch(item, plan))
+    return _resize(made)
+
+
+def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
+    where = TopicPartition(item.topic, item.partition)
+    start = item.start
+    while start < item.end:
+        try:
+            for rows in _range(where, item, start, plan):
+                yield rows
+                start = min(item.end, rows.header.next_offset)
+            return
+        except OffsetOutOfRangeError as error:
+            start = _clip(where, item._replace(start=start), plan, error)
+        except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
+            _lose(where, start, item.end, error.message, plan)
+            return
+        except CorruptMessageError as error:
+            raise type(error)(
+                f"{error.message}; to go past it, set failOnDataLoss=false"
+            ) from error
+
+
+def _range(
+    where: TopicPartition, item: OffsetRange, start: int, plan: ReadPlan
+) -> Iterator[FetchedBatch]:
+    return read_range(
+        where,
+        item.topic_id,
+        item.leader_epoch,
+        start,
+        item.end,
+        bootstrap=plan.bootstrap_servers,
+        leader=item.leader,
+        fetch_bytes=plan.fetch_bytes,
+        isolation=plan.isolation,
+        on_corrupt="fail" if plan.fail_on_data_loss else "skip",
+        timeout_ms=plan.poll_timeout_ms,
+        pool=shared_pool(plan.client_id),
+        on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
+    )
+
+
+def _clip(
+    where: TopicPartition, item: OffsetRange, plan: ReadPlan, error: OffsetOutOfRangeError
+) -> int:
+    """Where the range's rows begin now; all of them may be gone, or the log may end before."""
+    admin = Admin(
+        plan.bootstrap_servers,
+        client_id=plan.client_id,
+        timeout_ms=plan.poll_timeout_ms,
+        pool=shared_pool(plan.client_id),
+    )
+    earliest = admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset
+    end = min(item.end, earliest) if earliest > item.start else item.end
+    _lose(where, item.start, end, error.message, plan)
+    return end
+
+
+def _lose(where: TopicPartition, first: int, end: int, reason: str, plan: ReadPlan) -> None:
+    if plan.fail_on_data_loss:
+        raise DataLossError(f"cannot fetch records in {where} [{first}, {end}): {reason}. {CURE}")
+    skipped.add(where, first, end, reason)
+
+
+Builder = Callable[[OffsetRange, FetchedBatch], pa.Array]
+
+
+def _key(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    return _binary(rows.columns.key, rows)
+
+
+def _value(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    return _binary(rows.columns.value, rows)
+
+
+def _binary(column: pa.Array | None, rows: FetchedBatch) -> pa.Array:
+    if column is None:
+        return _constant(None, pa.binary(), rows.row_count)
+    return column.slice(rows.first_row, rows.row_count)
+
+
+def _topic(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    return _constant(item.topic, pa.string(), rows.row_count)
+
+
+def _partition(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    return _constant(item.partition, pa.int32(), rows.row_count)
+
+
+def _offset(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    return pa.array(offsets_of(rows))
+
+
+def _timestamp(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    header = rows.header
+    if header.is_log_append_time or rows.columns.timestamp is None:
+        stamp = header.max_timestamp if header.is_log_append_time else header.constant_timestamp
+        _check_millis(item, header.base_offset, stamp)
+        micros = None if stamp == NO_TIMESTAMP else stamp * 1000
+        return pa.repeat(pa.scalar(micros, TIMESTAMP), rows.row_count)
+    millis = timestamps_of(rows)
+    low, high = int(millis.min()), int(millis.max())
+    if low < -MILLIS_MAX or high > MILLIS_MAX:
+        _check_millis(item, header.base_offset, low if low < -MILLIS_MAX else high)
+    mask = millis == NO_TIMESTAMP if low < 0 else None
+    return pa.array(millis * 1000, mask=mask).view(TIMESTAMP)
+
+
+def _check_millis(item: OffsetRange, offset: int, millis: int) -> None:
+    if abs(millis) > MILLIS_MAX:
+        raise InvalidRecordError(
+            f"topic {item.topic!r} partition {item.partition}, batch at offset {offset}: the "
+            f"timestamp {millis} ms does not fit Spark's microseconds"
+        )
+
+
+def _timestamp_type(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    return _constant(int(rows.header.is_log_append_time), pa.int32(), rows.row_count)
+
+
+def _headers(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    column = rows.columns.headers
+    if column is None:
+        return _constant(None, _HEADERS, rows.row_count)
+    part = column.slice(rows.first_row, rows.row_count)
+    lengths = pc.list_value_length(part)
+    if pc.min(lengths).as_py() == 0:
+        # Spark's Kafka source has null, not an empty array, for a record without headers.
+        part = pc.if_else(pc.equal(lengths, 0), pa.scalar(None, part.type), part)
+    return part
+
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_BUILDERS: dict[str, Builder] = {
+    "key": _key,
+    "value": _value,
+    "topic": _topic,
+    "partition": _partition,
+    "offset": _offset,
+    "timestamp": _timestamp,
+    "timestampType": _timestamp_type,
+    "headers": _headers,
+}
+
+_CONSTANTS_MAX = 256
+_constants: dict[tuple[object, str], pa.Array] = {}
+
+
+def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """``count`` times the same value: a slice of a column made once in this process."""
+    key = (value, str(kind))
+    column = _constants.get(key)
+    if column is None or len(column) < count:
+        size = 1 << max(12, (count - 1).bit_length())
+        column = pa.nulls(size, kind) if value is None else pa.repeat(pa.scalar(value, kind), size)
+        if len(_constants) >= _CONSTANTS_MAX:
+            _constants.clear()
+        _constants[key] = column
+    return column.slice(0, count)
+
+
+def _resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put small batches together, cut huge ones; rows stay in order."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows >= SMALL_ROWS:
+            if waiting:
+                yield _join(waiting)
+                waiting, rows, size = [], 0, 0
+            yield from _cut(batch)
+            continue
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= JOINED_ROWS or size >= JOINED_BYTES:
+            yield _join(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _join(waiting)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.nbytes <= BATCH_BYTES_MAX or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _cut(batch.slice(0, half))
+    yield from _cut(batch.slice(half))

@@ -1,0 +1,39 @@
+"""What a task is given to read: picklable, small, and the same for batch and streaming queries.
+
+The plan travels once with the read function, the ranges once per task. Made on the driver, read on
+executors; so this module imports no more than they have anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_logbus.offset_ranges import OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What every task of a query shares. Times in ms, sizes in bytes."""
+
+    bootstrap_servers: str
+    schema: StructType
+    fail_on_data_loss: bool
+    isolation: str
+    fetch_bytes: int
+    poll_timeout_ms: int
+    client_id: str
+
+
+class ReadTask(InputPartition):
+    """The ranges that one task reads, in this order."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        named = (f"{r.topic}-{r.partition} [{r.start}, {r.end})" for r in self.ranges)
+        return f"ReadTask({', '.join(named)})"

@@ -1,0 +1,425 @@
+"""Driver only: what a streaming source does in its runner process, call by call.
+
+One instance for the whole run of a query, on the runner's main thread; never pickled. Spark calls
+``latest_offset`` every 12 ms while idle, and every other source waits for it: so it never waits
+longer than 20 ms once the ends were known for the first time. A transient failure is no news; only
+data loss and a wrong request end the query, since Spark retries nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
+from typing import Any
+
+from broker_lite.errors import (
+    DataLossError,
+    InconsistentClusterIdError,
+    LogbusError,
+    RequestTimedOutError,
+)
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from pyspark_logbus import offset_ranges as plan
+from pyspark_logbus import offsets
+from pyspark_logbus.group_progress import GroupProgress
+from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
+from pyspark_logbus.offset_reader import LiveOffsets, OffsetReader, default_group
+from pyspark_logbus.offsets import SourceOffset
+from pyspark_logbus.options import ReadOptions
+
+log = logging.getLogger("pyspark_logbus")
+
+PATIENCE_S = 0.02
+"""Longest that planning waits for anything once a query runs."""
+
+Document = dict[str, Any]
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one query."""
+
+    def __init__(
+        self, options: ReadOptions, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.options = options
+        self._monotonic = monotonic
+        self._reader = OffsetReader(options)
+        self._live = LiveOffsets(options, monotonic)
+        self._admission = Admission(
+            Limits(
+                options.rows_max,
+                options.rows_min,
+                options.trigger_delay_max_ms,
+                options.new_partitions,
+            )
+        )
+        self._progress: GroupProgress | None = None
+        self._initial: Document | None = None
+        self._started = False
+        self._checked = False
+        self._is_available_now = False
+        self._target: Live | None = None
+        self._parsed: tuple[Document, SourceOffset] | None = None
+        self._idle: tuple[SourceOffset, Live] | None = None
+        self._suspects: dict[tuple[str, str, int], float] = {}
+        self._accepted: set[tuple[str, str, int, int]] = set()
+        self._lost = 0
+        self._report: tuple[int, str, Document] | None = None
+        self._bytes_pool: ThreadPoolExecutor | None = None
+        self._bytes_asked: tuple[SourceOffset, SourceOffset, Future[SourceOffset]] | None = None
+        stop_on_terminate()
+
+    # -- Spark's calls
+
+    def initial_offset(self) -> Document:
+        """Where a query without a checkpoint begins; the same again within a run (Spark asks twice
+        in the first batch)."""
+        if self._initial is None:
+            self._initial = self._reader.start().to_json()
+        return self._initial
+
+    def prepare_for_available_now(self) -> None:
+        """The target is fixed by the first ``latest_offset`` of the run, not here: a repeated batch
+        must get past planning even where partitions were added since."""
+        self._is_available_now = True
+
+    def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
+        """How far the next batch goes; ``document`` itself when there is nothing to do."""
+        start = self._parse(document)
+        live = self._ends_now(unlimited)
+        if live is None:
+            return document
+        self._check_cluster(start, live)
+        self._publish(start, live)
+        idle = self._idle
+        if idle is not None and idle[0] is start and idle[1] is live and not self._suspects:
+            return document
+        return self._next(document, start, live, unlimited)
+
+    def report(self) -> Document | None:
+        """Ends, lag and what was lost, for ``sources[].latestOffset`` of Spark's progress."""
+        live = self._live.now()
+        if live is None or self._parsed is None:
+            return None
+        at = self._parsed[1]
+        problem = str(self._live.problem or "")
+        group = self._progress.group if self._progress else ""
+        state = self._progress.state if self._progress else ""
+        key = (live.version, f"{id(at)}{problem}{state}{self._lost}", {})
+        if self._report is None or self._report[:2] != key[:2]:
+            topics, lag, total = {}, {}, 0
+            for name, topic in sorted(live.topics.items()):
+                ends = {str(p): end.offset for p, end in sorted(topic.ends.items())}
+                behind = {
+                    p: max(0, end - (plan.starts_in(at, name, topic.topic_id, int(p)) or 0))
+                    for p, end in ends.items()
+                    if end >= 0
+                }
+                topics[name], lag[name] = ends, behind
+                total += sum(behind.values())
+            document: Document = {
+                "topics": topics,
+                "lag": lag,
+                "lagTotal": total,
+                "lostRecords": self._lost,
+                "group": group,
+                "groupState": state,
+            }
+            if problem:
+                document["degraded"] = problem
+            self._report = (key[0], key[1], document)
+        return self._report[2]
+
+    def ranges(self, start: Document, end: Document) -> list[tuple[OffsetRange, ...]]:
+        """The tasks of a batch, with whom to ask."""
+        begin, until = offsets.from_json(start), offsets.from_json(end)
+        live = self._require_live()
+        self._check_cluster(until, live)
+        if not self._checked:
+            # A batch that is repeated after a restart: nobody has looked at these offsets yet.
+            self._checked = True
+            held = SourceOffset(until.cluster_id, until.topics)
+            self._judge(plan.find_losses(held, live, self._live.seen))
+        found = plan.ranges_between(begin, until, self.options.new_partitions)
+        found = self._check_new(begin, until, found)
+        found = [item for item in found if self._is_there(item, live)]
+        options = self.options
+        parts = plan.split_ranges(found, options.partitions_min, options.partition_rows_max)
+        return plan.join_ranges(self._located(parts), options.partitions_max)
+
+    def stop(self) -> None:
+        """Publish what is pending and close everything; a second call does nothing."""
+        if self._progress is not None:
+            self._progress.close()
+        if self._bytes_pool is not None:
+            self._bytes_pool.shutdown(wait=False, cancel_futures=True)
+        self._live.close()
+        self._reader.close()
+
+    # -- planning
+
+    def _next(
+        self, document: Document, start: SourceOffset, live: Live, unlimited: bool
+    ) -> Document:
+        target = self._available_now_target(start, live) if self._is_available_now else live
+        cut_back = self._judge(self._confirmed(plan.find_losses(start, live, self._live.seen)))
+        self._checked = True
+        is_first = document == self._initial
+        wait_for_group = is_first and self.options.starting == offsets.GROUP and not unlimited
+        end = start
+        if not wait_for_group:
+            end = self._admission.next_end(
+                int(self._monotonic() * 1000),
+                start,
+                target.offset(),
+                unlimited=unlimited,
+                cut_back=cut_back,
+            )
+            if self.options.bytes_max and not unlimited and end is not start:
+                end = self._within_bytes(start, end)
+        if is_first:
+            # Spark keeps no initial offset: the first batch's end says where it began.
+            return SourceOffset(end.cluster_id, end.topics, start.topics).to_json()
+        if end is start:
+            # With a minimum, time alone may be news; so may a slow answer about bytes.
+            if not self.options.rows_min and self._bytes_asked is None:
+                self._idle = (start, live)
+            return document
+        return end.to_json()
+
+    def _parse(self, document: Document) -> SourceOffset:
+        if self._parsed is None or self._parsed[0] != document:
+            self._parsed = (document, offsets.from_json(document))
+        return self._parsed[1]
+
+    def _ends_now(self, unlimited: bool) -> Live | None:
+        """The ends; the first time, and where a run reads once and ends, they are waited for."""
+        live = self._live.now()
+        patient = unlimited or self._is_available_now
+        if live is None and not patient:
+            live = self._live.wait(PATIENCE_S)
+        if patient and not self._started:
+            live = self._complete()
+        if live is not None:
+            self._started = True
+        return live
+
+    def _complete(self) -> Live:
+        """Every end, known after this call began: what was acknowledged before is seen."""
+        options = self.options
+        deadline = self._monotonic() + options.request_timeout_ms / 1000
+        ids = self._reader.partitions()
+        listed = self._reader.listed(ids, LATEST_TIMESTAMP)
+        while True:
+            live = self._live.wait(PATIENCE_S)
+            if live is not None and live.is_complete() and _covers(live, listed):
+                return live
+            if self._monotonic() > deadline:
+                raise self._live.problem or RequestTimedOutError(
+                    f"the ends of {options.topics.describe()} were not known within "
+                    f"{options.request_timeout_ms} ms"
+                )
+            time.sleep(0.005)
+
+    def _require_live(self) -> Live:
+        live = self._live.now() or self._live.wait(self.options.poll_timeout_ms / 1000)
+        if live is None:
+            raise self._live.problem or RequestTimedOutError(
+                f"no broker of {self.options.bootstrap_servers} answered within "
+                f"{self.options.poll_timeout_ms} ms"
+            )
+        return live
+
+    def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
+        """What was there at the start of the run; that it is still there holds whatever
+        failOnDataLoss says, or the run would never end."""
+        if self._target is None:
+            self._target = live
+        for name, topic in self._target.topics.items():
+            now = live.topics.get(name)
+            for number, end in topic.ends.items():
+                at = plan.starts_in(start, name, topic.topic_id, number)
+                if at is not None and at >= end.offset:
+                    continue
+                if now is None or now.topic_id != topic.topic_id or number not in now.ends:
+                    raise DataLossError(
+                        f"Some of partitions in Kafka topic(s) have been lost during running query "
+                        f"with Trigger.AvailableNow: {name}-{number} (topic id {topic.topic_id})"
+                    )
+                if 0 <= now.ends[number].offset < end.offset:
+                    raise DataLossError(
+                        f"Some of topic partitions report available offset which is less than end "
+                        f"offset during running query with Trigger.AvailableNow: {name}-{number} "
+                        f"has {now.ends[number].offset}, planned {end.offset}"
+                    )
+        return self._target
+
+    def _within_bytes(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
+        """``end`` within maxBytesPerTrigger, asked for in the background; ``start`` until known."""
+        asked = self._bytes_asked
+        if asked is None or not plan.same_place(asked[0], start):
+            if self._bytes_pool is None:
+                self._bytes_pool = ThreadPoolExecutor(1, "logbus-bytes")
+            asked = (start, end, self._bytes_pool.submit(self._ask_bytes, start, end))
+            self._bytes_asked = asked
+        try:
+            capped = asked[2].result(PATIENCE_S)
+        except TimeoutError:
+            return start
+        except LogbusError as error:
+            self._bytes_asked = None
+            if not error.retriable:
+                raise
+            return start
+        self._bytes_asked = None
+        return start if plan.same_place(start, capped) else capped
+
+    def _ask_bytes(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
+        budget = self.options.bytes_max
+        begins = {
+            TopicPartition(item.topic, item.partition): item.start
+            for item in plan.ranges_between(start, end, self.options.new_partitions)
+        }
+        ask = self._reader.admin.offsets_for_bytes
+        reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
+        shares = plan.share_bytes(budget, reach)
+        if shares is not None:
+            reach = ask({where: (begins[where], share) for where, share in shares.items()})
+        return plan.cap(end, {where: row[0] for where, row in reach.items()})
+
+    # -- the group
+
+    def _publish(self, start: SourceOffset, live: Live) -> None:
+        """``start`` is the end of the last batch that Spark has committed."""
+        if self._progress is None:
+            group = self.options.group_id or default_group(self.options, live.cluster_id)
+            self._progress = GroupProgress(
+                self._reader.admin,
+                group,
+                explicit=bool(self.options.group_id),
+                run=uuid.uuid4().hex[:12],
+            )
+        self._progress.publish(start)
+        self._progress.check()
+        if self._is_available_now:
+            # This may be the run's last call.
+            self._progress.wait(PATIENCE_S)
+
+    # -- loss
+
+    def _check_cluster(self, at: SourceOffset, live: Live) -> None:
+        if at.cluster_id and at.cluster_id != live.cluster_id:
+            raise InconsistentClusterIdError(
+                f"the checkpoint belongs to cluster {at.cluster_id}, but "
+                f"{self.options.bootstrap_servers} is cluster {live.cluster_id}; use a new "
+                "checkpointLocation, or the brokers of that cluster"
+            )
+
+    def _confirmed(self, losses: list[Loss]) -> list[Loss]:
+        """An end may go back for a moment while leaders change: only one that stays is loss."""
+        if not losses and not self._suspects:
+            return losses
+        now = self._monotonic()
+        grace_s = self.options.retries * self.options.retry_interval_ms / 1000
+        suspects = {}
+        found = []
+        for loss in losses:
+            if loss.kind == plan.REGRESSED:
+                key = loss[:3]
+                since = suspects[key] = self._suspects.get(key, now)
+                if now - since < grace_s:
+                    continue
+            found.append(loss)
+        self._suspects = suspects
+        return found
+
+    def _judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
+        """Raise, or log and count each loss once; the partitions that were cut back."""
+        if losses and self.options.fail_on_data_loss:
+            raise plan.data_loss(losses)
+        for loss in losses:
+            key = (loss.kind, loss.topic, loss.partition, loss.first)
+            if key not in self._accepted:
+                self._accepted.add(key)
+                self._lost += loss.rows
+                log.warning("[LOGBUS_DATA_LOSS] going on without %s", loss)
+        return frozenset(
+            TopicPartition(loss.topic, loss.partition)
+            for loss in losses
+            if loss.kind == plan.REGRESSED
+        )
+
+    def _check_new(
+        self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange]
+    ) -> list[OffsetRange]:
+        """A partition that was found later must still have its first records."""
+        begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
+        fresh = [
+            TopicPartition(item.topic, item.partition)
+            for item in found
+            if plan.starts_in(begin, item.topic, item.topic_id, item.partition) is None
+        ]
+        if not fresh:
+            return found
+        earliest = self._reader.listed(fresh, EARLIEST_TIMESTAMP)
+        losses = [
+            Loss(plan.LATE, where.topic, where.partition, 0, row.offset,
+                 f"Added partition {where} starts from {row.offset} instead of 0")
+            for where, row in earliest.items()
+            if row.offset > 0
+        ]  # fmt: skip
+        self._judge(losses)
+        clipped = []
+        for item in found:
+            row = earliest.get(TopicPartition(item.topic, item.partition))
+            first = max(item.start, row.offset) if row is not None else item.start
+            if first < item.end:
+                clipped.append(item._replace(start=first))
+        return clipped
+
+    def _is_there(self, item: OffsetRange, live: Live) -> bool:
+        topic = live.topics.get(item.topic)
+        if topic is not None and topic.topic_id == item.topic_id:
+            return True
+        end = self._live.seen.get((item.topic_id, item.partition), item.end)
+        reason = "the topic is gone" if topic is None else "the topic was deleted and made again"
+        self._judge([Loss(plan.GONE, item.topic, item.partition, item.start, end, reason)])
+        return False
+
+    def _located(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """The ranges with their leaders' addresses, so that tasks need not ask."""
+        view = self._live.view
+        found = []
+        for item in ranges:
+            where = TopicPartition(item.topic, item.partition)
+            found.append(
+                item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))
+            )
+        return found
+
+
+def _covers(live: Live, listed: dict[TopicPartition, Any]) -> bool:
+    for where, row in listed.items():
+        topic = live.topics.get(where.topic)
+        end = topic.ends.get(where.partition) if topic is not None else None
+        if end is None or end.offset < row.offset:
+            return False
+    return True
+
+
+def stop_on_terminate() -> None:
+    """Spark ends the runner with SIGTERM and does not call ``stop()``: let it come to that."""
+    if threading.current_thread() is threading.main_thread():
+
+        def leave(_: int, __: FrameType | None) -> None:
+            sys.exit(0)
+
+        if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
+            signal.signal(signal.SIGTERM, leave)

@@ -1,0 +1,96 @@
+"""The streaming source as Spark sees it: a proxy, pickled to executors, that plans in its runner.
+
+Spark makes one instance in the runner process, which lives for the query, and others that it only
+pickles: so ``__init__`` opens nothing and the planner is made at the first call that needs it.
+Trouble with the options is kept until then, since Spark hides what ``streamReader`` raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from broker_lite.errors import LogbusError
+from pyspark_logbus.read_task import ReadPlan, ReadTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_logbus.options import ReadOptions
+    from pyspark_logbus.stream_planner import StreamPlanner
+
+NO_LIMIT = (1 << 63) - 1
+
+
+class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream; exact, since a range of offsets always gives the same rows."""
+
+    def __init__(
+        self,
+        options: ReadOptions | None,
+        plan: ReadPlan | None,
+        problem: LogbusError | None = None,
+    ) -> None:
+        self._options = options
+        self._plan = plan
+        self._problem = problem
+        self._planner: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": None, "_plan": self._plan, "_problem": None, "_planner": None}
+
+    def _planning(self) -> StreamPlanner:
+        if self._problem is not None:
+            raise self._problem
+        if self._planner is None:
+            # Executors unpickle this class too and must not import what only planning needs.
+            from pyspark_logbus.stream_planner import StreamPlanner
+
+            assert self._options is not None
+            self._planner = StreamPlanner(self._options)
+        return self._planner
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Not "all available": so Trigger.Once, which says that, can be told from the others."""
+        self._planning()
+        return ReadMaxRows(NO_LIMIT)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._planning().prepare_for_available_now()
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._planning().initial_offset()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        unlimited = isinstance(limit, ReadAllAvailable)
+        return self._planning().latest_offset(start, unlimited=unlimited)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._planning().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [ReadTask(ranges) for ranges in self._planning().ranges(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # pyarrow and the fetching client belong to executors; this module is planned with, too.
+        from pyspark_logbus.partition_reader import read_ranges
+
+        assert self._plan is not None
+        return read_ranges(getattr(partition, "ranges", ()), self._plan)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: Spark calls this a batch late and never for the last one. Progress goes to the
+        group with the next planning call."""
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.stop()
+            self._planner = None

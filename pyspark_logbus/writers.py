@@ -1,0 +1,128 @@
+"""The sink as Spark sees it, batch and streaming: proxies that check on the driver, write in tasks.
+
+Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer for
+the tasks, the other commits with a writer that it makes anew. So what must be looked up is looked up
+when a writer is pickled, and committing imports neither pyarrow nor the client. At least once: a task
+has all its rows acknowledged before it ends, and a task that is repeated writes them again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from broker_lite.errors import InvalidConfigError
+from pyspark_logbus.options import WriteOptions
+from pyspark_logbus.schema import SinkColumns, sink_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("pyspark_logbus")
+
+CHECKED_S = 30.0
+"""A topic that was there is not asked for again for so long: micro-batches are planned often."""
+
+_checked: dict[tuple[str, str], float] = {}
+
+
+class RowsWritten(WriterCommitMessage):
+    """What a task wrote: rows by topic."""
+
+    def __init__(self, rows: dict[str, int]) -> None:
+        self.rows = rows
+
+
+class _Task:
+    """The part of both writers that tasks use. Picklable."""
+
+    def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles a writer to send it to the tasks: so this is on the driver, before a row
+        # moves, and never in the process that commits.
+        _check_topic(self._options)
+        return {"_options": self._options, "_columns": self._columns}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        # pyarrow and the producing client belong to executors only.
+        from pyspark_logbus.partition_writer import write_batches
+
+        return RowsWritten(write_batches(iterator, self._options, self._columns))
+
+
+class LogbusWriter(_Task, DataSourceArrowWriter):
+    """``df.write.format("logbus").mode("append")``."""
+
+    @classmethod
+    def plan(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> LogbusWriter:
+        """Check the request; raises InvalidConfigError or InvalidSchemaError."""
+        if overwrite:
+            raise InvalidConfigError(
+                'a log cannot be overwritten: use .mode("append"), or delete the topic and create '
+                "it again (logbus topic delete, logbus topic create)"
+            )
+        return cls(options, _columns(options, schema))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing: every task's rows were acknowledged before it ended."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        log.warning("a batch write failed: rows that tasks had written stay in the log")
+
+
+class LogbusStreamWriter(_Task, DataSourceStreamArrowWriter):
+    """``df.writeStream.format("logbus")``."""
+
+    @classmethod
+    def plan(cls, options: WriteOptions, schema: StructType) -> LogbusStreamWriter:
+        """Check the request; raises InvalidSchemaError."""
+        return cls(options, _columns(options, schema))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: every task's rows were acknowledged before it ended."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        log.warning(
+            "micro-batch %d failed: rows that its tasks had written stay in the log, and are "
+            "written again when it is repeated (at least once)",
+            batchId,
+        )
+
+
+def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
+    return sink_columns(schema, topic_option=options.topic, use_timestamp=options.use_timestamp)
+
+
+def _check_topic(options: WriteOptions) -> None:
+    """The topic of the option must exist; raises UnknownTopicOrPartitionError before a row moves."""
+    if not options.topic:
+        return
+    key = (options.bootstrap_servers, options.topic)
+    now = time.monotonic()
+    if now - _checked.get(key, float("-inf")) < CHECKED_S:
+        return
+    # Only the planning process comes here, once: the committing one must not import the client.
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.cluster import unknown_topic
+
+    with Admin(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        timeout_ms=options.request_timeout_ms,
+    ) as admin:
+        topic = admin.cluster((options.topic,)).topics.get(options.topic)
+    if topic is None or topic.error is not None:
+        raise (topic.error if topic and topic.error else unknown_topic(options.topic))
+    _checked[key] = now
