@@ -23,6 +23,8 @@ Buffer = bytes | bytearray | memoryview
 _GZIP_WINDOW: Final = 31
 """zlib's largest window, with gzip's header and trailer."""
 _GZIP_LEVEL: Final = 6
+_GZIP_MEMBERS_MAX: Final = 64
+"""Each copies what follows it; a body of empty members would take hours."""
 
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC: Final = _XERIAL_HEADER[:8]
@@ -50,8 +52,11 @@ def decompress(codec: int, data: Buffer, limit: int = fmt.DECOMPRESSED_BYTES_MAX
     Raises CorruptMessageError for malformed data and for more than ``limit`` bytes,
     UnsupportedCompressionTypeError for an unknown codec.
     """
+    unpack = _pair(codec)[1]
+    if codec != fmt.CODEC_NONE and not len(data):
+        raise CorruptMessageError("a compressed batch has no data")
     try:
-        out = _pair(codec)[1](data, limit)
+        out = unpack(data, limit)
     except (pa.ArrowException, OSError, zlib.error, struct.error) as error:
         name = _NAMES[codec]
         raise CorruptMessageError(f"the batch's {name} data is malformed: {error}") from error
@@ -83,6 +88,8 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
     room = limit
     rest: Buffer = data
     while rest:
+        if len(pieces) == _GZIP_MEMBERS_MAX:
+            raise zlib.error("more members than any writer makes")
         member = zlib.decompressobj(_GZIP_WINDOW)
         piece = member.decompress(rest, room + 1)
         room -= len(piece)
@@ -92,8 +99,6 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
             raise zlib.error("a member is cut")
         pieces.append(piece)
         rest = member.unused_data
-    if not pieces:
-        raise zlib.error("no member")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -112,6 +117,8 @@ def _unsnappy(data: Buffer, limit: int) -> Buffer:
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
         return _unsnappy_block(view, limit, limit)
+    if len(view) < len(_XERIAL_HEADER):
+        raise CorruptMessageError("a snappy stream's header is cut")
     pieces: list[Buffer] = []
     position, room = len(_XERIAL_HEADER), limit
     while position < len(view):

@@ -4,7 +4,7 @@ Kafka fills a record's attributes, the byte after its length, with zero. So ever
 before a zero byte: take all zero bytes, read the varint before each as a length, and keep those
 from which one comes to the end of the body in as many steps as the batch has records. Those that
 lead nowhere, or that nothing leads to, are dropped at once; what is left is followed by doubling.
-A body with other attributes is walked record by record: correct, and slower.
+A body with other attributes, or with millions of zeros, is walked record by record: slower.
 Called by ``transcode``; pure, any thread.
 """
 
@@ -21,6 +21,8 @@ _CONTENT_BYTES_MIN: Final = 6
 """Attributes, timestamp, offset, no key, no value, no headers: one byte each."""
 _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
+_ZEROS_MAX: Final = 4 << 20
+"""Beyond it the positions alone would take more memory than the body: a bomb of zeros."""
 _LOW_32: Final = (1 << 32) - 1
 
 
@@ -31,6 +33,8 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
     """
     if count * (_CONTENT_BYTES_MIN + 1) > len(body):
         raise CorruptMessageError(f"{count} records do not fit in {len(body)} bytes")
+    if len(body) - int(np.count_nonzero(body)) > _ZEROS_MAX:
+        return _walk(body, count)
     starts, ends, attributes = _candidates(body)
     if count != len(starts) or starts[0] != 0 or not np.array_equal(starts[1:], ends[:-1]):
         chain = _follow(starts, ends, len(body), count)
@@ -119,7 +123,7 @@ def _follow(starts: Positions, ends: Positions, size: int, count: int) -> Positi
 def _walk(body: Bytes, count: int) -> tuple[Positions, Positions]:
     """Record by record, for bodies with attributes that Kafka does not define."""
     attributes, ends = np.empty(count, np.int64), np.empty(count, np.int64)
-    data, size, position = body.tobytes(), len(body), 0
+    data, size, position = body.data, len(body), 0
     for index in range(count):
         raw = shift = 0
         while position < size and shift < 7 * _LENGTH_BYTES_MAX:

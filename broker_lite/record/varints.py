@@ -69,17 +69,6 @@ def encode(values: Positions) -> tuple[Bytes, Positions]:
     return matrix, widths
 
 
-def widths(values: Positions) -> Positions:
-    """How many bytes each value takes as a varint."""
-    raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    counts = np.ones(len(values), np.int64)
-    rest = raw >> np.uint64(7)
-    while rest.any():
-        counts += rest != 0
-        rest = rest >> np.uint64(7)
-    return counts
-
-
 def _from_zigzag(raw: npt.NDArray[np.uint64]) -> Positions:
     half = (raw >> np.uint64(1)).view(np.int64)
     return half ^ -(raw & np.uint64(1)).view(np.int64)

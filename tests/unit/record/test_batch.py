@@ -1,0 +1,206 @@
+"""The envelope: parse, stamp, checksum, and what a broker lets in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from broker_lite.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    LogbusError,
+    MessageTooLargeError,
+    UnsupportedCompressionTypeError,
+)
+from broker_lite.record import arrow, batch
+from broker_lite.record import format as fmt
+from broker_lite.record.records import Row, encode_rows
+
+ROWS = [Row(i, 1000 + i, b"k%d" % i, b"value %d" % i) for i in range(10)]
+MAX_BYTES = 1 << 20
+
+
+def rows_batch(**options: int) -> bytearray:
+    return encode_rows(ROWS, **options)
+
+
+def columns_batch(**options: object) -> bytearray:
+    columns = arrow.Columns(
+        10, pa.array([b"k%d" % i for i in range(10)]), pa.array([b"v%d" % i for i in range(10)])
+    )
+    return bytearray(arrow.encode(columns, timestamp_ms=1000, **options))  # type: ignore[arg-type]
+
+
+BATCHES: dict[str, Callable[[], bytearray]] = {"rows": rows_batch, "columns": columns_batch}
+
+
+def append_error(buffer: bytearray, max_bytes: int = MAX_BYTES) -> type[LogbusError] | None:
+    try:
+        batch.validate_for_append(buffer, batch.read_header(buffer), max_bytes)
+    except LogbusError as error:
+        return type(error)
+    return None
+
+
+def with_fields(buffer: bytearray, **fields: int) -> bytearray:
+    """Other header fields under a CRC that holds."""
+    header = batch.read_header(buffer)._replace(**fields)
+    fmt.HEADER.pack_into(buffer, 0, *header)
+    batch.set_crc(buffer)
+    return buffer
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_sound_batches_are_let_in(make: Callable[[], bytearray]) -> None:
+    assert append_error(make()) is None
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(
+    "fields, error",
+    [
+        ({"record_count": 0}, InvalidRecordError),
+        ({"record_count": 9}, InvalidRecordError),
+        ({"record_count": fmt.RECORDS_MAX + 1, "last_offset_delta": fmt.RECORDS_MAX}, None),
+        ({"last_offset_delta": 10}, InvalidRecordError),
+        ({"base_offset": 5}, InvalidRecordError),
+        ({"attributes": fmt.ATTRIBUTE_CONTROL}, InvalidRecordError),
+        ({"attributes": fmt.ATTRIBUTE_TRANSACTIONAL}, InvalidRecordError),
+        ({"producer_id": 4, "producer_epoch": -1, "base_sequence": 0}, InvalidRecordError),
+        ({"producer_id": 4, "producer_epoch": 0, "base_sequence": -1}, InvalidRecordError),
+        ({"attributes": 5}, UnsupportedCompressionTypeError),
+        ({"attributes": 7}, UnsupportedCompressionTypeError),
+    ],
+)
+def test_headers_that_are_refused(
+    make: Callable[[], bytearray], fields: dict[str, int], error: type[LogbusError] | None
+) -> None:
+    assert append_error(with_fields(make(), **fields)) is (error or InvalidRecordError)
+
+
+def test_a_producer_without_id_may_say_sequence_zero() -> None:
+    # kafkajs does: epoch 0 and sequence 0 beside producer id -1.
+    assert append_error(with_fields(rows_batch(), producer_epoch=0, base_sequence=0)) is None
+
+
+def test_idempotent_and_transactional_batches_are_let_in() -> None:
+    fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    assert append_error(with_fields(rows_batch(), **fields)) is None
+    fields["attributes"] = fmt.ATTRIBUTE_TRANSACTIONAL
+    assert append_error(with_fields(columns_batch(), **fields)) is None
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_sizes(make: Callable[[], bytearray]) -> None:
+    buffer = make()
+    assert append_error(buffer, len(buffer)) is None
+    assert append_error(buffer, len(buffer) - 1) is MessageTooLargeError
+    assert append_error(buffer + make()) is InvalidRecordError
+    assert append_error(buffer + b"x") is InvalidRecordError
+    assert append_error(buffer[:-1]) is CorruptMessageError
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_any_flipped_bit_behind_the_crc_is_found(make: Callable[[], bytearray]) -> None:
+    for position in range(fmt.POSITION_CRC, len(make())):
+        buffer = make()
+        buffer[position] ^= 0x10
+        assert append_error(buffer) is CorruptMessageError, position
+
+
+def test_columns_take_only_arrows_codecs() -> None:
+    for codec in (fmt.CODEC_GZIP, fmt.CODEC_SNAPPY):
+        buffer = with_fields(columns_batch(), attributes=codec)
+        assert append_error(buffer) is UnsupportedCompressionTypeError
+    assert append_error(with_fields(columns_batch(), attributes=fmt.CODEC_LZ4)) is (
+        CorruptMessageError
+    )
+    for compression in ("lz4", "zstd"):
+        assert append_error(columns_batch(compression=compression)) is None
+
+
+def test_clients_may_not_leave_gaps() -> None:
+    deltas = np.arange(3, dtype=np.int32)
+    columns = arrow.Columns(3, None, pa.array([b"a", b"b", b"c"]), offset_deltas=deltas)
+    assert append_error(bytearray(arrow.encode(columns, timestamp_ms=0))) is InvalidRecordError
+    columns = columns._replace(offset_deltas=deltas * 2)
+    assert append_error(bytearray(arrow.encode(columns, timestamp_ms=0))) is InvalidRecordError
+
+
+def test_more_rows_than_bytes() -> None:
+    buffer = with_fields(rows_batch(), record_count=1000, last_offset_delta=999)
+    assert append_error(buffer) is CorruptMessageError
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_stamping_leaves_the_crc_alone(make: Callable[[], bytearray]) -> None:
+    buffer = make()
+    before = batch.read_header(buffer)
+    batch.stamp(buffer, before, 1 << 40, 17)
+    after = batch.read_header(buffer)
+    assert after == before._replace(base_offset=1 << 40, leader_epoch=17)
+    batch.check_crc(buffer, after)
+    assert after.next_offset == (1 << 40) + 10
+
+
+@pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
+def test_log_append_time_renews_the_crc(make: Callable[[], bytearray]) -> None:
+    buffer = make()
+    returned = batch.set_log_append_time(buffer, batch.read_header(buffer), 99_000)
+    header = batch.read_header(buffer)
+    assert header == returned
+    batch.check_crc(buffer, header)
+    assert header.is_log_append_time
+    assert header.max_timestamp == header.constant_timestamp == 99_000
+    assert header.base_timestamp == 1000
+
+
+def test_create_time_is_the_base() -> None:
+    assert batch.read_header(columns_batch()).constant_timestamp == 1000
+
+
+def test_crc_of_a_batch_within_a_larger_buffer() -> None:
+    buffer = rows_batch() + columns_batch()
+    for position, header in batch.iter_headers(buffer):
+        batch.check_crc(memoryview(buffer)[position:], header)
+
+
+def test_iteration_stops_before_a_cut_batch() -> None:
+    one, two = rows_batch(), columns_batch()
+    for cut in range(len(two)):
+        found = list(batch.iter_headers(one + two[:cut]))
+        assert [position for position, _ in found] == [0]
+    assert len(list(batch.iter_headers(one + two))) == 2
+
+
+@pytest.mark.parametrize(
+    "position, raw",
+    [
+        (fmt.POSITION_MAGIC, b"\x01"),
+        (fmt.POSITION_MAGIC, b"\x42"),
+        (8, b"\x00\x00\x00\x00"),
+        (8, b"\xff\xff\xff\xff"),
+        (8, b"\x7f\xff\xff\xff"),
+        (23, b"\xff\xff\xff\xff"),
+        (57, b"\xff\xff\xff\xff"),
+    ],
+)
+def test_headers_that_lie(position: int, raw: bytes) -> None:
+    buffer = rows_batch()
+    buffer[position : position + len(raw)] = raw
+    with pytest.raises(CorruptMessageError):
+        batch.read_header(buffer)
+
+
+def test_a_cut_header() -> None:
+    for size in range(fmt.HEADER_BYTES):
+        with pytest.raises(CorruptMessageError):
+            batch.read_header(rows_batch()[:size])
+
+
+def test_sequences_wrap() -> None:
+    header = batch.read_header(with_fields(rows_batch(), base_sequence=2**31 - 3))
+    assert header.last_sequence == 6

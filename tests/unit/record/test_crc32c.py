@@ -1,0 +1,61 @@
+"""The checksum against a published vector, another implementation, and without its wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import crcmod.predefined
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.record import crc32c as module
+from broker_lite.record.crc32c import crc32c
+
+oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+
+@pytest.fixture
+def without_wheel(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module as it is imported where google-crc32c has no wheel."""
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    assert module.__file__ is not None
+    spec = importlib.util.spec_from_file_location("crc32c_without_wheel", module.__file__)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_known_vector() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"") == 0
+    assert crc32c(bytes(32)) == 0x8A9136AA
+
+
+def test_the_wheel_is_used_here() -> None:
+    assert module.IMPLEMENTATION == "google-crc32c"
+
+
+@given(st.binary(max_size=5000), st.integers(0, 5000))
+def test_agrees_with_crcmod_and_continues(data: bytes, cut: int) -> None:
+    assert crc32c(data) == oracle(data)
+    assert crc32c(data[cut:], crc32c(data[:cut])) == oracle(data)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_at_any_position(kind: type) -> None:
+    data = bytes(range(256)) * 5
+    view = memoryview(kind(data))
+    assert crc32c(kind(data)) == oracle(data)
+    assert crc32c(view[21:]) == oracle(data[21:])
+    assert crc32c(memoryview(bytearray(data))[3:777]) == oracle(data[3:777])
+
+
+def test_falls_back_to_crcmod(without_wheel: ModuleType) -> None:
+    assert without_wheel.IMPLEMENTATION == "crcmod"
+    for data in (b"", b"123456789", bytearray(b"x" * 1000), memoryview(bytearray(b"y" * 77))[5:]):
+        assert without_wheel.crc32c(data) == crc32c(data)
+    assert without_wheel.crc32c(b"456789", without_wheel.crc32c(b"123")) == 0xE3069283
