@@ -34,6 +34,7 @@ from broker_lite.server.replica_manager import ReplicaManager
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
 
+new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
     from uvloop import new_event_loop
 except ImportError:  # the standard loop serves too, at twice the cost per request
@@ -214,14 +215,24 @@ class Broker:
     def _start_housekeeping(self, disk: Disk, logs: LogManager, replicas: ReplicaManager) -> None:
         config, clock = self._config, self._clock
 
+        async def keep(work: Callable[[int], Any]) -> None:
+            if logs.failed:
+                return
+            try:
+                await disk.run_keeper(lambda: work(clock.now_ms()))
+            except LogbusError as error:
+                replicas.storage_failed(error)
+                raise
+
         async def checkpoint() -> None:
-            await disk.run_keeper(lambda: logs.checkpoint(clock.now_ms()))
+            await keep(logs.checkpoint)
 
         async def tick() -> None:
-            await disk.run_keeper(lambda: logs.tick(clock.now_ms()))
+            await keep(logs.tick)
 
         async def retain() -> None:
-            replicas.apply_retention()
+            if not logs.failed:
+                replicas.apply_retention()
 
         for interval_ms, work in (
             (config.checkpoint_interval_ms, checkpoint),

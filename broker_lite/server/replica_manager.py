@@ -142,7 +142,7 @@ class Replica:
             # Before the high watermark shows it to a reader that knows rows alone.
             self._note_columns(event)
         elif isinstance(event, StorageFailed):
-            manager.storage_failed(self, event.error)
+            manager.storage_failed(event.error)
         self._carry_out(self.role.step(manager.clock.monotonic_ms(), event))
 
     def _note_columns(self, event: Appended | AppendFailed) -> None:
@@ -235,6 +235,7 @@ class ReplicaManager:
         self._broker_epochs = broker_epochs
         self._failure: LogbusError | None = None
         self._snapshot = MetadataSnapshot()
+        self._has_applied = False
         self._replicas: dict[PartitionKey, Replica] = {}
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._making: set[PartitionKey] = set()
@@ -368,6 +369,17 @@ class ReplicaManager:
         for key, replica in list(self._replicas.items()):
             if key.topic_id not in snapshot.topics_by_id:
                 self._remove(replica)
+        if not self._has_applied:
+            self._has_applied = True
+            self._delete_strays(snapshot)
+
+    def _delete_strays(self, snapshot: MetadataSnapshot) -> None:
+        """Logs of topics that were deleted while this broker was down. The directory belongs to
+        this cluster (its id was compared), and the snapshot is whole, so they are nobody's."""
+        for key in self._logs.logs:
+            if key.topic_id not in snapshot.topics_by_id:
+                logger.warning("%s: its topic was deleted while this broker was down", key)
+                self._delete_log(key)
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
         """A new registration of this process may turn what it was given before into its own."""
@@ -405,8 +417,7 @@ class ReplicaManager:
         self._making.discard(key)
         if log is None:
             logger.error("%s: the log could not be created: %s", key, error)
-            if self._logs.failed:
-                self._fail_all(_as_storage_error(error))
+            self.storage_failed(_as_storage_error(error))
             return
         view = self._snapshot.topics_by_id.get(key.topic_id)
         partition = self._snapshot.partition_by_key(key)
@@ -463,6 +474,7 @@ class ReplicaManager:
         def deleted(_: object, error: BaseException | None) -> None:
             if error is not None:
                 logger.error("%s: the log could not be deleted: %s", key, error)
+                self.storage_failed(_as_storage_error(error))
 
         self.disk.keep(lambda: self._logs.delete(key, now_ms), deleted)
 
@@ -479,9 +491,9 @@ class ReplicaManager:
 
     # Failure and the end.
 
-    def storage_failed(self, replica: Replica, error: LogbusError) -> None:
-        """A log could not be flushed or written: its whole directory is not to be trusted."""
-        if self._failure is None and (self._logs.failed or replica.log.failed):
+    def storage_failed(self, error: LogbusError) -> None:
+        """Something could not be flushed or written: if that stopped the directory, say so."""
+        if self._failure is None and self._logs.failed:
             self._fail_all(error)
 
     def _fail_all(self, error: LogbusError) -> None:
@@ -545,8 +557,7 @@ class ReplicaManager:
         def done(count: int | None, error: BaseException | None) -> None:
             if error is not None:
                 logger.error("%s: retention: %s", replica, error)
-                if log.failed:
-                    self._fail_all(_as_storage_error(error))
+                self.storage_failed(_as_storage_error(error))
             elif count:
                 logger.info("%s: %d old segments deleted", replica, count)
                 self._metrics.count("segments_deleted", count)
