@@ -74,6 +74,8 @@ class GroupOffsets:
         """Fills in topic id and time where missing. Raises CoordinationUnavailableError,
         InvalidGroupIdError; what is wrong with one partition is in the answer."""
         znodes.group_path(group)
+        if not self._store.connected:
+            raise CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
         results: dict[TopicPartition, LogbusError | None] = {}
         accepted = {}
         for key, offset in offsets.items():
@@ -84,8 +86,6 @@ class GroupOffsets:
                 results[key] = error
         if not accepted:
             return results
-        if not self._store.connected:
-            raise CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
         batch = self._batches.get(group)
         if batch is None:
             loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from worlds import RealWorld, SimWorld, World  # noqa: E402
+from worlds import RealWorld, SimWorld, World
 
 
 @pytest.fixture(params=["sim", "zookeeper"])

@@ -74,7 +74,13 @@ def test_a_refused_write_has_no_effect_and_says_why(world: World) -> None:
                 assert (refused.position, refused.reason) == (position, reason), operations
                 assert refused.operation == operations[position]
                 assert await store.get("/new") is None
-            inside = [Create("/x"), Create("/x/y"), Set("/x", b"1", 0), Delete("/x/y"), Check("/x", 1)]
+            inside = [
+                Create("/x"),
+                Create("/x/y"),
+                Set("/x", b"1", 0),
+                Delete("/x/y"),
+                Check("/x", 1),
+            ]
             assert await store.write(inside) is None
 
     world.run(body())

@@ -1,0 +1,684 @@
+"""Brokers' registries against each other, on the simulated ZooKeeper and on a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from worlds import RealWorld, SimWorld, World, until
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import (
+    BrokerIdTakenError,
+    CompactionNotBuiltError,
+    CoordinationUnavailableError,
+    GroupIdNotFoundError,
+    InconsistentClusterIdError,
+    InvalidConfigError,
+    InvalidGroupIdError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    LogbusError,
+    NotControllerError,
+    StaleDirectoryError,
+    TopicExistsError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Delete, MetadataStore
+from broker_lite.model import (
+    NO_BROKER,
+    CommittedOffset,
+    Endpoint,
+    ReplicaId,
+    TopicPartition,
+)
+from broker_lite.server.registry import (
+    SUPPORTED_FEATURES,
+    BrokerRegistration,
+    NewTopic,
+    Registry,
+)
+
+
+class Broker:
+    """One process of one broker: a registry and what its data directory knows."""
+
+    def __init__(self, registry: Registry, store: MetadataStore) -> None:
+        self.registry = registry
+        self.store = store
+        self.fatal: list[LogbusError] = []
+        registry.on_fatal(self.fatal.append)
+
+
+class Cluster:
+    """Brokers of one world, all on this loop."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.running: list[Broker] = []
+        self.counters: dict[str, int] = {}
+        self._bytes = itertools.count(1)
+
+    async def start(
+        self,
+        broker_id: int,
+        *,
+        directory: str = "",
+        counter: int | None = None,
+        cluster_id: str = "",
+        features: dict[str, int] | None = None,
+    ) -> Broker:
+        directory = directory or f"directory-{broker_id}"
+        if counter is None:
+            counter = self.counters[directory] = self.counters.get(directory, 0) + 1
+        store = self.world.store()
+        registry = Registry(
+            BrokerConfig(
+                broker_id=broker_id, zookeeper_session_timeout_ms=self.world.session_timeout_ms
+            ),
+            now_ms=lambda: 1234,
+            store=store,
+            random_bytes=lambda n: next(self._bytes).to_bytes(n, "big"),
+        )
+        broker = Broker(registry, store)
+        await registry.start(
+            BrokerRegistration(
+                broker_id,
+                Endpoint("127.0.0.1", 9000 + broker_id),
+                directory,
+                counter,
+                cluster_id,
+                None,
+                features if features is not None else SUPPORTED_FEATURES,
+            )
+        )
+        self.running.append(broker)
+        return broker
+
+    async def kill(self, broker: Broker) -> None:
+        """As kill -9: nothing is said to anyone."""
+        self.running.remove(broker)
+        keeper = broker.registry._keeper
+        assert keeper is not None
+        keeper.cancel()
+        broker.registry._controller.resign()
+        await self.world.vanish(broker.store)
+
+    async def close(self) -> None:
+        for broker in self.running:
+            await broker.registry.close()
+
+    def controller(self) -> Broker:
+        return next(broker for broker in self.running if broker.registry.is_controller)
+
+    async def led(self, topic: str, partition: int = 0) -> int:
+        """The leader, once every broker's snapshot names the same live one."""
+
+        def leaders() -> set[int]:
+            found = set()
+            for broker in self.running:
+                view = broker.registry.snapshot.partition(topic, partition)
+                found.add(NO_BROKER if view is None else view.state.leader)
+            return found
+
+        await until(lambda: len(leaders()) == 1 and NO_BROKER not in leaders())
+        return leaders().pop()
+
+
+def run(world: World, body: Any) -> None:
+    """Run ``body(cluster)`` and close what it left."""
+
+    async def whole() -> None:
+        cluster = Cluster(world)
+        try:
+            await body(cluster)
+        finally:
+            await cluster.close()
+
+    coroutine: Coroutine[Any, Any, None] = whole()
+    world.run(coroutine)
+
+
+async def create(broker: Broker, name: str, partitions: int = 1, **settings: str) -> str:
+    [result] = await broker.registry.create_topics([NewTopic(name, partitions, 1, None, settings)])
+    assert result.error is None, result.error
+    return result.topic_id
+
+
+def test_brokers_see_each_other_and_elect_one_controller(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        brokers = await asyncio.gather(*(cluster.start(number) for number in (1, 2, 3)))
+        await until(lambda: all(len(b.registry.snapshot.brokers) == 3 for b in brokers))
+        assert sum(broker.registry.is_controller for broker in brokers) == 1
+        one = brokers[0].registry.snapshot
+        assert one.brokers[2].endpoint == Endpoint("127.0.0.1", 9002)
+        assert one.brokers[2].directory_id == "directory-2"
+        assert one.brokers[2].broker_epoch == brokers[1].registry.broker_epoch
+        ids = {broker.registry.snapshot.cluster_id for broker in brokers}
+        assert len(ids) == 1 and len(ids.pop()) == 22
+        await until(lambda: all(b.registry.snapshot.controller_id > 0 for b in brokers))
+        assert {b.registry.snapshot.controller_epoch for b in brokers} == {1}
+        await until(lambda: brokers[0].registry.snapshot.features == SUPPORTED_FEATURES)
+
+    run(world, body)
+
+
+def test_topics_are_created_round_robin_and_seen_by_all(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        for number in (1, 2, 3):
+            await cluster.start(number)
+        controller = cluster.controller()
+        topic_id = await create(controller, "t", 6, **{"retention.ms": "1000"})
+        assert controller.registry.snapshot.topics["t"].topic_id == topic_id
+        for broker in cluster.running:
+            await until(lambda broker=broker: "t" in broker.registry.snapshot.topics)
+            topic = broker.registry.snapshot.topics_by_id[topic_id]
+            assert [view.replicas for view in topic.partitions] == [(1,), (2,), (3,)] * 2
+            assert dict(topic.config) == {"retention.ms": "1000"}
+            for view in topic.partitions:
+                broker_id = view.replicas[0]
+                assert view.state.leader == broker_id
+                assert view.state.isr == (ReplicaId(broker_id, f"directory-{broker_id}"),)
+                live = broker.registry.snapshot.brokers[broker_id]
+                assert view.state.leader_broker_epoch == live.broker_epoch
+        await create(controller, "u", 1)
+        await create(controller, "v", 1)
+        assert await cluster.led("u") == 1
+        assert await cluster.led("v") == 2
+        # What a broker holds is in its registration.
+        path = znodes.broker_path(2)
+
+        async def held() -> dict[str, tuple[int, ...]]:
+            znode = await controller.store.get(path)
+            assert znode is not None
+            return dict(znodes.decode_registration(path, znode.data).partitions)
+
+        async with asyncio.timeout(10):
+            while await held() != {"t": (1, 4), "v": (0,)}:
+                await asyncio.sleep(0.05)
+
+    run(world, body)
+
+
+def test_requests_that_cannot_be_met_name_the_cure(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.start(1)
+        other = await cluster.start(2)
+        controller = cluster.controller().registry
+        await create(cluster.controller(), "there")
+        wrong: list[tuple[NewTopic, type[LogbusError], str]] = [
+            (NewTopic("a/b", 1, 1), InvalidTopicError, "letters"),
+            (NewTopic("there", 1, 1), TopicExistsError, "exists"),
+            (NewTopic("n", 0, 1), InvalidPartitionsError, "1 to 1000"),
+            (NewTopic("n", 5000, 1), InvalidPartitionsError, "1 to 1000"),
+            (NewTopic("n", 1, 0), InvalidReplicationFactorError, "at least 1"),
+            (NewTopic("n", 1, 3), InvalidReplicationFactorError, "not built yet"),
+            (NewTopic("n", 1, 1, [[9]]), InvalidReplicaAssignmentError, "live brokers: [1, 2]"),
+            (NewTopic("n", 1, 1, [[1, 2]]), InvalidReplicationFactorError, "not built yet"),
+            (NewTopic("n", 1, 1, [[]]), InvalidReplicaAssignmentError, "at least one"),
+            (
+                NewTopic("n", 1, 1, None, {"retention.mss": "1"}),
+                InvalidConfigError,
+                "'retention.ms'",
+            ),
+            (
+                NewTopic("n", 1, 1, None, {"cleanup.policy": "compact"}),
+                CompactionNotBuiltError,
+                "delete",
+            ),
+            (
+                NewTopic("n", 1, 1, None, {"min.insync.replicas": "2"}),
+                InvalidConfigError,
+                "replication factor 1",
+            ),
+        ]
+        for topic, kind, text in wrong:
+            [result] = await controller.create_topics([topic])
+            assert type(result.error) is kind, (topic, result.error)
+            assert text in str(result.error)
+        twice = await controller.create_topics([NewTopic("n", 1, 1), NewTopic("n", 1, 1)])
+        assert [type(row.error) for row in twice] == [InvalidRequestError] * 2
+        [result] = await controller.create_topics([NewTopic("n", 2, 1)], validate_only=True)
+        assert result.error is None and result.partitions == 2
+        assert "n" not in controller.snapshot.topics
+        [result] = await controller.delete_topics(["nothing"])
+        assert isinstance(result.error, UnknownTopicOrPartitionError)
+        for call in (
+            other.registry.create_topics([NewTopic("n", 1, 1)]),
+            other.registry.delete_topics(["there"]),
+            other.registry.create_partitions("there", 2),
+            other.registry.alter_topic_config("there", {}),
+        ):
+            with pytest.raises(NotControllerError):
+                await call
+
+    run(world, body)
+
+
+def test_topics_grow_change_go_and_come_back_as_others(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.start(1)
+        other = (await cluster.start(2)).registry
+        controller = cluster.controller().registry
+        first_id = await create(cluster.controller(), "t", 1)
+        await until(lambda: "t" in other.snapshot.topics)
+
+        result = await controller.create_partitions("t", 3)
+        assert result.error is None and result.partitions == 3
+        await until(lambda: len(other.snapshot.topics["t"].partitions) == 3)
+        result = await controller.create_partitions("t", 2)
+        assert isinstance(result.error, InvalidPartitionsError)
+        result = await controller.create_partitions("t", 5, assignment=[[1]])
+        assert isinstance(result.error, InvalidReplicaAssignmentError)
+
+        view = await controller.alter_topic_config("t", {"retention.ms": "5", "segment.ms": "7"})
+        assert dict(view.config) == {"retention.ms": "5", "segment.ms": "7"}
+        await controller.alter_topic_config("t", {"segment.ms": None})
+        await until(lambda: dict(other.snapshot.topics["t"].config) == {"retention.ms": "5"})
+        for change in ({"segment.ms": "soon"}, {"segment.m": None}):
+            with pytest.raises(InvalidConfigError):
+                await controller.alter_topic_config("t", change)
+
+        [gone] = await controller.delete_topics([first_id])
+        assert (gone.name, gone.error) == ("t", None)
+        assert "t" not in controller.snapshot.topics
+        second_id = await create(cluster.controller(), "t", 1)
+        assert second_id != first_id
+        await until(lambda: second_id in other.snapshot.topics_by_id)
+        assert first_id not in other.snapshot.topics_by_id
+
+    run(world, body)
+
+
+def test_a_controller_that_dies_is_replaced(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        for number in (1, 2, 3):
+            await cluster.start(number)
+        old = cluster.controller()
+        old_id = old.registry.snapshot.controller_id
+        await create(old, "t", 3)
+        await cluster.kill(old)
+        await until(lambda: any(broker.registry.is_controller for broker in cluster.running))
+        new = cluster.controller()
+        # Its partition has no leader, keeps its ISR and says why; the others go on.
+        dead = next(
+            v for v in new.registry.snapshot.topics["t"].partitions if v.replicas == (old_id,)
+        )
+        await until(
+            lambda: new.registry.snapshot.partition("t", dead.partition).state.leader == NO_BROKER  # type: ignore[union-attr]
+        )
+        now = new.registry.snapshot.partition("t", dead.partition)
+        assert now is not None
+        assert now.state.isr == dead.state.isr
+        assert now.state.leader_epoch == dead.state.leader_epoch + 1
+        reason = new.registry.leaderless_reason("t", dead.partition)
+        assert reason is not None and f"broker {old_id} is down" in reason
+        assert new.registry.snapshot.controller_epoch == 2
+        await create(new, "u", 2)
+        # Back with the same directory: it leads again, in a higher epoch.
+        back = await cluster.start(old_id)
+        assert await cluster.led("t", dead.partition) == old_id
+        again = back.registry.snapshot.partition("t", dead.partition)
+        assert again is not None
+        assert again.state.leader_epoch == dead.state.leader_epoch + 2
+        assert again.state.leader_broker_epoch == back.registry.broker_epoch
+        assert back.registry.leaderless_reason("t", dead.partition) is None
+
+    run(world, body)
+
+
+def test_a_broker_killed_and_started_at_once_registers_at_once(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        first = await cluster.start(1)
+        other = await cluster.start(2)
+        await create(cluster.controller(), "t", 2)
+        was_controller = first.registry.is_controller
+        assert was_controller
+        old_epoch = first.registry.broker_epoch
+        state = first.registry.snapshot.partition("t", 0)
+        await cluster.kill(first)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        second = await cluster.start(1)
+        assert loop.time() - started < world.session_timeout_ms / 1000
+        assert second.registry.broker_epoch > old_epoch
+        # No other process leads in an epoch that the dead one led.
+        await until(
+            lambda: (
+                second.registry.snapshot.partition("t", 0).state.leader_broker_epoch  # type: ignore[union-attr]
+                == second.registry.broker_epoch
+            )
+        )
+        renewed = second.registry.snapshot.partition("t", 0)
+        assert state is not None and renewed is not None
+        assert renewed.state.leader_epoch > state.state.leader_epoch
+        assert await cluster.led("t", 0) == 1
+        await create(cluster.controller(), "u")
+        await until(lambda: "u" in other.registry.snapshot.topics)
+
+    run(world, body)
+
+
+def test_another_directory_does_not_lead(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    async def body(cluster: Cluster) -> None:
+        controller = await cluster.start(1)
+        lost = await cluster.start(2)
+        await create(controller, "t", 2)
+        await lost.registry.close()
+        cluster.running.remove(lost)
+        await until(lambda: 2 not in controller.registry.snapshot.brokers)
+        empty = await cluster.start(2, directory="another")
+        await until(lambda: 2 in controller.registry.snapshot.brokers)
+        await until(lambda: "runs with data directory another" in caplog.text)
+        view = empty.registry.snapshot.partition("t", 1)
+        assert view is not None
+        assert view.state.isr == (ReplicaId(2, "directory-2"),)
+        reason = controller.registry.leaderless_reason("t", 1)
+        assert reason is not None
+        assert "another" in reason and "directory-2" in reason
+        # New partitions it may lead at once.
+        await create(controller, "u", 2)
+        await cluster.led("u", 0)
+        await cluster.led("u", 1)
+        # The right directory again.
+        await empty.registry.close()
+        cluster.running.remove(empty)
+        await cluster.start(2)
+        assert await cluster.led("t", 1) == 2
+
+    run(world, body)
+
+
+def test_an_id_that_another_broker_holds_is_refused(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await cluster.start(1)
+        with pytest.raises(BrokerIdTakenError, match=r"give this broker another broker\.id"):
+            await cluster.start(1, directory="another")
+
+    run(world, body)
+
+
+def test_a_directory_that_was_rolled_back_or_copied_is_refused(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        for _ in range(3):
+            broker = await cluster.start(1)
+            await broker.registry.close()
+            cluster.running.remove(broker)
+        for counter in (2, 3):
+            with pytest.raises(StaleDirectoryError, match="rolled back or copied"):
+                await cluster.start(1, counter=counter)
+        await cluster.start(1, counter=4)
+
+    run(world, body)
+
+
+def test_a_directory_of_another_cluster_is_refused(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        with pytest.raises(InconsistentClusterIdError, match="knows no cluster"):
+            await cluster.start(1, cluster_id="A" * 22)
+        broker = await cluster.start(2)
+        cluster_id = broker.registry.snapshot.cluster_id
+        with pytest.raises(InconsistentClusterIdError, match=cluster_id):
+            await cluster.start(1, cluster_id="A" * 22)
+        await cluster.start(1, cluster_id=cluster_id)
+
+    run(world, body)
+
+
+def test_features_are_raised_when_all_have_them(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one = await cluster.start(1, features={"columns": 2, "x": 1})
+        await until(lambda: one.registry.snapshot.features == {"columns": 2, "x": 1})
+        with pytest.raises(UnsupportedVersionError, match="uses columns 2"):
+            await cluster.start(2, features={"columns": 1, "x": 1})
+        await cluster.start(2, features={"columns": 3, "x": 1, "y": 1})
+        assert one.registry.snapshot.features == {"columns": 2, "x": 1}
+
+    run(world, body)
+
+
+def test_a_lost_session_is_replaced(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        for number in (1, 2):
+            await cluster.start(number)
+        broker = cluster.controller()
+        await create(broker, "t", 2)
+        number = broker.registry.snapshot.controller_id
+        epoch = broker.registry.broker_epoch
+        await world.expire(broker.store)
+        await until(lambda: broker.registry.broker_epoch > epoch)
+        assert broker.registry.broker_epochs == {epoch, broker.registry.broker_epoch}
+        await until(lambda: any(b.registry.is_controller for b in cluster.running))
+        for partition in (0, 1):
+            await cluster.led("t", partition)
+        for running in cluster.running:
+            await until(
+                lambda running=running: (
+                    running.registry.snapshot.brokers[number].broker_epoch
+                    == broker.registry.broker_epoch
+                )
+            )
+        await until(lambda: any(b.registry.is_controller for b in cluster.running))
+        await create(cluster.controller(), "u", 1)
+        assert not broker.fatal
+
+    run(world, body)
+
+
+def test_a_deleted_registration_comes_back(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        epoch = one.registry.broker_epoch
+        await two.store.write([Delete(znodes.broker_path(1))])
+        await until(lambda: one.registry.broker_epoch > epoch)
+        await until(lambda: len(two.registry.snapshot.brokers) == 2)
+
+    run(world, body)
+
+
+def test_a_directory_that_another_process_took_over_stops_the_broker(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one = await cluster.start(1)
+        await cluster.start(1)
+        await until(lambda: one.fatal)
+        assert isinstance(one.fatal[0], StaleDirectoryError)
+
+    run(world, body)
+
+
+def test_offsets_are_kept_by_group_and_topic(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        topic_id = await create(cluster.controller(), "t", 3)
+        await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
+        t0, t1, bad = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 3)
+        for group in ("g", "with/slash and ünicode%", "..", "."):
+            result = await one.registry.commit_offsets(
+                group, {t0: CommittedOffset(5, 2, "note"), bad: CommittedOffset(1)}
+            )
+            assert result[t0] is None
+            assert isinstance(result[bad], UnknownTopicOrPartitionError)
+            await two.registry.commit_offsets(group, {t1: CommittedOffset(7)})
+            found = await two.registry.fetch_offsets(group)
+            assert found == {
+                t0: CommittedOffset(5, 2, "note", topic_id, 1234),
+                t1: CommittedOffset(7, -1, "", topic_id, 1234),
+            }
+            assert list(await one.registry.fetch_offsets(group, [t1, bad])) == [t1]
+            assert await one.registry.group_kind(group) == "kafka"
+        listed = {row.group: row.kind for row in await one.registry.list_groups()}
+        assert listed == dict.fromkeys(("g", "with/slash and ünicode%", "..", "."), "kafka")
+        assert await one.registry.fetch_offsets("nobody") == {}
+        assert await one.registry.group_kind("nobody") is None
+        for name in ("", "x" * 1000):
+            with pytest.raises(InvalidGroupIdError):
+                await one.registry.commit_offsets(name, {t0: CommittedOffset(1)})
+        result = await one.registry.commit_offsets("g", {t0: CommittedOffset(1, topic_id="B" * 22)})
+        assert isinstance(result[t0], UnknownTopicIdError)
+
+        await one.registry.delete_group_offsets("g", [t0])
+        assert list(await two.registry.fetch_offsets("g")) == [t1]
+        await two.registry.delete_group_offsets("g")
+        assert await one.registry.group_kind("g") is None
+        with pytest.raises(GroupIdNotFoundError):
+            await one.registry.delete_group_offsets("g")
+        # One that remembers the znodes of the deleted group makes them again.
+        await one.registry.commit_offsets("g", {t1: CommittedOffset(8)})
+        assert (await two.registry.fetch_offsets("g"))[t1].offset == 8
+
+    run(world, body)
+
+
+def test_offsets_of_a_deleted_topic_are_not_its_successors(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        t0 = TopicPartition("t", 0)
+        await create(broker, "t")
+        await broker.registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        await broker.registry.delete_topics(["t"])
+        assert await broker.registry.fetch_offsets("g") == {}
+        await create(broker, "t")
+        assert await broker.registry.fetch_offsets("g", [t0]) == {}
+        await broker.registry.commit_offsets("g", {t0: CommittedOffset(1)})
+        assert (await broker.registry.fetch_offsets("g", [t0]))[t0].offset == 1
+
+    run(world, body)
+
+
+def test_commits_that_arrive_together_share_a_write(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await create(broker, "t", 10)
+        writes: list[int] = []
+        write = broker.store.write
+
+        async def counted(operations: Any) -> Any:
+            writes.append(len(operations))
+            return await write(operations)
+
+        broker.store.write = counted  # type: ignore[method-assign]
+        await broker.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        writes.clear()
+        commits = [
+            broker.registry.commit_offsets(
+                "g", {TopicPartition("t", number % 10): CommittedOffset(number)}
+            )
+            for number in range(100)
+        ]
+        await asyncio.gather(*commits)
+        assert len(writes) <= 2 and max(writes) <= 10
+        found = await broker.registry.fetch_offsets("g")
+        assert [found[TopicPartition("t", n)].offset for n in range(10)] == list(range(90, 100))
+
+    run(world, body)
+
+
+def test_producer_ids_are_unique(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        seen = await asyncio.gather(
+            *(broker.registry.next_producer_id() for broker in (one, two) for _ in range(1500))
+        )
+        assert len(set(seen)) == 3000
+
+    run(world, body)
+
+
+def test_a_dropped_connection_is_survived_by_everything(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        controller = cluster.controller()
+        await create(controller, "t", 2)
+        epoch = one.registry.broker_epoch
+        for broker in (one, two):
+            world.drop_connection(broker.store)
+        await until(lambda: not one.registry.connected or not two.registry.connected)
+        await until(lambda: one.registry.connected and two.registry.connected)
+        await create(cluster.controller(), "u", 2)
+        for broker in (one, two):
+            await until(lambda broker=broker: "u" in broker.registry.snapshot.topics)
+        assert one.registry.broker_epoch == epoch
+        assert cluster.controller() is controller
+
+    run(world, body)
+
+
+def test_a_topic_is_created_though_the_answer_is_lost(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        for number in range(10):
+            creation = asyncio.ensure_future(create(broker, f"t{number}", 3))
+            await asyncio.sleep(0.001 * number if isinstance(world, SimWorld) else 0.0003 * number)
+            world.drop_connection(broker.store)
+            topic_id = await creation
+            assert broker.registry.snapshot.topics[f"t{number}"].topic_id == topic_id
+            await until(lambda: broker.registry.connected)
+
+    run(world, body)
+
+
+def test_many_partitions_in_one_topic(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await create(cluster.controller(), "n" * 200, 1000)
+        await until(lambda: "n" * 200 in two.registry.snapshot.topics)
+        assert len(one.registry.snapshot.topics["n" * 200].partitions) == 1000
+        await two.registry.close()
+        cluster.running.remove(two)
+        await until(
+            lambda: (
+                sum(
+                    view.state.leader == NO_BROKER
+                    for view in one.registry.snapshot.topics["n" * 200].partitions
+                )
+                == 500
+            )
+        )
+
+    run(world, body)
+
+
+def test_znodes_of_strangers_are_refused(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        store = world.store()
+        await store.start(lambda event: None)
+        await store.write([Create("/cluster"), Create("/cluster/id", b'{"version":"1","id":"x"}')])
+        await store.close()
+        with pytest.raises(UnsupportedVersionError, match="/cluster/id"):
+            await cluster.start(1)
+
+    run(world, body)
+
+
+def test_zookeeper_stops_and_comes_back(world: World) -> None:
+    """The real one is stopped by tests/faults, with real brokers."""
+    if isinstance(world, RealWorld):
+        return
+
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await create(cluster.controller(), "t", 2)
+        epochs = [one.registry.broker_epoch, two.registry.broker_epoch]
+        world.service.stop()
+        assert not one.registry.connected
+        with pytest.raises(CoordinationUnavailableError):
+            await cluster.running[0].registry.create_topics([NewTopic("u", 1, 1)])
+        with pytest.raises(CoordinationUnavailableError):
+            await two.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        await asyncio.sleep(20)
+        world.service.start()
+        await until(lambda: one.registry.connected and two.registry.connected)
+        await two.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        await create(cluster.controller(), "u", 2)
+        assert [one.registry.broker_epoch, two.registry.broker_epoch] == epochs
+
+    run(world, body)
