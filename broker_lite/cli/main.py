@@ -47,7 +47,6 @@ COMMANDS = {
 
 _UNREACHABLE = (
     NoBrokersError,
-    NoClusterError,
     NetworkError,
     BrokerNotAvailableError,
     CoordinationUnavailableError,
@@ -116,6 +115,8 @@ def run(arguments: list[str]) -> int:
 
 def exit_code(error: LogbusError) -> int:
     """The exit code that an error stands for."""
+    if isinstance(error, NoClusterError):
+        return EXIT_UNREACHABLE
     if isinstance(error, _UNREACHABLE):
         click.echo("Is it running? Try: logbus status, logbus doctor", err=True)
         return EXIT_UNREACHABLE

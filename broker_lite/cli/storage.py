@@ -84,7 +84,7 @@ def _batches(path: Path) -> Iterator[InspectedBatch]:
 
     if not path.stem.isdigit():
         raise click.BadParameter(f"{path} is not a segment file (its name is its first offset)")
-    return inspect_file(OsFiles(), str(path), int(path.stem))
+    return inspect_file(OsFiles(), str(path))
 
 
 def _row(path: Path, batch: InspectedBatch) -> dict[str, Any]:
