@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -48,7 +48,7 @@ from broker_lite.metadata.store import (
     Suspended,
     Znode,
 )
-from broker_lite.model import Endpoint
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -81,23 +81,33 @@ def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
 
     Blocking. Raises CoordinationUnavailableError if ZooKeeper does not answer in time.
     """
-    hosts, chroot = split_address(address)
-    client = _client(hosts, timeout_s)
-    try:
-        client.start(timeout=timeout_s)
-        registrations = []
-        with contextlib.suppress(NoNodeError):
-            for name in sorted(client.get_children(chroot + znodes.BROKER_IDS), key=int):
-                path = znodes.broker_path(int(name))
+    with _reading(address, timeout_s) as (client, chroot):
+        endpoints = []
+        for name in sorted(_children(client, chroot + znodes.BROKER_IDS), key=int):
+            path = znodes.broker_path(int(name))
+            with contextlib.suppress(NoNodeError):
+                data, _ = client.get(chroot + path)
+                endpoints.append(znodes.decode_registration(path, data).endpoint)
+        return endpoints
+
+
+def read_group_offsets(
+    address: str, group: str, *, timeout_s: float = 10.0
+) -> dict[TopicPartition, CommittedOffset]:
+    """What a group committed, as the znodes have it, without any broker.
+
+    Blocking. Raises CoordinationUnavailableError if ZooKeeper does not answer in time.
+    """
+    with _reading(address, timeout_s) as (client, chroot):
+        offsets = {}
+        for topic in _children(client, chroot + znodes.offsets_path(group)):
+            row = _children(client, chroot + znodes.topic_offsets_path(group, topic))
+            for partition in sorted(int(name) for name in row):
+                path = znodes.offset_path(group, topic, partition)
                 with contextlib.suppress(NoNodeError):
                     data, _ = client.get(chroot + path)
-                    registrations.append(znodes.decode_registration(path, data))
-        return [registration.endpoint for registration in registrations]
-    except (KazooException, KazooTimeoutError) as error:
-        raise _unavailable(address, error) from None
-    finally:
-        client.stop()
-        client.close()
+                    offsets[TopicPartition(topic, partition)] = znodes.decode_offset(path, data)
+        return offsets
 
 
 class ZooKeeperStore:
@@ -318,6 +328,28 @@ def _client(hosts: str, timeout_s: float) -> KazooClient:
         max_delay=_RECONNECT_DELAY_MAX_S,
     )
     return KazooClient(hosts=hosts, timeout=timeout_s, connection_retry=retry, logger=_log)
+
+
+@contextlib.contextmanager
+def _reading(address: str, timeout_s: float) -> Iterator[tuple[KazooClient, str]]:
+    """A connection for a few blocking reads."""
+    hosts, chroot = split_address(address)
+    client = _client(hosts, timeout_s)
+    try:
+        client.start(timeout=timeout_s)
+        yield client, chroot
+    except (KazooException, KazooTimeoutError) as error:
+        raise _unavailable(address, error) from None
+    finally:
+        client.stop()
+        client.close()
+
+
+def _children(client: KazooClient, path: str) -> list[str]:
+    try:
+        return sorted(client.get_children(path))
+    except NoNodeError:
+        return []
 
 
 def _unavailable(address: str, cause: object) -> CoordinationUnavailableError:

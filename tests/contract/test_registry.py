@@ -34,6 +34,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, MetadataStore
+from broker_lite.metadata.zookeeper import read_brokers, read_group_offsets
 from broker_lite.model import (
     NO_BROKER,
     CommittedOffset,
@@ -680,5 +681,26 @@ def test_zookeeper_stops_and_comes_back(world: World) -> None:
         await two.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
         await create(cluster.controller(), "u", 2)
         assert [one.registry.broker_epoch, two.registry.broker_epoch] == epochs
+
+    run(world, body)
+
+
+def test_tools_read_brokers_and_offsets_without_a_broker(world: World) -> None:
+    if isinstance(world, SimWorld):
+        return
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(10)
+        await cluster.start(9)
+        topic_id = await create(cluster.controller(), "t", 11)
+        offsets = {TopicPartition("t", n): CommittedOffset(n) for n in (10, 2)}
+        await broker.registry.commit_offsets("g/1", offsets)
+        loop = asyncio.get_running_loop()
+        endpoints = await loop.run_in_executor(None, read_brokers, world.address)
+        assert endpoints == [Endpoint("127.0.0.1", 9009), Endpoint("127.0.0.1", 9010)]
+        found = await loop.run_in_executor(None, read_group_offsets, world.address, "g/1")
+        assert list(found) == [TopicPartition("t", 2), TopicPartition("t", 10)]
+        assert found[TopicPartition("t", 2)] == CommittedOffset(2, -1, "", topic_id, 1234)
+        assert await loop.run_in_executor(None, read_group_offsets, world.address, "no") == {}
 
     run(world, body)
