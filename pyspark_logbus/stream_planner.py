@@ -112,8 +112,8 @@ class StreamPlanner:
         problem = str(self._live.problem or "")
         group = self._progress.group if self._progress else ""
         state = self._progress.state if self._progress else ""
-        key = (live.version, f"{id(at)}{problem}{state}{self._lost}", {})
-        if self._report is None or self._report[:2] != key[:2]:
+        key = (live.version, f"{id(at)} {problem} {state} {self._lost}")
+        if self._report is None or self._report[:2] != key:
             topics, lag, total = {}, {}, 0
             for name, topic in sorted(live.topics.items()):
                 ends = {str(p): end.offset for p, end in sorted(topic.ends.items())}
@@ -134,7 +134,7 @@ class StreamPlanner:
             }
             if problem:
                 document["degraded"] = problem
-            self._report = (key[0], key[1], document)
+            self._report = (*key, document)
         return self._report[2]
 
     def ranges(self, start: Document, end: Document) -> list[tuple[OffsetRange, ...]]:

@@ -1,9 +1,9 @@
 """The sink as Spark sees it, batch and streaming: proxies that check on the driver, write in tasks.
 
-Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer for
-the tasks, the other commits with a writer that it makes anew. So what must be looked up is looked up
-when a writer is pickled, and committing imports neither pyarrow nor the client. At least once: a task
-has all its rows acknowledged before it ends, and a task that is repeated writes them again.
+Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer
+for the tasks, the other commits with a writer that it makes anew. So what must be looked up is
+looked up when a writer is pickled, and committing imports neither pyarrow nor the client. At least
+once: a task's rows are all acknowledged before it ends; repeated, it writes them again.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 
 
 def _check_topic(options: WriteOptions) -> None:
-    """The topic of the option must exist; raises UnknownTopicOrPartitionError before a row moves."""
+    """The option's topic must exist; raises UnknownTopicOrPartitionError before a row moves."""
     if not options.topic:
         return
     key = (options.bootstrap_servers, options.topic)

@@ -1,0 +1,201 @@
+"""Executor only: a task's Arrow batches to partitions, acknowledged before the task ends.
+
+Producers are kept for the life of the worker process, one for each set of options, and shared by
+the tasks that come one after another. Routing is vectorised: no row is looked at in Python. What
+can be wrong with a batch is found before any of its rows is sent. Runs on the worker's main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker_lite.client.admin import Admin
+from broker_lite.client.blocking import shared_pool
+from broker_lite.client.cluster import unknown_topic
+from broker_lite.client.producer import Producer
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import InvalidPartitionsError, InvalidRecordError, NullTopicError
+from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
+from pyspark_logbus.options import WriteOptions
+from pyspark_logbus.schema import SinkColumns
+
+PARTITIONS_KNOWN_S = 60.0
+"""Topics are only looked up again after this; partitions that were added count from then on."""
+
+
+class Sink:
+    """A producer and what is known of topics, for one set of options in one process."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+        self.process = os.getpid()
+        self.producer = Producer(options.bootstrap_servers, producer_config(options))
+        self._admin = Admin(
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            timeout_ms=options.request_timeout_ms,
+            pool=shared_pool(options.client_id),
+        )
+        self._partitions: dict[str, tuple[int, float]] = {}
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; raises UnknownTopicOrPartitionError."""
+        known = self._partitions.get(topic)
+        now = time.monotonic()
+        if known is None or now - known[1] > PARTITIONS_KNOWN_S:
+            found = self._admin.cluster((topic,)).topics.get(topic)
+            if found is None or found.error is not None:
+                raise (found.error if found and found.error else unknown_topic(topic))
+            known = self._partitions[topic] = (len(found.partitions), now)
+        return known[0]
+
+
+_sinks: dict[WriteOptions, Sink] = {}
+
+
+def producer_config(options: WriteOptions) -> ProducerConfig:
+    """The producer's settings, as the sink's options say."""
+    return ProducerConfig(
+        acks=options.acks,
+        linger_ms=options.linger_ms,
+        batch_bytes=options.batch_bytes,
+        buffer_bytes=options.buffer_bytes,
+        max_block_ms=options.max_block_ms,
+        delivery_timeout_ms=options.delivery_timeout_ms,
+        request_timeout_ms=options.request_timeout_ms,
+        retry_backoff_ms=options.retry_backoff_ms,
+        compression=options.compression,
+        idempotence=options.idempotence,
+        client_id=options.client_id,
+    )
+
+
+def sink_for(options: WriteOptions) -> Sink:
+    """This process's sink; a forked child makes one of its own."""
+    sink = _sinks.get(options)
+    if sink is None or sink.process != os.getpid():
+        sink = _sinks[options] = Sink(options)
+    return sink
+
+
+def write_batches(
+    batches: Iterable[pa.RecordBatch], options: WriteOptions, columns: SinkColumns
+) -> dict[str, int]:
+    """Write a task's rows and wait for their acknowledgement; rows by topic.
+
+    Raises NullTopicError, UnknownTopicOrPartitionError, InvalidPartitionsError,
+    MessageTooLargeError, DeliveryTimedOutError and what the brokers refused.
+    """
+    sink = sink_for(options)
+    written: dict[str, int] = {}
+    try:
+        for batch in batches:
+            for topic, part in by_topic(batch, options.topic, columns):
+                _send(sink, topic, part, columns)
+                written[topic] = written.get(topic, 0) + part.num_rows
+        sink.producer.flush()
+    except BaseException:
+        # What a failed producer still holds must not be counted to the next task.
+        _sinks.pop(options, None)
+        sink.producer.close(0)
+        raise
+    return written
+
+
+def by_topic(
+    batch: pa.RecordBatch, topic: str, columns: SinkColumns
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """A batch's rows by topic, in their order; raises NullTopicError before the first."""
+    if not batch.num_rows:
+        return
+    if topic:
+        yield topic, batch
+        return
+    column = batch.column(columns.topic)
+    if column.null_count:
+        raise NullTopicError(
+            "null topic present in the data. Give every row a topic, or set the option 'topic'"
+        )
+    encoded = column.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield names[0], batch
+        return
+    for index, name in enumerate(names):
+        yield name, batch.filter(pc.equal(encoded.indices, index))
+
+
+def _send(sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns) -> None:
+    count = sink.partitions(topic)
+    rows = to_columns(batch, columns)
+    if columns.partition < 0:
+        sink.producer.send_columns(topic, rows, None)
+        return
+    wanted = batch.column(columns.partition)
+    check_partitions(topic, wanted, count)
+    if wanted.null_count == 0:
+        sink.producer.send_columns(topic, rows, wanted.to_numpy())
+        return
+    if wanted.null_count < len(wanted):
+        chosen = pc.is_valid(wanted)
+        part = batch.filter(chosen)
+        where = part.column(columns.partition).to_numpy()
+        sink.producer.send_columns(topic, to_columns(part, columns), where)
+        rows = to_columns(batch.filter(pc.invert(chosen)), columns)
+    sink.producer.send_columns(topic, rows, None)
+
+
+def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
+    """Raises InvalidPartitionsError for a partition that the topic does not have."""
+    bounds = pc.min_max(wanted).as_py()
+    low, high = bounds["min"], bounds["max"]
+    if low is not None and (low < 0 or high >= count):
+        wrong = low if low < 0 else high
+        raise InvalidPartitionsError(
+            f"partition {wrong} of topic {topic!r} is out of range: it has {count} partitions "
+            f"(0 to {count - 1}); use one of them, or null to let the key decide"
+        )
+
+
+def to_columns(batch: pa.RecordBatch, columns: SinkColumns) -> Columns:
+    """A batch's columns as the log stores them; strings are their bytes, without a copy."""
+    return Columns(
+        batch.num_rows,
+        None if columns.key < 0 else _binary(batch.column(columns.key)),
+        _binary(batch.column(columns.value)),
+        None if columns.timestamp < 0 else _millis(batch.column(columns.timestamp)),
+        None if columns.headers < 0 else _headers(batch.column(columns.headers)),
+    )
+
+
+def _binary(column: pa.Array) -> pa.Array | None:
+    if column.null_count == len(column):
+        return None
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _headers(column: pa.Array) -> pa.Array | None:
+    if column.null_count == len(column):
+        return None
+    keys = column.flatten().field("key")
+    if keys.null_count:
+        raise InvalidRecordError("a header's key is null; give every header a key")
+    return column if column.type == HEADERS_TYPE else column.cast(HEADERS_TYPE)
+
+
+def _millis(column: pa.Array) -> pa.Array:
+    """Spark's microseconds as milliseconds, rounded down; null is now."""
+    now = pa.scalar(int(time.time() * 1000), pa.int64())
+    micros = column.cast(pa.timestamp("us")).view(pa.int64())
+    values = micros.to_numpy(zero_copy_only=False)
+    if micros.null_count:
+        mask = micros.is_valid().to_numpy(zero_copy_only=False)
+        filled = np.where(mask, values, 0).astype(np.int64) // 1000
+        return pa.array(np.where(mask, filled, now.as_py())).view(TIMESTAMP_TYPE)
+    return pa.array(values // 1000).view(TIMESTAMP_TYPE)

@@ -1,0 +1,99 @@
+"""The lag of running queries, for whoever wants it on the driver: a listener of Spark's progress.
+
+``spark.streams.addListener(LagListener(print))``. Reads what the source reports as its latest
+offset with every batch; asks no broker. Called on Spark's listener thread; the callback must not
+block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """Where a query stood after a batch. ``records_behind`` is None before the ends are known."""
+
+    query_id: str
+    query_name: str
+    batch_id: int
+    rows: int
+    records_behind: int | None
+    lost_records: int
+    group: str
+    by_partition: Mapping[str, Mapping[str, int]]
+
+
+def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
+    """The lag of each logbus source in a progress document (``json.loads(progress.json)``)."""
+    found = []
+    for source in progress.get("sources", ()):
+        latest = source.get("latestOffset")
+        if isinstance(latest, str):
+            latest = json.loads(latest)
+        if not isinstance(latest, dict) or "lagTotal" not in latest:
+            continue
+        ends = source.get("endOffset")
+        ends = json.loads(ends) if isinstance(ends, str) else ends
+        lag = _after(latest["topics"], ends or {})
+        found.append(
+            QueryLag(
+                query_id=str(progress.get("id", "")),
+                query_name=str(progress.get("name") or ""),
+                batch_id=int(progress.get("batchId", -1)),
+                rows=int(source.get("numInputRows", 0)),
+                records_behind=sum(sum(rows.values()) for rows in lag.values()),
+                lost_records=int(latest.get("lostRecords", 0)),
+                group=str(latest.get("group", "")),
+                by_partition=lag,
+            )
+        )
+    return found
+
+
+def _after(
+    topics: Mapping[str, Mapping[str, int]], ends: Mapping[str, Any]
+) -> dict[str, dict[str, int]]:
+    """What is left behind the batch that the progress is about."""
+    read = ends.get("topics", {})
+    return {
+        name: {
+            number: max(0, end - read.get(name, {}).get("offsets", {}).get(number, 0))
+            for number, end in rows.items()
+        }
+        for name, rows in topics.items()
+    }
+
+
+class LagListener(StreamingQueryListener):
+    """Calls back with the lag of every logbus source after each of its batches."""
+
+    def __init__(self, on_lag: Callable[[QueryLag], None]) -> None:
+        super().__init__()
+        self._on_lag = on_lag
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        for lag in lag_of(json.loads(event.progress.json)):
+            self._on_lag(lag)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Nothing."""

@@ -1,0 +1,156 @@
+"""Publishing progress: leases, what a second query does, what a stop leaves."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from broker_lite.errors import CoordinatorNotAvailableError, GroupLeaseHeldError
+from broker_lite.model import CommittedOffset, OffsetAndEpoch, TopicPartition
+from pyspark_logbus.group_progress import GroupProgress, lease_of, lease_text
+from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+
+T0 = TopicPartition("t", 0)
+
+
+class Group:
+    """One group's offsets, as brokers keep them."""
+
+    def __init__(self):
+        self.rows = {}
+        self.commits = []
+        self.failures = 0
+        self.changed = threading.Condition()
+
+    def committed(self, group, partitions=None):
+        return dict(self.rows)
+
+    def commit_offsets(self, group, offsets):
+        if self.failures:
+            self.failures -= 1
+            raise CoordinatorNotAvailableError("not now")
+        self.rows.update(offsets)
+        with self.changed:
+            self.commits.append(offsets)
+            self.changed.notify_all()
+
+
+def at(offset):
+    return SourceOffset("c", {"t": TopicOffsets("id", {0: OffsetAndEpoch(offset, 3)})})
+
+
+class Clock:
+    ms = 1_000_000
+
+    def __call__(self):
+        return self.ms
+
+
+@pytest.fixture
+def group():
+    return Group()
+
+
+@pytest.fixture
+def start(group):
+    clock, running = Clock(), []
+
+    def start(run, *, explicit=False):
+        progress = GroupProgress(group, "g", explicit=explicit, run=run, now_ms=clock)
+        running.append(progress)
+        return progress
+
+    start.clock = clock
+    yield start
+    for progress in running:
+        progress.close()
+
+
+def test_progress_is_committed_with_epoch_topic_id_and_lease(group, start):
+    progress = start("one")
+    progress.publish(at(5))
+    assert progress.wait(5)
+    row = group.rows[T0]
+    assert row[:2] == (5, 3)
+    assert row.topic_id == "id"
+    assert lease_of(row.metadata) == ("one", start.clock.ms + 15_000)
+    assert progress.state == "published"
+
+
+def test_a_stop_publishes_what_is_pending_and_gives_the_lease_back(group, start):
+    progress = start("one")
+    progress.publish(at(5))
+    progress.wait(5)
+    progress.publish(at(9))
+    progress.close()
+    assert group.rows[T0].offset == 9
+    assert lease_of(group.rows[T0].metadata) == ("", 0)
+    other = start("two", explicit=True)
+    other.publish(at(9))
+    assert other.wait(5)
+    other.check()
+
+
+def test_a_second_query_publishes_nothing_under_the_default_group(group, start, caplog):
+    first, second = start("one"), start("two")
+    first.publish(at(5))
+    first.wait(5)
+    second.publish(at(7))
+    second.wait(5)
+    second.check()
+    assert group.rows[T0].offset == 5
+    assert second.state == "held by another query (one)"
+    assert "publishes no progress" in caplog.text
+
+
+def test_a_second_query_fails_where_the_group_was_named_once_the_first_is_seen_to_live(
+    group, start
+):
+    first, second = start("one"), start("two", explicit=True)
+    first.publish(at(5))
+    first.wait(5)
+    second.publish(at(7))
+    second.wait(5)
+    second.check()  # the first may have been killed a moment ago
+    start.clock.ms += 25_000
+    with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id") as raised:
+        second.check()
+    assert "(one)" in str(raised.value)
+
+
+def test_a_killed_query_s_lease_ends_by_itself(group, start):
+    group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms - 1), "id")
+    progress = start("two", explicit=True)
+    progress.publish(at(7))
+    assert progress.wait(5)
+    progress.check()
+    assert group.rows[T0].offset == 7
+
+
+def test_only_the_newest_of_what_piled_up_is_published(group, start):
+    progress = start("one")
+    progress.publish(at(1))
+    progress.wait(5)
+    before = len(group.commits)
+    with group.changed:  # the commit under way waits here, so the others pile up
+        for offset in range(2, 50):
+            progress.publish(at(offset))
+    assert progress.wait(5)
+    assert group.rows[T0].offset == 49
+    assert len(group.commits) - before < 48
+
+
+def test_a_coordinator_that_is_away_delays_nothing_and_is_tried_again(group, start):
+    group.failures = 1
+    progress = start("one")
+    progress.publish(at(5))
+    progress.check()
+    with group.changed:
+        assert group.changed.wait_for(lambda: group.commits, 10)
+    assert group.rows[T0].offset == 5
+
+
+@pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"spark":1}', '{"spark":"a","until":"x"}'])
+def test_other_metadata_is_no_lease(text):
+    assert lease_of(text) == ("", 0)
