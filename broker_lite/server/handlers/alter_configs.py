@@ -17,6 +17,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
+from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.topic_settings import (
     LIST_KEYS,
     RESOURCE_BROKER,
@@ -35,6 +36,9 @@ from broker_lite.wire.calls.configs import (
 )
 from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
+
+WAIT_MS = 30_000
+"""The request itself has no field for it."""
 
 
 async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
@@ -82,7 +86,10 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
     deleted = [key for key, value in changes.items() if value is None]
     checked({key: value for key, value in after.items() if value is not None}, defaults)
     checked({key: present.get(key, "") for key in deleted if key not in present}, defaults)
-    await parts.registry.alter_topic_config(row.resource_name, changes, validate_only=validate_only)
+    work = parts.registry.alter_topic_config(
+        row.resource_name, changes, validate_only=validate_only
+    )
+    await within(WAIT_MS, work)
 
 
 def _changed(change: Any, present: dict[str, str]) -> str | None:

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import CreatePartitionsResponse as Response
@@ -25,7 +26,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
         if times[row.name] > 1:
             error = InvalidRequestError(f"topic {row.name!r} is named more than once")
         else:
-            error = await _create(parts, row, message.validate_only)
+            error = await _create(parts, row, message)
         results.append(
             build(
                 Response.CreatePartitionsTopicResult,
@@ -37,14 +38,15 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     return Response(results=results)
 
 
-async def _create(parts: Parts, row: Any, validate_only: bool) -> LogbusError | None:
+async def _create(parts: Parts, row: Any, message: Any) -> LogbusError | None:
     assignment = None
     if row.assignments is not None:
         assignment = [tuple(each.broker_ids) for each in row.assignments]
     try:
-        result = await parts.registry.create_partitions(
-            row.name, row.count, assignment=assignment, validate_only=validate_only
+        work = parts.registry.create_partitions(
+            row.name, row.count, assignment=assignment, validate_only=message.validate_only
         )
+        result = await within(message.timeout_ms, work)
     except LogbusError as error:
         return error
     return result.error

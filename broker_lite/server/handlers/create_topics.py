@@ -19,6 +19,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, is_valid_name
+from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.topic_settings import checked, topic_settings
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import NewTopic, TopicResult
@@ -46,7 +47,10 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
             results[name] = TopicResult(name, NULL_TOPIC_ID, error)
     if wanted:
         try:
-            done = await parts.registry.create_topics(wanted, validate_only=message.validate_only)
+            done = await within(
+                message.timeout_ms,
+                parts.registry.create_topics(wanted, validate_only=message.validate_only),
+            )
         except LogbusError as error:
             done = [TopicResult(topic.name, NULL_TOPIC_ID, error) for topic in wanted]
         results |= {result.name: result for result in done}

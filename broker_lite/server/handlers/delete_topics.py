@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidRequestError,
+    LogbusError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    wire_code,
+)
 from broker_lite.model import NULL_TOPIC_ID
+from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import TopicResult
 from broker_lite.wire.api import RequestHeader
@@ -24,18 +32,23 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
         wanted = [(row.name, row.topic_id) for row in message.topics]
     else:
         wanted = [(name, NULL_TOPIC_ID) for name in message.topic_names]
-    return Response(responses=[await _delete(parts, name, topic_id) for name, topic_id in wanted])
+    return Response(responses=[await _delete(parts, *each, message.timeout_ms) for each in wanted])
 
 
-async def _delete(parts: Parts, name: str | None, topic_id: str) -> Any:
+async def _delete(parts: Parts, name: str | None, topic_id: str, timeout_ms: int) -> Any:
     error: LogbusError | None
     try:
         if name is not None and topic_id != NULL_TOPIC_ID:
             raise InvalidRequestError(f"topic {name!r}: give its name or its id, not both")
-        (result,) = await parts.registry.delete_topics([topic_id if name is None else name])
+        work = parts.registry.delete_topics([topic_id if name is None else name])
+        (result,) = await within(timeout_ms, work)
         error = result.error
     except LogbusError as raised:
-        result, error = TopicResult(name or "", topic_id), raised
+        error = raised
+    if error is not None:
+        result = TopicResult(name or "", topic_id)
+        if name is None and isinstance(error, UnknownTopicOrPartitionError):
+            error = UnknownTopicIdError(f"there is no topic with id {topic_id}")
     return build(
         Response.DeletableTopicResult,
         name=name if name is not None else result.name or None,

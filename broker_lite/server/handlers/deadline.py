@@ -1,0 +1,30 @@
+"""How long an administrative request may wait for ZooKeeper: as long as its client does.
+
+Used by the handlers that change metadata. What was asked may still be done afterwards, as the error
+says; the client finds out by asking for the metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from broker_lite.errors import RequestTimedOutError
+
+WAIT_MS_MIN = 1000
+"""A client that gives no time to speak of gets this: less would refuse what is about to be done."""
+WAIT_MS_MAX = 60_000
+
+T = TypeVar("T")
+
+
+async def within(timeout_ms: int, work: Awaitable[T]) -> T:
+    """The result of ``work``; raises RequestTimedOutError where it takes longer."""
+    wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
+    try:
+        return await asyncio.wait_for(work, wait_ms / 1000)
+    except TimeoutError:
+        raise RequestTimedOutError(
+            f"ZooKeeper did not confirm it within {wait_ms} ms; it may yet take effect"
+        ) from None

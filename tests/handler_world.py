@@ -1,0 +1,125 @@
+"""Handlers over real registries, controllers and ZooKeeper's simulation, in virtual time.
+
+Requests are made, and responses read, by kafka-python's classes, through the same tables as in a
+broker. What has files (records, log directories) is tested with real brokers in tests/cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import kafka.protocol.admin as admin
+import kafka.protocol.consumer as consumer
+import kafka.protocol.metadata as metadata
+import kafka.protocol.producer as producer
+from sim import scheduler
+from sim.zk import SimZk, ZkService
+
+from broker_lite.config import BrokerConfig
+from broker_lite.model import Endpoint, topic_id_text
+from broker_lite.server.clock import Clock
+from broker_lite.server.parts import Parts
+from broker_lite.server.registry import BrokerRegistration, Registry
+from broker_lite.wire import tables
+from broker_lite.wire.api import VERSIONS, parse_header
+
+_MODULES = {18: "api_versions", 44: "alter_configs"}
+
+
+class World:
+    """Brokers 1, 2, … of one cluster, registered in that order; 1 is the controller."""
+
+    def __init__(self) -> None:
+        self.service = ZkService(random.Random(1))
+        self.brokers: dict[int, Parts] = {}
+        self.stores: dict[int, SimZk] = {}
+
+    async def start(self, count: int = 1, **settings: str) -> World:
+        for broker_id in range(1, count + 1):
+            store = self.service.client()
+            config = BrokerConfig(broker_id=broker_id, **cast(Any, settings))
+            registry = Registry(
+                config,
+                now_ms=lambda: 1_700_000_000_000,
+                store=store,
+                random_bytes=random.Random(broker_id).randbytes,
+            )
+            endpoint = Endpoint("127.0.0.1", 9000 + broker_id)
+            directory = topic_id_text(bytes([broker_id]) * 16)
+            await registry.start(BrokerRegistration(broker_id, endpoint, directory, 1))
+            nothing = cast(Any, None)
+            self.brokers[broker_id] = Parts(
+                config, Clock(), registry, nothing, nothing, nothing, nothing, endpoint
+            )
+            self.stores[broker_id] = store
+        while not all(self._settled(parts, count) for parts in self.brokers.values()):
+            await asyncio.sleep(0.01)
+        return self
+
+    def _settled(self, parts: Parts, count: int) -> bool:
+        """Everybody is known, and the controller has read everything and raised the features."""
+        snapshot = parts.registry.snapshot
+        return len(snapshot.brokers) == count and bool(snapshot.features)
+
+    async def ask(self, name: str, version: int, *, broker: int = 1, **fields: Any) -> Any:
+        """Request ``name`` (such as "CreateTopics") in ``version``; the response."""
+        request = kind(f"{name}Request")(version=version, **fields)
+        request.with_header(correlation_id=3, client_id="c")
+        frame = memoryview(request.encode(header=True, framed=True))[4:]
+        header = parse_header(frame)
+        message = tables.decode(header.api_key, version, frame, header.body_at)
+        response = await handler(header.api_key)(self.brokers[broker], header, message)
+        octets = tables.encode(header.api_key, version, 3, response)
+        return kind(f"{name}Response").decode(octets, version=version, header=True, framed=True)
+
+    async def make_topic(self, name: str, partitions: int = 1, **config: str) -> Any:
+        row = struct(
+            "CreateTopics", "CreatableTopic", name=name, num_partitions=partitions,
+            replication_factor=1, assignments=[],
+            configs=[
+                struct("CreateTopics", "CreatableTopic.CreatableTopicConfig",
+                       name=key.replace("_", "."), value=value)
+                for key, value in config.items()
+            ],
+        )  # fmt: skip
+        answer = await self.ask("CreateTopics", 7, topics=[row], timeout_ms=5000)
+        assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+        return answer.topics[0]
+
+
+def kind(name: str) -> Any:
+    for module in (admin, consumer, metadata, producer):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(name)
+
+
+def struct(api: str, path: str, **fields: Any) -> Any:
+    """A row of a request, by its class's path within the request's."""
+    found = kind(f"{api}Request")
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found(**fields)
+
+
+def handler(api_key: int) -> Callable[..., Coroutine[Any, Any, Any]]:
+    words = tables.REQUESTS[api_key].__name__.removesuffix("Request")
+    snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in words).lstrip("_")
+    module = _MODULES.get(api_key, snake)
+    found = importlib.import_module(f"broker_lite.server.handlers.{module}")
+    return cast(Callable[..., Coroutine[Any, Any, Any]], found.handle)
+
+
+def versions(api_key: int) -> range:
+    """All that are served."""
+    first, last = VERSIONS[api_key]
+    return range(first, last + 1)
+
+
+def run(body: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    """Run ``body`` in a new world, in virtual time; it starts the brokers itself."""
+    scheduler.run(body(World()))

@@ -1,0 +1,65 @@
+"""A plain connection for tests that look at answers themselves: one request, one answer."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from typing import Any, TypeVar
+
+from broker_lite.wire.api import Call, correlation_id_of, decode_call, encode_call
+from broker_lite.wire.frame import FrameReceiver
+
+Answer = TypeVar("Answer")
+
+
+class PlainConnection:
+    """Blocking; of one thread; ends with EOFError where the broker ends it."""
+
+    def __init__(self, address: str, timeout_s: float = 30.0) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout_s)
+        self._receiver = FrameReceiver(64 << 20)
+        self._numbers = itertools.count(1)
+
+    def send(self, data: bytes) -> None:
+        """Bytes as they are."""
+        self._socket.sendall(data)
+
+    def receive(self) -> memoryview:
+        """The next frame."""
+        while True:
+            size = self._socket.recv_into(self._receiver.buffer())
+            if size == 0:
+                raise EOFError("the broker closed the connection")
+            frames = self._receiver.received(size)
+            if frames:
+                (frame,) = frames
+                return frame
+
+    def call(self, request: Call[Answer], client_id: str | None = "tests") -> Answer:
+        """A request of the client, and its answer."""
+        number = next(self._numbers)
+        self.send(encode_call(request, number, client_id))
+        frame = self.receive()
+        assert correlation_id_of(frame) == number
+        return decode_call(request, frame)
+
+    def call_library(self, request: Any, response_kind: Any) -> Any:
+        """A request of kafka-python's, whose version is set, and its answer."""
+        number = next(self._numbers)
+        request.with_header(correlation_id=number, client_id="tests")
+        self.send(request.encode(header=True, framed=True))
+        answer = response_kind.decode(
+            bytes(self.receive()), version=request.API_VERSION, header=True
+        )
+        assert answer.header.correlation_id == number
+        return answer
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> PlainConnection:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()

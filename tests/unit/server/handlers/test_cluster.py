@@ -1,0 +1,158 @@
+"""What a cluster says of itself: ApiVersions, Metadata and DescribeCluster, in every version."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from handler_world import World, run, struct, versions
+
+from broker_lite.errors import (
+    InvalidRequestError,
+    InvalidTopicError,
+    LeaderNotAvailableError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from broker_lite.server.handlers import api_versions
+from broker_lite.wire import tables
+from broker_lite.wire.api import ADVERTISED, ApiKey, RequestHeader
+from broker_lite.wire.primitives import uuid_bytes
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.API_VERSIONS))
+def test_versions_and_features(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        answer = await world.ask("ApiVersions", version)
+        assert answer.error_code == 0
+        rows = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        assert rows == ADVERTISED
+        if version >= 3:
+            assert {row.name for row in answer.supported_features} >= {"metadata"}
+            assert {row.name for row in answer.finalized_features} >= {"metadata"}
+            assert answer.finalized_features_epoch >= 0
+
+    run(body)
+
+
+def test_a_version_of_the_future_is_told_what_there_is() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        message = tables.decode(ApiKey.API_VERSIONS, 9, memoryview(b"\x07"), 0)
+        header = RequestHeader(ApiKey.API_VERSIONS, 9, 1, None, 0)
+        response = await api_versions.handle(world.brokers[1], header, message)
+        octets = tables.encode(ApiKey.API_VERSIONS, 9, 1, response)
+        got = tables.ApiVersionsResponse.decode(octets, version=0, header=True, framed=True)
+        assert got.error_code == UnsupportedVersionError.code
+        assert {row.api_key for row in got.api_keys} == set(ADVERTISED)
+
+    run(body)
+
+
+def by_name(*names: str) -> list[Any]:
+    return [struct("Metadata", "MetadataRequestTopic", topic_id=None, name=name) for name in names]
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.METADATA))
+def test_metadata_by_name(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        made = await world.make_topic("t", 2)
+        topics = by_name("t", "none", "not a name")
+        answer = await world.ask("Metadata", version, topics=topics)
+        assert [(row.node_id, row.host, row.port) for row in answer.brokers] == [
+            (1, "127.0.0.1", 9001),
+            (2, "127.0.0.1", 9002),
+        ]
+        found, unknown, invalid = answer.topics
+        assert unknown.error_code == UnknownTopicOrPartitionError.code
+        assert invalid.error_code == InvalidTopicError.code
+        assert (found.error_code, found.name) == (0, "t")
+        assert [row.partition_index for row in found.partitions] == [0, 1]
+        assert {row.leader_id for row in found.partitions} == {1, 2}
+        for row in found.partitions:
+            assert (row.error_code, row.replica_nodes, row.isr_nodes) == (
+                0, [row.leader_id], [row.leader_id],
+            )  # fmt: skip
+        if version >= 1:
+            assert answer.controller_id == 1
+        if version >= 2:
+            assert answer.cluster_id == world.brokers[1].cluster_id()
+        if version >= 10:
+            assert found.topic_id == made.topic_id
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.METADATA))
+def test_metadata_of_everything_and_of_nothing(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("a")
+        await world.make_topic("b")
+        everything = await world.ask("Metadata", version, topics=None if version else [])
+        assert sorted(row.name for row in everything.topics) == ["a", "b"]
+        if version:
+            assert (await world.ask("Metadata", version, topics=[])).topics == []
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_metadata_by_id(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        made = await world.make_topic("t")
+        rows = [
+            struct("Metadata", "MetadataRequestTopic", topic_id=topic_id, name=None)
+            for topic_id in (made.topic_id, type(made.topic_id)(int=5))
+        ]
+        answer = await world.ask("Metadata", version, topics=rows)
+        found, unknown = answer.topics
+        assert (found.name, found.error_code) == ("t", 0)
+        assert (unknown.name, unknown.error_code) == (
+            None if version >= 12 else "", UnknownTopicIdError.code,
+        )  # fmt: skip
+        assert unknown.topic_id.int == 5
+        assert found.topic_id.bytes == uuid_bytes(
+            world.brokers[1].registry.snapshot.topics["t"].topic_id
+        )
+
+    run(body)
+
+
+def test_a_partition_without_a_living_leader_does_not_hide_the_others() -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        await world.make_topic("t", 2)
+        world.stores[2].kill()
+        registry = world.brokers[1].registry
+        while 2 in registry.snapshot.brokers:
+            await asyncio.sleep(0.1)
+        answer = await world.ask("Metadata", 12, topics=by_name("t"))
+        (topic,) = answer.topics
+        states = {row.replica_nodes[0]: row for row in topic.partitions}
+        assert topic.error_code == 0
+        assert (states[1].error_code, states[1].leader_id) == (0, 1)
+        assert (states[2].error_code, states[2].leader_id) == (LeaderNotAvailableError.code, -1)
+        assert (states[2].offline_replicas, states[1].offline_replicas) == ([2], [])
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CLUSTER))
+def test_the_cluster_is_described(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        answer = await world.ask("DescribeCluster", version)
+        assert (answer.error_code, answer.controller_id) == (0, 1)
+        assert answer.cluster_id == world.brokers[1].cluster_id()
+        assert [(row.broker_id, row.port) for row in answer.brokers] == [(1, 9001), (2, 9002)]
+        if version >= 1:
+            refused = await world.ask("DescribeCluster", version, endpoint_type=2)
+            assert refused.error_code == InvalidRequestError.code
+
+    run(body)

@@ -1,0 +1,204 @@
+"""Describing and altering settings through the handlers, in every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from handler_world import World, run, struct, versions
+
+from broker_lite.config import BrokerConfig, TopicConfig, keys
+from broker_lite.errors import (
+    CompactionNotBuiltError,
+    InvalidConfigError,
+    InvalidRequestError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.configs import (
+    OPERATION_APPEND,
+    OPERATION_DELETE,
+    OPERATION_SET,
+    OPERATION_SUBTRACT,
+)
+
+TOPIC, BROKER = 2, 4
+
+
+def asked(kind: int, name: str, *wanted: str) -> Any:
+    return struct(
+        "DescribeConfigs", "DescribeConfigsResource", resource_type=kind, resource_name=name,
+        configuration_keys=list(wanted) or None,
+    )  # fmt: skip
+
+
+def change(kind: int, name: str, *rows: tuple[str, int, str | None]) -> Any:
+    path = "AlterConfigsResource"
+    return struct(
+        "IncrementalAlterConfigs", path, resource_type=kind, resource_name=name,
+        configs=[
+            struct("IncrementalAlterConfigs", f"{path}.AlterableConfig", name=key,
+                   config_operation=operation, value=value)
+            for key, operation, value in rows
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS))
+def test_settings_of_topics_and_brokers(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(1, num_partitions=4)  # type: ignore[arg-type]
+        await world.make_topic("t", retention_ms="60000")
+        answer = await world.ask(
+            "DescribeConfigs",
+            version,
+            resources=[asked(TOPIC, "t"), asked(BROKER, "1"), asked(TOPIC, "t", "segment.ms")],
+            include_synonyms=True,
+            include_documentation=True,
+        )
+        topic, broker, one = answer.results
+        assert {topic.error_code, broker.error_code, one.error_code} == {0}
+        settings = {row.name: row for row in topic.configs}
+        assert set(settings) == {row.key for row in keys(TopicConfig).values()}
+        retention = settings["retention.ms"]
+        assert (retention.value, retention.config_source, retention.read_only) == (
+            "60000", 1, False,
+        )  # fmt: skip
+        assert [(row.value, row.source) for row in retention.synonyms] == [
+            ("60000", 1),
+            ("604800000", 5),
+        ]
+        assert settings["segment.bytes"].config_source == 5
+        brokers = {row.name: row for row in broker.configs}
+        assert set(brokers) == {row.key for row in keys(BrokerConfig).values()}
+        assert (brokers["num.partitions"].value, brokers["num.partitions"].config_source) == (
+            "4", 4,
+        )  # fmt: skip
+        assert brokers["port"].read_only
+        assert [row.name for row in one.configs] == ["segment.ms"]
+        if version >= 3:
+            assert retention.documentation.endswith("(ms)")
+            assert (retention.config_type, settings["cleanup.policy"].config_type) == (5, 7)
+
+    run(body)
+
+
+def test_what_was_not_asked_for_is_left_out() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        answer = await world.ask("DescribeConfigs", 4, resources=[asked(TOPIC, "t")])
+        assert {row.documentation for row in answer.results[0].configs} == {None}
+        assert all(row.synonyms == [] for row in answer.results[0].configs)
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "words"),
+    [
+        (TOPIC, "none", UnknownTopicOrPartitionError.code, "none"),
+        (BROKER, "7", InvalidRequestError.code, "ask broker 7"),
+        (8, "1", InvalidRequestError.code, "type 8"),
+    ],
+)
+def test_resources_that_cannot_be_described(kind: int, name: str, code: int, words: str) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        rows = [asked(kind, name), asked(TOPIC, "t")]
+        answer = await world.ask("DescribeConfigs", 4, resources=rows)
+        assert (answer.results[0].error_code, answer.results[1].error_code) == (code, 0)
+        assert words in answer.results[0].error_message
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
+def test_settings_are_changed(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", retention_ms="60000", segment_ms="5000")
+        rows = (
+            ("retention.ms", OPERATION_DELETE, None),
+            ("segment.ms", OPERATION_SET, "6000"),
+            ("cleanup.policy", OPERATION_APPEND, "delete"),
+        )
+        resources = [change(TOPIC, "t", *rows)]
+        answer = await world.ask("IncrementalAlterConfigs", version, resources=resources)
+        assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+        view = world.brokers[1].registry.snapshot.topics["t"]
+        assert dict(view.config) == {"segment.ms": "6000", "cleanup.policy": "delete"}
+
+    run(body)
+
+
+WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]] = [
+    ((("retention.mss", OPERATION_SET, "1"),), InvalidConfigError, "'retention.ms'"),
+    ((("retention.mss", OPERATION_DELETE, None),), InvalidConfigError, "'retention.ms'"),
+    ((("retention.ms", OPERATION_SET, None),), InvalidConfigError, "delete it"),
+    ((("retention.ms", OPERATION_SET, "x"),), InvalidConfigError, "whole number"),
+    ((("retention.ms", OPERATION_APPEND, "1"),), InvalidConfigError, "not a list"),
+    ((("retention.ms", 9, "1"),), InvalidRequestError, "9"),
+    ((("cleanup.policy", OPERATION_APPEND, "compact"),), CompactionNotBuiltError, "delete"),
+    ((("cleanup.policy", OPERATION_SUBTRACT, "delete"),), InvalidConfigError, "cleanup.policy"),
+    (
+        (("retention.ms", OPERATION_SET, "1"), ("retention.ms", OPERATION_SET, "2")),
+        InvalidRequestError,
+        "more than once",
+    ),
+    (
+        (("segment.ms", OPERATION_SET, "7000"), ("segment.bytes", OPERATION_SET, "1")),
+        InvalidConfigError,
+        "segment.bytes",
+    ),
+    ((("segment.bytes", OPERATION_SET, "5000"),), InvalidConfigError, "raise segment.bytes"),
+]
+
+
+@pytest.mark.parametrize(("rows", "error", "words"), WRONG)
+def test_wrong_changes_change_nothing(
+    rows: tuple[tuple[str, int, str | None], ...], error: type[Exception], words: str
+) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", segment_ms="5000")
+        resources = [change(TOPIC, "t", *rows)]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        (row,) = answer.responses
+        assert row.error_code == error.code, row.error_message  # type: ignore[attr-defined]
+        assert words in row.error_message
+        view = world.brokers[1].registry.snapshot.topics["t"]
+        assert dict(view.config) == {"segment.ms": "5000"}
+
+    run(body)
+
+
+def test_resources_that_cannot_be_changed() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        row = ("retention.ms", OPERATION_SET, "1")
+        resources = [change(BROKER, "1", row), change(TOPIC, "none", row), change(3, "x", row)]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        assert [row.error_code for row in answer.responses] == [
+            InvalidRequestError.code,
+            UnknownTopicOrPartitionError.code,
+            InvalidRequestError.code,
+        ]
+        assert "file" in answer.responses[0].error_message
+
+    run(body)
+
+
+def test_validation_alone_changes_nothing() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        resources = [change(TOPIC, "t", ("retention.ms", OPERATION_SET, "1"))]
+        answer = await world.ask(
+            "IncrementalAlterConfigs", 1, resources=resources, validate_only=True
+        )
+        assert answer.responses[0].error_code == 0
+        assert dict(world.brokers[1].registry.snapshot.topics["t"].config) == {}
+
+    run(body)

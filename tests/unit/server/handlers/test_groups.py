@@ -1,0 +1,257 @@
+"""Groups' offsets, their coordinator and producer ids through the handlers, in every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from handler_world import World, run, struct, versions
+
+from broker_lite.errors import (
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    OffsetMetadataTooLargeError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.wire.api import ApiKey
+
+OTHERS = {"name": "other"}
+
+
+def commit_row(name: str, **rows: Any) -> Any:
+    """``p0=(offset, epoch, metadata)`` and so on."""
+    path = "OffsetCommitRequestTopic"
+    return struct(
+        "OffsetCommit", path, name=name,
+        partitions=[
+            struct("OffsetCommit", f"{path}.OffsetCommitRequestPartition",
+                   partition_index=int(key[1:]), committed_offset=offset,
+                   committed_leader_epoch=epoch, committed_metadata=metadata)
+            for key, (offset, epoch, metadata) in rows.items()
+        ],
+    )  # fmt: skip
+
+
+async def commit(world: World, version: int, group: str, topics: list[Any], **fields: Any) -> Any:
+    fields = {"generation_id_or_member_epoch": -1, "member_id": "", **fields}
+    return await world.ask("OffsetCommit", version, group_id=group, topics=topics, **fields)
+
+
+async def fetch(world: World, version: int, group: str, wanted: dict[str, list[int]] | None) -> Any:
+    """(error, {(topic, partition): (offset, epoch, metadata)}) in any version."""
+    if version >= 8:
+        path = "OffsetFetchRequestGroup"
+        topics = wanted and [
+            struct("OffsetFetch", f"{path}.OffsetFetchRequestTopics", name=name,
+                   partition_indexes=indexes)
+            for name, indexes in wanted.items()
+        ]  # fmt: skip
+        row = struct("OffsetFetch", path, group_id=group, topics=topics)
+        answer = (await world.ask("OffsetFetch", version, groups=[row])).groups[0]
+        assert answer.group_id == group
+    else:
+        topics = wanted and [
+            struct("OffsetFetch", "OffsetFetchRequestTopic", name=name, partition_indexes=indexes)
+            for name, indexes in wanted.items()
+        ]
+        answer = await world.ask("OffsetFetch", version, group_id=group, topics=topics)
+    found = {
+        (topic.name, row.partition_index): (
+            row.committed_offset, row.committed_leader_epoch, row.metadata,
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+    }  # fmt: skip
+    return answer.error_code, found
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
+def test_offsets_are_committed(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", 3)
+        rows = [
+            commit_row("t", p0=(5, 2, "m"), p2=(1 << 40, -1, None)),
+            commit_row("no", p0=(1, 1, "")),
+        ]
+        answer = await commit(world, version, "a group/with: ünicode", rows)
+        assert [
+            (topic.name, [(row.partition_index, row.error_code) for row in topic.partitions])
+            for topic in answer.topics
+        ] == [("t", [(0, 0), (2, 0)]), ("no", [(0, UnknownTopicOrPartitionError.code)])]
+        _, found = await fetch(world, 8, "a group/with: ünicode", None)
+        assert found == {
+            ("t", 0): (5, 2 if version >= 6 else -1, "m"),
+            ("t", 2): (1 << 40, -1, ""),
+        }
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
+def test_offsets_are_fetched(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", 3)
+        await commit(world, 9, "g", [commit_row("t", p1=(7, 3, "why"))])
+        code, found = await fetch(world, version, "g", {"t": [0, 1], "none": [4]})
+        epoch = 3 if version >= 5 else -1
+        assert code == 0
+        assert found == {
+            ("t", 0): (-1, -1, ""),
+            ("t", 1): (7, epoch, "why"),
+            ("none", 4): (-1, -1, ""),
+        }
+        if version >= 2:
+            assert await fetch(world, version, "g", None) == (0, {("t", 1): (7, epoch, "why")})
+            assert await fetch(world, version, "stranger", None) == (0, {})
+
+    run(body)
+
+
+def test_commits_that_are_refused() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", 2)
+
+        async def codes(group: str, topic: Any, **fields: Any) -> list[int]:
+            answer = await commit(world, 9, group, [topic], **fields)
+            return [row.error_code for row in answer.topics[0].partitions]
+
+        assert await codes("g", commit_row("t", p0=(1, 0, "x" * 5000), p1=(1, 0, ""))) == [
+            OffsetMetadataTooLargeError.code,
+            0,
+        ]
+        assert await codes("g", commit_row("t", p0=(-5, 0, ""))) == [InvalidRequestError.code]
+        assert await codes("g", commit_row("t", p2=(1, 0, ""))) == [
+            UnknownTopicOrPartitionError.code
+        ]
+        assert await codes("", commit_row("t", p0=(1, 0, ""))) == [InvalidGroupIdError.code]
+        member = {"generation_id_or_member_epoch": 3, "member_id": "m"}
+        assert await codes("g", commit_row("t", p0=(1, 0, "")), **member) == [
+            UnknownMemberIdError.code
+        ]
+
+    run(body)
+
+
+def test_a_topic_that_was_made_again_has_no_offsets() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        await commit(world, 9, "g", [commit_row("t", p0=(5, 0, ""))])
+        await world.ask("DeleteTopics", 5, topic_names=["t"], timeout_ms=5000)
+        await world.make_topic("t")
+        assert await fetch(world, 8, "g", {"t": [0]}) == (0, {("t", 0): (-1, -1, "")})
+
+    run(body)
+
+
+def test_without_zookeeper_offsets_wait() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        world.service.stop()
+        answer = await commit(world, 9, "g", [commit_row("t", p0=(5, 0, ""))])
+        assert answer.topics[0].partitions[0].error_code == 15
+        code, _ = await fetch(world, 8, "g", {"t": [0]})
+        assert code == 15
+        code, _ = await fetch(world, 5, "g", {"t": [0]})
+        assert code == 15
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.FIND_COORDINATOR))
+def test_every_broker_names_the_same_coordinator(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(3)
+        found = set()
+        for broker in (1, 2, 3):
+            if version >= 4:
+                fields: dict[str, Any] = {"key_type": 0, "coordinator_keys": ["g", "h"]}
+                answer = await world.ask("FindCoordinator", version, broker=broker, **fields)
+                assert [row.key for row in answer.coordinators] == ["g", "h"]
+                row = answer.coordinators[0]
+            else:
+                row = await world.ask("FindCoordinator", version, broker=broker, key="g")
+            assert row.error_code == 0
+            assert (row.host, row.port) == ("127.0.0.1", 9000 + row.node_id)
+            found.add(row.node_id)
+        assert len(found) == 1
+
+    run(body)
+
+
+def test_coordinators_that_there_are_not() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        answer = await world.ask("FindCoordinator", 4, key_type=1, coordinator_keys=["t"])
+        assert answer.coordinators[0].error_code == InvalidRequestError.code
+        assert "transactional.id" in answer.coordinators[0].error_message
+        answer = await world.ask("FindCoordinator", 3, key_type=0, key="")
+        assert (answer.error_code, answer.node_id) == (InvalidGroupIdError.code, -1)
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LIST_GROUPS))
+def test_groups_are_listed(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        await commit(world, 9, "g", [commit_row("t", p0=(5, 0, ""))])
+        answer = await world.ask("ListGroups", version)
+        (row,) = answer.groups
+        assert (answer.error_code, row.group_id, row.protocol_type) == (0, "g", "consumer")
+        if version >= 4:
+            assert row.group_state == "Empty"
+            stable = await world.ask("ListGroups", version, states_filter=["Stable"])
+            assert stable.groups == []
+            empty = await world.ask("ListGroups", version, states_filter=["empty"])
+            assert len(empty.groups) == 1
+        if version >= 5:
+            assert row.group_type == "Classic"
+            share = await world.ask("ListGroups", version, types_filter=["share"])
+            assert share.groups == []
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_GROUPS))
+def test_groups_are_described(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        await commit(world, 9, "g", [commit_row("t", p0=(5, 0, ""))])
+        answer = await world.ask("DescribeGroups", version, groups=["g", "stranger"])
+        known, stranger = answer.groups
+        assert (known.error_code, known.group_state, known.protocol_type) == (
+            0, "Empty", "consumer",
+        )  # fmt: skip
+        assert known.members == []
+        assert stranger.group_state == "Dead"
+        assert stranger.error_code == (GroupIdNotFoundError.code if version >= 6 else 0)
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.INIT_PRODUCER_ID))
+def test_producer_ids_are_never_given_twice(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        given = []
+        for broker in (1, 2, 1):
+            answer = await world.ask(
+                "InitProducerId", version, broker=broker, transactional_id=None,
+                transaction_timeout_ms=1000,
+            )  # fmt: skip
+            assert (answer.error_code, answer.producer_epoch) == (0, 0)
+            given.append(answer.producer_id)
+        assert len(set(given)) == 3
+        answer = await world.ask("InitProducerId", version, transactional_id="t")
+        assert (answer.error_code, answer.producer_id) == (InvalidRequestError.code, -1)
+
+    run(body)
