@@ -62,7 +62,7 @@ class DataDirectory:
         Raises DirectoryLockedError, or StorageError where the directory cannot be used.
         """
         try:
-            self.files.make_dir(self.path)
+            self._make()
             self._lock = self.files.lock(f"{self.path}/{paths.LOCK}")
         except BlockingIOError:
             raise DirectoryLockedError(
@@ -83,6 +83,17 @@ class DataDirectory:
         except BaseException:
             self.release()
             raise
+
+    def _make(self) -> None:
+        """Make the directory so that a power cut cannot take it, and all in it, away."""
+        path, missing = self.path, []
+        while path and not self.files.exists(path):
+            missing.append(path)
+            path = path.rpartition("/")[0]
+        self.files.make_dir(self.path)
+        for made in missing:
+            above = made.rpartition("/")[0]
+            self.files.sync_dir(above or ("/" if made.startswith("/") else "."))
 
     def _take_marker(self) -> None:
         marker = f"{self.path}/{paths.CLEAN_MARKER}"

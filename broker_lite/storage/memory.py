@@ -383,4 +383,4 @@ class MemFiles:
 
 
 def _parts(path: str) -> list[str]:
-    return [name for name in path.split("/") if name]
+    return [name for name in path.split("/") if name not in ("", ".")]

@@ -1,0 +1,151 @@
+"""Batches and disks for the tests of storage: write, break and reopen a log in a few words."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from broker_lite.config import TopicConfig
+from broker_lite.model import PartitionKey
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader, read_header
+from broker_lite.record.crc32c import crc32c
+from broker_lite.storage import Appended, Log, LogManager, MemFiles
+from broker_lite.storage.memory import MemFile
+
+KEY = PartitionKey("topicAAAAAAAAAAAAAAAAA", 3)
+DATA = "/data"
+FOLDER = f"{DATA}/{KEY.topic_id}-{KEY.partition}"
+SMALL = TopicConfig(segment_bytes=4096, max_message_bytes=4096, index_interval_bytes=256)
+
+
+def batch(
+    rows: int = 1,
+    *,
+    size: int = 120,
+    timestamp: int = 1000,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    attributes: int = 0,
+    fill: int = 0x55,
+) -> bytearray:
+    """A sound batch of ``size`` bytes whose body nobody looks into, as a client sends it."""
+    header = (0, size - 12, -1, fmt.MAGIC_ROWS, 0, attributes, rows - 1, timestamp, timestamp)
+    data = bytearray(fmt.HEADER.pack(*header, *producer, rows))
+    data += bytes([fill]) * (size - len(data))
+    data[fmt.POSITION_CRC : fmt.CRC_FROM] = crc32c(bytes(data[fmt.CRC_FROM :])).to_bytes(4, "big")
+    return data
+
+
+def append(log: Log, data: bytearray | None = None, *, epoch: int = 1, now_ms: int = 0) -> Appended:
+    data = batch() if data is None else data
+    return log.append_as_leader(data, read_header(data), epoch, now_ms)
+
+
+def stored(log: Log) -> list[BatchHeader]:
+    """The header of every batch that a reader gets from start to end, each checked."""
+    found, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        piece = log.read(offset, 1 << 20, log.log_end_offset)
+        data, at = piece.read(), 0
+        assert len(data) == piece.length and piece.length > 0
+        while at < len(data):
+            header = read_header(data, at)
+            assert header.crc == crc32c(data[at + fmt.CRC_FROM : at + header.size_bytes])
+            found.append(header)
+            at += header.size_bytes
+        assert found[-1].next_offset == piece.next_offset
+        offset = piece.next_offset
+    return found
+
+
+def offsets(log: Log) -> list[int]:
+    return [header.base_offset for header in stored(log)]
+
+
+class Disk:
+    """A data directory in memory, its manager, and tools to damage what lies there."""
+
+    def __init__(self, config: TopicConfig = SMALL, files: MemFiles | None = None) -> None:
+        self.files = files or MemFiles(now_ms=lambda: self.now_ms)
+        self.config = config
+        self.now_ms = 0
+        self.manager: LogManager
+        self.start()
+        self.manager.create(KEY, config)
+
+    def start(self) -> Log | None:
+        self.manager = LogManager(self.files, DATA, default_config=self.config, delete_delay_ms=10)
+        self.manager.lock()
+        self.manager.open_all(self.now_ms)
+        return self.manager.get(KEY)
+
+    @property
+    def log(self) -> Log:
+        log = self.manager.get(KEY)
+        assert log is not None
+        return log
+
+    def write(self, count: int = 1, *, flush: bool = True, checkpoint: bool = False) -> None:
+        for _ in range(count):
+            append(self.log, now_ms=self.now_ms)
+        if flush:
+            self.log.flush()
+        if checkpoint:
+            self.manager.checkpoint()
+
+    def kill(self) -> None:
+        """End the process: the page cache stays."""
+        self.files.kill()
+
+    def reopen(self, *, clean: bool = False) -> Log:
+        if clean:
+            self.manager.close_clean()
+        self.files.kill()
+        self.start()
+        return self.log
+
+    # -- damage, to a stopped broker's files ---------------------------------------------------
+
+    def names(self, suffix: str = "") -> list[str]:
+        return [name for name in self.files.list_dir(FOLDER) if name.endswith(suffix)]
+
+    def open(self, name: str) -> MemFile:
+        return self.files.open(f"{FOLDER}/{name}", writable=True)
+
+    def content(self, name: str) -> bytes:
+        file = self.open(name)
+        return file.pread(0, file.size)
+
+    def replace(self, name: str, data: bytes) -> None:
+        file = self.open(name)
+        file.truncate(0)
+        file.append([data])
+
+    def flip(self, name: str, position: int) -> None:
+        data = bytearray(self.content(name))
+        data[position] ^= 0xFF
+        self.replace(name, bytes(data))
+
+    def shrink(self, name: str, count: int) -> None:
+        file = self.open(name)
+        file.truncate(file.size - count)
+
+    def grow(self, name: str, data: bytes) -> None:
+        self.open(name).append([data])
+
+    def remove(self, name: str) -> None:
+        self.files.remove(f"{FOLDER}/{name}")
+
+    def state(self) -> dict[str, bytes]:
+        return {name: self.content(name) for name in self.names()}
+
+
+def segment_name(base: int, suffix: str = ".log") -> str:
+    return f"{base:020d}{suffix}"
+
+
+def epochs(log: Log) -> Iterator[tuple[int, int]]:
+    yield from log.leader_epochs.entries
+
+
+ENOSPC, EIO = errno.ENOSPC, errno.EIO

@@ -1,0 +1,197 @@
+"""Every crash of a long trace: what was flushed is always there, garbage never, twice is once."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from stored import KEY, SMALL, Disk, append, batch, epochs
+
+from broker_lite.errors import OutOfOrderSequenceError, StorageError
+from broker_lite.record.batch import read_header
+from broker_lite.record.crc32c import crc32c
+from broker_lite.storage import Log, PowerCut
+
+
+class Trace:
+    """A seeded run of storage operations, with what a client was promised on the way."""
+
+    def __init__(self, seed: int, length: int) -> None:
+        self.random = Random(seed)
+        self.disk = Disk(SMALL)
+        self.length = length
+        self.written: dict[int, bytearray] = {}
+        self.appended_end = 0
+        self.promised_end = 0
+        self.promised_start = 0
+        self.sequence = 0
+        self.epoch = 1
+
+    def run(self) -> None:
+        for _ in range(self.length):
+            self.step()
+
+    def step(self) -> None:
+        log, choice = self.disk.log, self.random.randrange(100)
+        if choice < 60:
+            self.append(log)
+        elif choice < 80:
+            self.promised_end = max(self.promised_end, log.flush())
+        elif choice < 88:
+            self.disk.manager.checkpoint()
+        elif choice < 91:
+            self.epoch += 1
+            log.start_epoch(self.epoch)
+        elif choice < 94:
+            start = self.random.randint(log.log_start_offset, log.flushed_end)
+            self.promised_start = max(self.promised_start, log.delete_records_before(start))
+        elif choice < 97:
+            self.disk.now_ms += 20
+            log.apply_retention(self.disk.now_ms, log.flushed_end)
+            self.disk.manager.tick(self.disk.now_ms)
+        else:
+            log.save_snapshot()
+
+    def append(self, log: Log) -> None:
+        size = self.random.choice((100, 300, 900, 2500))
+        rows = self.random.randint(1, 4)
+        data = batch(rows, size=size, producer=(7, 0, self.sequence), fill=self.sequence % 251)
+        # Stamped in place; a cut in the middle of the append may leave it in the log.
+        self.written[log.log_end_offset] = data
+        appended = append(log, data, epoch=self.epoch, now_ms=self.disk.now_ms)
+        self.appended_end = appended.next_offset
+        self.sequence += rows
+
+    def check(self) -> None:
+        """The recovered log against what was promised and what was written."""
+        log = self.disk.log
+        assert log.corruption == ()
+        assert log.flushed_end == log.log_end_offset >= self.promised_end
+        assert log.log_start_offset >= self.promised_start
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            piece = log.read(offset, 3000, log.log_end_offset)
+            data = piece.read()
+            while data:
+                header = read_header(data)
+                assert data[: header.size_bytes] == self.written[header.base_offset]
+                assert header.base_offset <= offset < header.next_offset
+                assert header.crc == crc32c(data[21 : header.size_bytes])
+                assert log.epoch_at(offset) == header.leader_epoch
+                offset, data = header.next_offset, data[header.size_bytes :]
+        assert all(start <= log.log_end_offset for _, start in epochs(log))
+        self.check_producer(log)
+
+    def check_producer(self, log: Log) -> None:
+        """The last batch is known as a duplicate, and the next in sequence is welcome."""
+        last = max((o for o in self.written if o < log.log_end_offset), default=None)
+        if last is None or last < log.log_start_offset:
+            return
+        again = bytearray(self.written[last])
+        again[0:8] = bytes(8)
+        assert append(log, again, epoch=self.epoch).duplicate
+        header = read_header(self.written[last])
+        with pytest.raises(OutOfOrderSequenceError):
+            append(log, batch(producer=(7, 0, header.last_sequence + 2)), epoch=self.epoch)
+
+
+def _cut_and_recover(seed: int, length: int, stop_at: int, crash: Random | None) -> Trace:
+    trace = Trace(seed, length)
+    trace.disk.files.stop_at = stop_at
+    try:
+        trace.run()
+    except PowerCut:
+        pass
+    files = trace.disk.files
+    if crash is None:
+        files.kill()
+    else:
+        files.crash(crash)
+    trace.disk.start()
+    return trace
+
+
+def _operations(seed: int, length: int) -> tuple[int, int]:
+    trace = Trace(seed, length)
+    first = trace.disk.files.operations
+    trace.run()
+    return first, trace.disk.files.operations
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_power_cut_at_every_operation(seed: int) -> None:
+    first, end = _operations(seed, 70)
+    assert end - first > 100
+    for stop_at in range(first, end + 1):
+        trace = _cut_and_recover(seed, 70, stop_at, Random(seed * 1000 + stop_at))
+        trace.check()
+        before = trace.disk.state()
+        trace.disk.reopen()
+        assert trace.disk.manager.reports[KEY].torn_bytes == 0
+        after = trace.disk.state()
+        assert {n: d for n, d in after.items() if n.endswith((".log", ".torn"))} == {
+            n: d for n, d in before.items() if n.endswith((".log", ".torn"))
+        }
+        trace.check()
+
+
+@pytest.mark.parametrize("seed", range(10, 13))
+def test_many_disks_after_one_power_cut(seed: int) -> None:
+    first, end = _operations(seed, 120)
+    for i in range(60):
+        stop_at = Random(i).randint(first, end)
+        _cut_and_recover(seed, 120, stop_at, Random(i)).check()
+
+
+@pytest.mark.parametrize("seed", range(20, 23))
+def test_process_killed_anywhere_loses_nothing_that_was_appended(seed: int) -> None:
+    first, end = _operations(seed, 70)
+    for stop_at in range(first, end + 1, 3):
+        trace = _cut_and_recover(seed, 70, stop_at, None)
+        trace.check()
+        assert trace.disk.log.log_end_offset >= trace.appended_end
+
+
+@pytest.mark.parametrize("seed", range(30, 33))
+def test_crash_within_recovery(seed: int) -> None:
+    _, end = _operations(seed, 50)
+    for i in range(40):
+        trace = _cut_and_recover(seed, 50, end - i, Random(i))
+        trace.disk.files.crash(Random(i))
+        start = trace.disk.files.operations
+        for stop in range(0, 40, 5):
+            trace.disk.files.stop_at = start + stop + i % 5
+            try:
+                trace.disk.start()
+            except PowerCut:
+                pass
+            trace.disk.files.crash(Random(stop))
+        trace.disk.start()
+        trace.check()
+
+
+@pytest.mark.parametrize("operation", ["datasync", "sync_dir"])
+@pytest.mark.parametrize("seed", range(40, 50))
+def test_failed_fsync_then_power_cut(operation: str, seed: int) -> None:
+    trace = Trace(seed, 80)
+    for _ in range(40):
+        trace.step()
+    trace.disk.files.fail_next(operation, 5)
+    try:
+        for _ in range(40):
+            trace.step()
+    except StorageError:
+        assert trace.disk.log.failed
+        with pytest.raises(StorageError):
+            append(trace.disk.log)
+    trace.disk.files.crash(Random(seed))
+    trace.disk.start()
+    trace.check()
+
+
+def test_two_seeds_alike_leave_disks_alike() -> None:
+    states = []
+    for _ in range(2):
+        trace = _cut_and_recover(77, 60, 150, Random(5))
+        states.append(trace.disk.state())
+    assert states[0] == states[1]

@@ -1,0 +1,428 @@
+"""What a log is after every kind of unclean stop, on bytes: one short case each."""
+
+from __future__ import annotations
+
+import pytest
+from stored import EIO, FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name, stored
+
+from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
+from broker_lite.storage import paths
+from broker_lite.storage.producer_state import decode
+
+FIRST = segment_name(0)
+
+
+def test_empty_log_opens_empty() -> None:
+    disk = Disk()
+    log = disk.reopen()
+    assert (log.log_start_offset, log.log_end_offset, log.flushed_end) == (0, 0, 0)
+    assert disk.manager.reports[KEY].scanned_bytes == 0
+
+
+def test_clean_stop_scans_nothing() -> None:
+    disk = Disk()
+    disk.write(100)
+    log = disk.reopen(clean=True)
+    assert offsets(log) == list(range(100))
+    assert disk.manager.was_clean
+    report = disk.manager.reports[KEY]
+    assert (report.scanned_bytes, report.rebuilt_indexes) == (0, 0)
+    append(log)
+    assert log.flush() == 101
+
+
+def test_clean_marker_is_gone_after_the_start() -> None:
+    disk = Disk()
+    disk.write(3)
+    disk.reopen(clean=True)
+    disk.reopen()
+    assert not disk.manager.was_clean
+
+
+def test_unclean_stop_keeps_what_the_cache_has_and_flushes_it() -> None:
+    disk = Disk()
+    disk.write(5, flush=False)
+    log = disk.reopen()
+    assert offsets(log) == [0, 1, 2, 3, 4]
+    assert log.flushed_end == 5
+
+
+def test_scan_begins_at_the_recovery_point() -> None:
+    disk = Disk()
+    disk.write(300, checkpoint=True)
+    disk.log.close()
+    disk.manager.checkpoint()
+    log = disk.reopen()
+    assert disk.manager.reports[KEY].scanned_bytes < 1000
+    assert offsets(log) == list(range(300))
+
+
+# -- torn tails, above the recovery point ----------------------------------------------------------
+
+
+def test_half_written_header_is_set_aside() -> None:
+    disk = Disk()
+    disk.write(3)
+    disk.grow(FIRST, bytes(batch())[:30])
+    log = disk.reopen()
+    assert offsets(log) == [0, 1, 2]
+    assert disk.content(segment_name(3, "-1.torn")) == bytes(batch())[:30]
+    assert disk.manager.reports[KEY].torn_offset == 3
+    assert append(log).base_offset == 3
+
+
+def test_half_written_body_is_set_aside() -> None:
+    disk = Disk()
+    disk.write(4, flush=False)
+    disk.shrink(FIRST, 17)
+    log = disk.reopen()
+    assert offsets(log) == [0, 1, 2]
+    assert len(disk.content(segment_name(3, "-1.torn"))) == 120 - 17
+    assert log.corruption == ()
+
+
+def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
+    disk = Disk()
+    disk.write(4, flush=False)
+    disk.flip(FIRST, 2 * 120 + 100)
+    log = disk.reopen()
+    assert offsets(log) == [0, 1]
+    assert len(disk.content(segment_name(2, "-1.torn"))) == 240
+
+
+def test_zero_filled_tail_is_cut_without_a_copy() -> None:
+    disk = Disk()
+    disk.write(3)
+    disk.grow(FIRST, bytes(5000))
+    log = disk.reopen()
+    assert offsets(log) == [0, 1, 2]
+    assert disk.names(".torn") == []
+    assert disk.files.size(f"{FOLDER}/{FIRST}") == 360
+
+
+def test_length_that_lies_is_a_torn_tail() -> None:
+    disk = Disk()
+    disk.write(2)
+    data = batch()
+    data[8:12] = (1 << 30).to_bytes(4, "big")
+    disk.grow(FIRST, data)
+    assert offsets(disk.reopen()) == [0, 1]
+
+
+def test_older_epoch_behind_a_newer_one_is_a_torn_tail() -> None:
+    disk = Disk()
+    append(disk.log, epoch=5)
+    stale = batch()
+    stale[0:8] = (1).to_bytes(8, "big")
+    stale[12:16] = (4).to_bytes(4, "big")
+    disk.grow(FIRST, stale)
+    assert offsets(disk.reopen()) == [0]
+
+
+def test_segments_behind_a_torn_one_are_set_aside_whole() -> None:
+    disk = Disk()
+    disk.write(80, flush=False)
+    second, third = (segment_name(b) for b in (34, 68))
+    assert {FIRST, second, third} <= set(disk.names(".log"))
+    disk.flip(second, 5 * 120 + 90)
+    log = disk.reopen()
+    assert offsets(log) == list(range(39))
+    assert disk.names(".torn") == [segment_name(39, "-1.torn"), segment_name(68, "-1.torn")]
+    assert disk.names(".log") == [FIRST, second]
+    assert append(log).base_offset == 39
+
+
+def test_missing_middle_segment_above_the_recovery_point_ends_the_log() -> None:
+    disk = Disk()
+    disk.write(80, flush=False)
+    disk.remove(segment_name(34))
+    log = disk.reopen()
+    assert offsets(log) == list(range(34))
+    assert disk.names(".torn") == [segment_name(68, "-1.torn")]
+
+
+def test_set_aside_files_are_numbered_and_bounded() -> None:
+    disk = Disk()
+    disk.write(1)
+    for _ in range(20):
+        disk.grow(FIRST, b"garbage")
+        disk.reopen()
+    names = disk.names(".torn")
+    assert len(names) == 16
+    assert segment_name(1, "-20.torn") in names
+
+
+# -- damage, below the recovery point --------------------------------------------------------------
+
+
+def test_bad_checksum_below_the_recovery_point_is_kept_and_reported() -> None:
+    disk = Disk()
+    disk.write(20, checkpoint=True)
+    disk.flip(FIRST, 4 * 120 + 100)
+    log = disk.reopen()
+    (damage,) = log.corruption
+    assert (damage.key, damage.first_offset, damage.next_offset) == (KEY, 4, 5)
+    assert not damage.unreadable
+    assert KEY.topic_id in str(damage) and "4 to 4" in str(damage)
+    assert log.log_end_offset == 20
+    assert log.verify(0, 20) == [damage]
+    assert disk.names(".torn") == []
+
+
+def test_broken_envelope_below_the_recovery_point_is_refused_around_it_is_read() -> None:
+    disk = Disk()
+    disk.write(20, checkpoint=True)
+    disk.flip(FIRST, 4 * 120 + 8)
+    log = disk.reopen()
+    piece = log.read(0, 1 << 20, 20)
+    assert (piece.length, piece.next_offset) == (480, 4)
+    with pytest.raises(CorruptMessageError, match=rf"{KEY.topic_id}: offsets 4 to 4 are corrupt"):
+        log.read(4, 1 << 20, 20)
+    assert log.next_readable(4) == 5
+    assert log.read(5, 1 << 20, 20).next_offset == 20
+    assert log.offset_for_bytes(4, 1, 20)[0] > 4
+
+
+def test_truncated_file_below_the_recovery_point_never_reuses_offsets() -> None:
+    disk = Disk()
+    disk.write(20, checkpoint=True)
+    disk.shrink(FIRST, 5 * 120 + 7)
+    log = disk.reopen()
+    assert log.log_end_offset == 20
+    assert append(log).base_offset == 20
+    assert log.read(0, 1 << 20, 21).next_offset == 14
+    with pytest.raises(CorruptMessageError, match="14 to 19"):
+        log.read(14, 1 << 20, 21)
+    assert log.read(20, 1 << 20, 21).next_offset == 21
+
+
+def test_lost_segment_below_the_recovery_point_is_damage_not_silence() -> None:
+    disk = Disk()
+    disk.write(80, checkpoint=True)
+    disk.remove(segment_name(34))
+    log = disk.reopen()
+    assert log.log_end_offset == 80
+    with pytest.raises(CorruptMessageError, match="34 to 67"):
+        log.read(40, 1 << 20, 80)
+    assert log.read(68, 1 << 20, 80).next_offset == 80
+
+
+def test_lost_first_segment_is_reported() -> None:
+    disk = Disk()
+    disk.write(80, checkpoint=True)
+    disk.remove(FIRST)
+    log = disk.reopen()
+    assert log.log_start_offset == 34
+    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(0, 34)]
+
+
+def test_all_segments_lost_keeps_the_offsets_that_were_promised() -> None:
+    disk = Disk()
+    disk.write(10, checkpoint=True)
+    for name in disk.names():
+        disk.remove(name)
+    log = disk.reopen()
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(0, 10)]
+
+
+def test_damage_survives_a_clean_restart() -> None:
+    disk = Disk()
+    disk.write(80, checkpoint=True)
+    disk.flip(segment_name(34), 3 * 120 + 3)
+    disk.reopen()
+    first = disk.log.corruption
+    if not first:
+        with pytest.raises(CorruptMessageError):
+            disk.log.read(37, 100, 80)
+    log = disk.reopen(clean=True)
+    with pytest.raises(CorruptMessageError, match="37 to 37"):
+        log.read(37, 100, 80)
+
+
+def test_damage_at_the_end_begins_a_new_segment() -> None:
+    disk = Disk()
+    disk.write(5, checkpoint=True)
+    disk.flip(FIRST, 4 * 120 + 1)
+    log = disk.reopen()
+    assert log.log_end_offset == 5
+    assert append(log).base_offset == 5
+    log.flush()
+    log = disk.reopen()
+    assert log.read(5, 1000, 6).next_offset == 6
+
+
+# -- indexes and snapshots -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_missing_index_is_rebuilt(suffix: str, clean: bool) -> None:
+    disk = Disk()
+    disk.write(80)
+    disk.manager.close_clean()
+    for name in disk.names(suffix):
+        disk.remove(name)
+    if not clean:
+        disk.files.remove("/data/clean-shutdown")
+    disk.kill()
+    disk.start()
+    assert offsets(disk.log) == list(range(80))
+    assert disk.log.corruption == ()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("position", [0, 9, 50, -1])
+def test_corrupt_index_is_rebuilt(suffix: str, position: int) -> None:
+    disk = Disk()
+    disk.write(80)
+    disk.manager.close_clean()
+    for name in disk.names(suffix):
+        disk.flip(name, position)
+    disk.kill()
+    disk.start()
+    assert offsets(disk.log) == list(range(80))
+    assert disk.log.read(50, 100, 80).base_offset == 50
+
+
+def test_stale_index_of_a_shorter_log_is_rebuilt() -> None:
+    disk = Disk()
+    disk.write(10)
+    disk.manager.close_clean()
+    stale = disk.content(segment_name(0, ".index"))
+    disk.kill()
+    disk.start()
+    disk.write(10)
+    disk.manager.close_clean()
+    disk.replace(segment_name(0, ".index"), stale)
+    disk.kill()
+    disk.start()
+    assert offsets(disk.log) == list(range(20))
+
+
+def test_index_that_lies_is_found_out_by_the_log() -> None:
+    """Right checksums, wrong positions: as a bug, or a file of another log, would leave it."""
+    disk = Disk()
+    disk.write(80)
+    disk.log.apply_retention(0, 0)
+    segment = disk.log._chain[1][0]
+    index = segment.index
+    index._positions[2] += 13
+    segment.save_indexes()
+    log = disk.reopen(clean=True)
+    assert all(log.read(o, 1, 80).base_offset == o for o in range(34))
+
+
+def test_stale_snapshot_beyond_the_end_is_dropped_and_state_replayed() -> None:
+    disk = Disk()
+    for sequence in range(4):
+        append(disk.log, batch(producer=(7, 0, sequence)))
+    disk.log.flush()
+    disk.log.save_snapshot()
+    assert disk.names(".snapshot") == [segment_name(4, ".snapshot")]
+    disk.shrink(FIRST, 120)
+    log = disk.reopen()
+    assert disk.names(".snapshot") == []
+    assert append(log, batch(producer=(7, 0, 3))).base_offset == 3
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, batch(producer=(7, 0, 9)))
+
+
+def test_corrupt_snapshot_falls_back_to_replay() -> None:
+    disk = Disk()
+    for sequence in range(3):
+        append(disk.log, batch(producer=(7, 0, sequence)))
+    disk.manager.close_clean()
+    disk.flip(segment_name(3, ".snapshot"), 20)
+    disk.kill()
+    disk.start()
+    assert append(disk.log, batch(producer=(7, 0, 2))).duplicate
+    assert append(disk.log, batch(producer=(7, 0, 3))).base_offset == 3
+
+
+def test_snapshot_is_continued_by_the_batches_after_it() -> None:
+    disk = Disk()
+    for sequence in range(60):
+        append(disk.log, batch(producer=(7, 0, sequence)))
+    snapshots = disk.names(".snapshot")
+    assert decode(disk.content(snapshots[0])).next_offset == 34
+    log = disk.reopen()
+    producer = log.producers.get(7)
+    assert producer is not None
+    assert [b.first_sequence for b in producer.batches] == [55, 56, 57, 58, 59]
+
+
+# -- other files -----------------------------------------------------------------------------------
+
+
+def test_leader_epochs_are_rebuilt_from_the_batches() -> None:
+    disk = Disk()
+    for epoch in (1, 1, 4, 9):
+        append(disk.log, epoch=epoch)
+    disk.log.flush()
+    disk.remove(paths.LEADER_EPOCHS)
+    assert disk.reopen().leader_epochs.entries == ((1, 0), (4, 2), (9, 3))
+
+
+def test_leader_epoch_without_records_is_forgotten() -> None:
+    disk = Disk()
+    append(disk.log, epoch=1)
+    disk.log.flush()
+    disk.log.start_epoch(2)
+    assert disk.reopen().leader_epochs.entries == ((1, 0),)
+
+
+def test_leftovers_are_removed_strangers_stay() -> None:
+    disk = Disk()
+    disk.write(2)
+    for name in ("00000000000000000009.index", "00000000000000000000.log.deleted", "x.tmp"):
+        disk.files.create(f"{FOLDER}/{name}")
+    disk.files.create(f"{FOLDER}/notes.txt")
+    disk.reopen()
+    assert disk.names(".deleted") == disk.names(".tmp") == []
+    assert segment_name(9, ".index") not in disk.names()
+    assert disk.names(".txt") == ["notes.txt"]
+
+
+def test_deleted_segments_that_came_back_are_deleted_again() -> None:
+    disk = Disk()
+    disk.write(80, checkpoint=True)
+    disk.log.delete_records_before(40)
+    log = disk.reopen()
+    assert log.log_start_offset == 40
+    assert FIRST not in disk.names(".log")
+    assert stored(log)[0].base_offset == 40
+
+
+def test_segment_that_overlaps_the_one_before_is_set_aside_alone() -> None:
+    disk = Disk()
+    disk.write(80)
+    disk.files.create(f"{FOLDER}/{segment_name(20)}").append([disk.content(FIRST)])
+    log = disk.reopen()
+    assert offsets(log) == list(range(80))
+    assert disk.names(".torn") == [segment_name(20, "-1.torn")]
+
+
+def test_what_a_failed_fsync_left_in_the_cache_is_not_believed() -> None:
+    disk = Disk()
+    disk.write(40)
+    disk.write(60, flush=False)
+    disk.files.fail_next("datasync", EIO, path=segment_name(34))
+    with pytest.raises(StorageError):
+        disk.log.flush()
+    log = disk.reopen()
+    assert offsets(log) == list(range(log.log_end_offset))
+    assert 40 <= log.log_end_offset < 100
+
+
+def test_second_recovery_changes_nothing() -> None:
+    for name, position in ((FIRST, 1000), (segment_name(34), 10), (segment_name(68), 500)):
+        disk = Disk(SMALL)
+        disk.write(40, checkpoint=True)
+        disk.write(40, flush=False)
+        disk.flip(name, position)
+        disk.reopen()
+        before, damage = disk.state(), disk.log.corruption
+        disk.reopen()
+        assert disk.state() == before
+        assert disk.log.corruption == damage
