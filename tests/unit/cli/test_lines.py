@@ -1,0 +1,120 @@
+"""What ``produce`` makes of its input."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from broker_lite.cli import lines
+from broker_lite.cli.lines import LineRule, form_of, tables
+from broker_lite.errors import InvalidSchemaError
+
+
+def values(found: list[pa.Table]) -> list[bytes | None]:
+    return [value for table in found for value in table.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", []),
+        (b"a\nb\n", [b"a", b"b"]),
+        (b"a\nb", [b"a", b"b"]),
+        (b"a\n\nb\n", [b"a", b"", b"b"]),
+        (b"\xff\xfe\r\n", [b"\xff\xfe\r"]),
+    ],
+)
+def test_lines_are_bytes(tmp_path: Path, data: bytes, expected: list[bytes]) -> None:
+    path = tmp_path / "f.log"
+    path.write_bytes(data)
+    assert values(list(tables(path, "lines", LineRule()))) == expected
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
+def test_a_line_is_whole_wherever_a_chunk_ends(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk)
+    data = [b"", b"one", b"two two", b"", b"three"]
+    path = tmp_path / "f.log"
+    path.write_bytes(b"\n".join(data))
+    assert values(list(tables(path, "lines", LineRule()))) == data
+    packed = tmp_path / "f.gz"
+    packed.write_bytes(gzip.compress(b"\n".join(data)))
+    assert values(list(tables(packed, "lines", LineRule()))) == data
+
+
+def test_a_pipe_is_passed_on_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    monkeypatch.setattr(lines.os, "read", _reading_from(read_end))
+    source = tables(None, "lines", LineRule())
+    os.write(write_end, b"first\nhal")
+    assert values([next(source)]) == [b"first"]
+    os.write(write_end, b"f\n")
+    assert values([next(source)]) == [b"half"]
+    os.close(write_end)
+    assert list(source) == []
+    os.close(read_end)
+
+
+def test_keys_headers_and_tombstones(tmp_path: Path) -> None:
+    path = tmp_path / "f.log"
+    path.write_bytes(b"k:v\nno delimiter\nk2:\n:v3\n")
+    rule = LineRule(b":", None, (("h", b"x"), ("h", b"y")), null_empty=True)
+    table = next(tables(path, "lines", rule))
+    assert table.column("key").to_pylist() == [b"k", None, b"k2", b""]
+    assert table.column("value").to_pylist() == [b"v", b"no delimiter", None, b"v3"]
+    assert table.column("headers").to_pylist()[3] == [
+        {"key": "h", "value": b"x"},
+        {"key": "h", "value": b"y"},
+    ]
+
+
+def test_envelopes_come_back_as_they_went(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_text(
+        '{"key": "k", "value": {"a": 1}, "timestamp_ms": 5, "headers": [["h", "x"]]}\n'
+        '{"key": null, "value": {"$b64": "/w=="}, "offset": 9}\n\n'
+        '{"value": "text"}\n'
+    )
+    table = next(tables(path, "jsonl", LineRule()))
+    assert table.column("key").to_pylist() == [b"k", None, None]
+    assert table.column("value").to_pylist() == [b'{"a": 1}', b"\xff", b"text"]
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [5, None, None]
+    assert table.column("headers").to_pylist()[0] == [{"key": "h", "value": b"x"}]
+
+
+@pytest.mark.parametrize("line", ["not json", "[1, 2]", "3"])
+def test_what_is_no_envelope_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(InvalidSchemaError, match="not a JSON object"):
+        list(tables(path, "jsonl", LineRule()))
+
+
+def test_tables_need_a_value(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
+    pq.write_table(pa.table({"value": [b"v"], "other": [1]}), good)
+    pq.write_table(pa.table({"text": ["v"]}), bad)
+    assert [t.column_names for t in tables(good, "parquet", LineRule())] == [["value"]]
+    with pytest.raises(InvalidSchemaError, match=r"needs a column 'value'.*text"):
+        list(tables(bad, "parquet", LineRule()))
+
+
+def test_the_form_is_told_by_the_ending() -> None:
+    assert form_of(None, "auto") == "lines"
+    assert form_of(Path("a.log.gz"), "auto") == "lines"
+    assert form_of(Path("a.parquet"), "auto") == "parquet"
+    assert form_of(Path("a.arrow"), "auto") == "arrow"
+    assert form_of(Path("a.parquet"), "lines") == "lines"
+    assert form_of(None, "jsonl") == "jsonl"
+
+
+def _reading_from(pipe: int):  # type: ignore[no-untyped-def]
+    read = os.read
+    return lambda source, size: read(pipe if source == 0 else source, size)

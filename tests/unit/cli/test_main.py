@@ -1,0 +1,74 @@
+"""The command line's frame: what the help costs, and how errors leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker_lite.cli import main as root
+from broker_lite.cli.main import COMMANDS, run
+from broker_lite.errors import NoBrokersError, RequestTimedOutError, UnknownTopicOrPartitionError
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from broker_lite.cli.main import run\n"
+        "assert run(['--help']) == 0\n"
+        "heavy = {'pyarrow', 'numpy', 'kazoo', 'asyncio', 'pyspark', 'kafka', 'multiprocessing'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    for name in COMMANDS:
+        assert f"  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo"}))
+def test_every_command_has_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    assert "Usage: logbus" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownTopicOrPartitionError("no topic"), 1),
+        (NoBrokersError("none answers"), 3),
+        (RequestTimedOutError("late"), 124),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_are_exit_codes(
+    error: BaseException,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(root.cli, "main", fail)
+    assert run(["status"]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    if isinstance(error, Exception):
+        assert str(error) in said.err
+
+
+def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["nosuch"]) == 2
+    assert run(["produce"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_no_cluster_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for command in (["topic", "list"], ["consume", "t"], ["status"], ["down"]):
+        assert run(command) == 3
+        assert "logbus up" in capsys.readouterr().err

@@ -1,0 +1,40 @@
+"""The little language of places in a log."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from broker_lite.cli.moment import Moment, parse
+
+NOW = 1_763_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("earliest", Moment("after_earliest", 0)),
+        ("beginning", Moment("after_earliest", 0)),
+        ("latest", Moment("before_latest", 0)),
+        ("end", Moment("before_latest", 0)),
+        ("0", Moment("offset", 0)),
+        ("42", Moment("offset", 42)),
+        ("+10", Moment("after_earliest", 10)),
+        ("-10", Moment("before_latest", 10)),
+        ("@-90s", Moment("time", NOW - 90_000)),
+        ("@-2h", Moment("time", NOW - 7_200_000)),
+        ("@-7d", Moment("time", NOW - 604_800_000)),
+        ("@1763632800000", Moment("time", 1_763_632_800_000)),
+        ("@2025-11-20", Moment("time", 1_763_596_800_000)),
+        ("@2025-11-20T10:00:00Z", Moment("time", 1_763_632_800_000)),
+        ("@2025-11-20T12:00:00+02:00", Moment("time", 1_763_632_800_000)),
+    ],
+)
+def test_forms(text: str, moment: Moment) -> None:
+    assert parse(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "newest", "@", "@yesterday", "1.5", "+-3", "@-1w", "--5"])
+def test_anything_else_names_the_forms(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="give earliest, latest"):
+        parse(text, NOW)

@@ -1,0 +1,113 @@
+"""How ``consume`` prints records."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from broker_lite.cli.records import printer
+from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
+
+Out = pytest.CaptureFixture[bytes]
+
+
+@pytest.fixture
+def out(capsysbinary: Out) -> Out:
+    return capsysbinary
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    rows = len(next(iter(columns.values())))
+    return pa.record_batch(
+        {
+            "topic": pa.array(["t"] * rows, pa.string()),
+            "partition": pa.array([1] * rows, pa.int32()),
+            "offset": pa.array(range(7, 7 + rows), pa.int64()),
+            "timestamp": pa.array(columns.get("timestamp", [0] * rows), TIMESTAMP_TYPE),
+            "key": pa.array(columns.get("key", [None] * rows), pa.binary()),
+            "value": pa.array(columns["value"], pa.binary()),
+            "headers": pa.array(columns.get("headers", [None] * rows), HEADERS_TYPE),
+        }
+    )
+
+
+def test_values_a_line_each(out: Out) -> None:
+    printer(None, None, "auto").write(batch(value=[b"a", None, b"\xff"]))
+    assert out.readouterr().out == b"a\n\n\xff\n"
+
+
+def test_a_format_has_kcats_letters(out: Out) -> None:
+    rows = batch(value=[b"v", None], key=[b"k", None], headers=[[("h", b"x"), ("i", b"y")], None])
+    printer(None, r"%t[%p]@%o %k=%s %h %K %S 100%% %T\n", "auto").write(rows)
+    assert out.readouterr().out.decode().splitlines() == [
+        "t[1]@7 k=v h=x,i=y 1 1 100% 1970-01-01T00:00:00.000Z",
+        "t[1]@8 =  -1 -1 100% 1970-01-01T00:00:00.000Z",
+    ]
+
+
+@pytest.mark.parametrize("template", ["%x", "%", "%v %"])
+def test_an_unknown_letter_is_named(template: str) -> None:
+    with pytest.raises(click.BadParameter, match="is none of"):
+        printer(None, template, "auto")
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "expected"),
+    [
+        (b'{"a": [1]}', "auto", {"a": [1]}),
+        (b"[1]", "auto", [1]),
+        (b"404", "auto", "404"),
+        (b"404", "json", 404),
+        (b"{broken", "auto", "{broken"),
+        (b'{"a": 1}', "str", '{"a": 1}'),
+        (b"\xff", "auto", {"$b64": "/w=="}),
+        (b"a", "base64", {"$b64": "YQ=="}),
+        (None, "auto", None),
+    ],
+)
+def test_json_values(out: Out, value: bytes | None, form: str, expected: object) -> None:
+    printer("json", None, form).write(batch(value=[value], timestamp=[None]))
+    row = json.loads(out.readouterr().out)
+    assert row["value"] == expected
+    assert (row["topic"], row["partition"], row["offset"]) == ("t", 1, 7)
+    assert (row["timestamp"], row["timestamp_ms"]) == (None, -1)
+
+
+def test_headers_keep_their_order_and_doubles(out: Out) -> None:
+    rows = batch(value=[b"v"], headers=[[("h", b"2"), ("h", b"1"), ("n", None)]])
+    printer("jsonl", None, "auto").write(rows)
+    assert json.loads(out.readouterr().out)["headers"] == [["h", "2"], ["h", "1"], ["n", None]]
+
+
+def test_arrow_and_parquet_come_back(out: Out, tmp_path: Path) -> None:
+    rows = batch(value=[b"v", None])
+    arrow = printer("arrow", None, "auto")
+    arrow.write(rows)
+    arrow.close()
+    assert pa.ipc.open_stream(out.readouterr().out).read_all().to_batches()[0].equals(rows)
+    parquet = printer("parquet", None, "auto")
+    parquet.write(rows)
+    parquet.close()
+    assert pq.read_table(io.BytesIO(out.readouterr().out)).column("value").to_pylist() == [
+        b"v",
+        None,
+    ]
+
+
+def test_arrow_is_not_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(click.UsageError, match="not for a terminal"):
+        printer("parquet", None, "auto")
+
+
+def test_a_format_and_a_form_do_not_mix() -> None:
+    with pytest.raises(click.UsageError, match="format of its own"):
+        printer("json", "%v", "auto")
