@@ -1,0 +1,133 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # logbus in ten minutes
+# MAGIC
+# MAGIC A log that Spark reads and writes as a native streaming format. This notebook starts a cluster (or takes
+# MAGIC yours), writes lines, counts them with a stream, and looks at the query's lag.
+# MAGIC
+# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and
+# MAGIC `%pip install pyspark-logbus` first. Brokers must be reachable from the cluster's nodes.
+
+# COMMAND ----------
+
+# DBTITLE 1,Where the brokers are
+dbutils.widgets.text("bootstrap_servers", "", "Brokers; empty starts one here")
+bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
+
+# COMMAND ----------
+
+# DBTITLE 1,A cluster, if none was named
+import tempfile
+
+import pyspark_logbus as logbus
+
+cluster = None
+if not bootstrap_servers:
+    cluster = logbus.LocalCluster(brokers=1).start()
+    bootstrap_servers = cluster.bootstrap_servers
+print(bootstrap_servers)
+
+# COMMAND ----------
+
+# DBTITLE 1,Topics
+bus = logbus.connect(bootstrap_servers)
+lines_topic, counts_topic = "quickstart.lines", "quickstart.counts"
+for topic in (lines_topic, counts_topic):
+    bus.create_topic(topic, partitions=2)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Write from Python
+# MAGIC
+# MAGIC `send` gives a future; its result is the place in the log, on disk. `send_arrow` takes whole tables.
+
+# COMMAND ----------
+
+with bus.producer(acks="all", compression="lz4") as producer:
+    first = producer.send(lines_topic, b"GET /index.html 200", key=b"web-1").result()
+    for number in range(999):
+        status = 500 if number % 10 == 0 else 200
+        producer.send(lines_topic, f"GET /page/{number} {status}".encode(), key=b"web-2")
+print(first.topic, first.partition, first.offset)
+
+# COMMAND ----------
+
+# DBTITLE 1,Read it as a table
+table = (
+    spark.read.format("logbus")
+    .option("bootstrap.servers", bootstrap_servers)
+    .option("subscribe", lines_topic)
+    .load()
+)
+display(
+    table.selectExpr(
+        "CAST(key AS STRING) key", "CAST(value AS STRING) value", "partition", "offset"
+    )
+)
+assert table.count() == 1000
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## A stream from one topic to another
+# MAGIC
+# MAGIC `group.id` names the group to which the query commits its progress. The checkpoint alone decides where it goes on.
+
+# COMMAND ----------
+
+checkpoint = tempfile.mkdtemp(prefix="quickstart-")
+counts = (
+    spark.readStream.format("logbus")
+    .option("bootstrap.servers", bootstrap_servers)
+    .option("subscribe", lines_topic)
+    .option("startingOffsets", "earliest")
+    .option("group.id", "quickstart")
+    .load()
+    .selectExpr("regexp_extract(CAST(value AS STRING), '(\\\\d+)$', 1) AS status")
+    .groupBy("status")
+    .count()
+)
+query = (
+    counts.selectExpr("status AS key", "to_json(struct(status, count)) AS value")
+    .writeStream.format("logbus")
+    .option("bootstrap.servers", bootstrap_servers)
+    .option("topic", counts_topic)
+    .option("checkpointLocation", checkpoint)
+    .outputMode("complete")
+    .start()
+)
+query.processAllAvailable()
+
+# COMMAND ----------
+
+# DBTITLE 1,The results, the last value per key
+last = {}
+with bus.consumer(counts_topic, start="earliest") as consumer:
+    while records := consumer.poll(2.0):
+        last |= {record.key.decode(): record.value.decode() for record in records}
+print(last)
+assert last == {"200": '{"status":"200","count":900}', "500": '{"status":"500","count":100}'}
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Lag
+# MAGIC
+# MAGIC Any lag tool sees the query: `logbus lag -g quickstart`, or here.
+
+# COMMAND ----------
+
+with bus.producer() as producer:
+    producer.send(lines_topic, b"GET /late 200")
+query.processAllAvailable()
+committed = bus.admin.committed("quickstart")
+display([(str(partition), at.offset) for partition, at in sorted(committed.items())])
+
+# COMMAND ----------
+
+# DBTITLE 1,Stop
+query.stop()
+bus.close()
+if cluster is not None:
+    cluster.stop()

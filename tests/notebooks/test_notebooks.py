@@ -1,0 +1,57 @@
+"""Every notebook runs from start to end, and leaves nothing running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from notebooks.runner import CELLS_MAX, cells, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = Path(__file__).parent.parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs(path: Path, spark: SparkSession) -> None:
+    before = {query.id for query in spark.streams.active}
+    names = run(path, spark)
+    try:
+        assert names["display"].results
+        assert {query.id for query in spark.streams.active} == before
+        assert not any(broker.is_running for broker in names["cluster"].brokers)
+    finally:
+        if names.get("cluster") is not None:
+            names["cluster"].stop()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_short_and_begins_with_words(path: Path) -> None:
+    found = cells(path)
+    assert len(found) < CELLS_MAX
+    assert found[0].is_markdown
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("print(1)\n", "does not begin with"),
+        ("# Databricks notebook source\n# MAGIC %sql\n# MAGIC SELECT 1\n", "not run by anyone"),
+    ],
+)
+def test_what_is_no_notebook_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "n.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        cells(path)
+
+
+def test_an_error_names_the_notebooks_line(tmp_path: Path) -> None:
+    path = tmp_path / "n.py"
+    path.write_text("# Databricks notebook source\nx = 1\n\n# COMMAND ----------\n\n1 / 0\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(path, spark=None)
+    assert caught.traceback[-1].lineno == 5
