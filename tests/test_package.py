@@ -1,0 +1,66 @@
+"""The installed package: what it brings, and that Spark's lookup finds it from anywhere."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import broker_lite
+from broker_lite.cli import doctor
+
+ROOT = Path(__file__).parent.parent
+
+
+def elsewhere(code: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return done.stdout.strip()
+
+
+def test_spark_finds_the_format_by_name_from_another_folder(tmp_path: Path) -> None:
+    assert elsewhere(doctor._LOOKUP, tmp_path) == "seen"
+
+
+def test_importing_is_light_and_never_fails_without_spark(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'pyspark':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import pyspark_logbus\n"
+        "print(hasattr(pyspark_logbus, 'DefaultSource'), 'asyncio' in sys.modules)\n"
+    )
+    assert elsewhere(code, tmp_path) == "False False"
+
+
+def test_the_documents_that_stand_beside_the_code_are_installed() -> None:
+    package = Path(str(broker_lite.__file__)).parent
+    for path in (ROOT / "broker_lite").rglob("*.md"):
+        assert (package / path.relative_to(ROOT / "broker_lite")).is_file(), path
+
+
+def test_the_distribution() -> None:
+    try:
+        found = importlib.metadata.distribution("pyspark-logbus")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("runs against an installed package only")
+    assert found.version == broker_lite.__version__
+    scripts = {entry.name: entry.value for entry in found.entry_points}
+    assert scripts["logbus"] == "broker_lite.cli.main:main"
+    assert set(found.metadata.get_all("Provides-Extra") or ()) == {
+        "all",
+        "broker",
+        "check",
+        "spark",
+        "test",
+    }
+    tops = {Path(str(file)).parts[0] for file in found.files or ()}
+    packages = {top for top in tops if not top.endswith(".dist-info") and top != ".."}
+    assert packages == {"broker_lite", "pyspark_logbus"}

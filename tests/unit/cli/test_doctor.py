@@ -1,0 +1,122 @@
+"""The doctor: every check answers on a sound machine, and names a cure on one that is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker_lite.cli import doctor
+from broker_lite.cli.main import run
+
+
+def test_every_check_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    code = run(["doctor", "-o", "json"])
+    findings = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
+    assert len(findings) == len(doctor.CHECKS)
+    assert all(row["state"] == "ok" or row["cure"] for row in findings.values())
+    assert code in (0, 4)
+    for check in ("java", "zookeeper jars", "pyspark", "pyarrow", "kafka-python", "crc32c"):
+        assert findings[check]["state"] == "ok", findings[check]
+    assert findings["PYSPARK_PYTHON"]["state"] == "ok"
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    finding = doctor.java()
+    assert finding.state == "critical"
+    assert "install Java 17" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "state", "found"),
+    [
+        ("11.0.2", "", "critical", "Java 11"),
+        ("17.0.1", "java.base", "critical", "without jdk.incubator.vector"),
+        ("21", "jdk.incubator.vector@21", "ok", "Java 21"),
+    ],
+)
+def test_java_versions(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    version: str,
+    modules: str,
+    state: str,
+    found: str,
+) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text(
+        f'#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "{version}"\' >&2\n'
+        f"[ \"$1\" = --list-modules ] && echo '{modules}'\nexit 0\n"
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    finding = doctor.java()
+    assert (finding.state, found in finding.found) == (state, True), finding
+
+
+def test_another_python_for_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho /elsewhere\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    finding = doctor.spark_python()
+    assert finding.state == "critical"
+    assert finding.cure == f"export PYSPARK_PYTHON={sys.executable}"
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "cure"),
+    [
+        ("seen", "ok", ""),
+        ("hidden", "warning", "editable_mode=compat"),
+        ("absent", "warning", "pip"),
+    ],
+)
+def test_sparks_lookup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, state: str, cure: str
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\necho {said}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    finding = doctor.lookup()
+    assert (finding.state, cure in finding.cure) == (state, True)
+
+
+def test_an_editable_install_is_found_out(tmp_path: Path) -> None:
+    """What the lookup prints where only an import hook knows the package."""
+    code = (
+        "import importlib.machinery, sys\n"
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pyspark_logbus':\n"
+        "            return importlib.machinery.ModuleSpec(name, None, is_package=True)\n"
+        "sys.meta_path.append(Hook())\n"
+        "sys.path[:] = [p for p in sys.path if 'site-packages' not in p and p]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code + doctor._LOOKUP],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout.strip() == "hidden"
+
+
+def test_the_two_spark_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert doctor.spark_settings().state == "warning"
+    lines = [f"{key} true\n" for key in doctor._SPARK_SETTINGS]
+    (tmp_path / "spark-defaults.conf").write_text("".join(lines))
+    assert doctor.spark_settings().state == "ok"

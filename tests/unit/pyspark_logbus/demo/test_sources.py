@@ -1,0 +1,65 @@
+"""Where the demo's lines come from."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from pathlib import Path
+
+import pytest
+
+from pyspark_logbus.demo import sources
+from pyspark_logbus.demo.sources import Tail, from_file, from_machine
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)],
+)
+def test_a_users_file(tmp_path: Path, ending: str, pack: object) -> None:
+    path = tmp_path / f"access.log{ending}"
+    path.write_bytes(pack(b"one\r\n\n  \ntwo\xff\nthree"))  # type: ignore[operator]
+    assert [source.lines for source in from_file(path, 100)] == [[b"one", b"two\xff", b"three"]]
+    assert from_file(path, 2)[0].lines == [b"one", b"two\xff"]
+
+
+def test_a_cut_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 1000)[:-10])
+    with pytest.raises(EOFError):
+        from_file(path, 10_000)
+
+
+def test_the_machines_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "apt").mkdir()
+    (tmp_path / "apt" / "history.log").write_text("Start-Date: 2026-05-20\n\n")
+    (tmp_path / "dpkg.log").write_text("a\nb\nc\n")
+    (tmp_path / "dpkg.log.2.gz").write_bytes(gzip.compress(b"old\n"))
+    (tmp_path / "broken.gz").write_bytes(b"not packed")
+    (tmp_path / "wtmp").write_bytes(b"\x00\x01\n")
+    (tmp_path / "binary.log").write_bytes(b"text\n\x00\x01\n")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    monkeypatch.setattr(sources, "_LOGS", tmp_path)
+    monkeypatch.setattr(sources, "_journal", lambda: [b"j1", b"j2"])
+    assert {source.name: len(source.lines) for source in from_machine(100)} == {
+        "journal": 2,
+        "apt/history.log": 1,
+        "dpkg.log": 3,
+        "dpkg.log.2.gz": 1,
+    }
+    assert sum(len(source.lines) for source in from_machine(4)) == 4
+
+
+def test_a_tail_gives_whole_lines_once(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    tail = Tail(lambda: [one, two])
+    assert tail.lines(10) == []
+    one.write_bytes(b"a\nb\nha")
+    two.write_bytes(b"\nx\n")
+    assert tail.lines(1) == [b"a"]
+    assert tail.lines(10) == [b"b", b"x"]
+    with one.open("ab") as file:
+        file.write(b"lf\n")
+    assert tail.lines(10) == [b"half"]
+    assert tail.lines(10) == []
