@@ -344,6 +344,14 @@ class ProducerConfig(_Config):
         "bytes",
         at_least=64 * KIB,
     )
+    max_request_bytes: int = _key(
+        "max.request.size",
+        8 * MIB,
+        "a larger record is refused by send; not more than the topic's max.message.bytes is of use",
+        "bytes",
+        at_least=1 * KIB,
+        at_most=64 * MIB,
+    )
     max_block_ms: int = _key(
         "max.block.ms", MINUTE, "longest time that send may block", "ms", at_least=0
     )

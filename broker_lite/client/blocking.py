@@ -1,8 +1,8 @@
 """The socket shells: ``Reactor`` (a thread with a selector, for engines that run by themselves) and
 ``Pool`` (connections that a calling thread borrows, for one question at a time).
 
-A reactor belongs to its thread; others may call ``call_soon``, ``wake`` and ``stop``. A pool is shared
-by all threads, one borrower a connection. After a fork the child drops the inherited
+A reactor belongs to its thread; others may call ``call_soon``, ``wake`` and ``stop``. A pool is
+shared by all threads, one borrower a connection. After a fork the child drops the inherited
 descriptors; it can use a pool, which starts anew, but not a reactor.
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_lite.client import requests
 from broker_lite.client.admin import isolation_code
@@ -48,6 +48,14 @@ OPERATION_TIMEOUT_MS = 10_000
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
 
+class EndsSnapshot(NamedTuple):
+    """What a watch knew at one moment; the three belong together."""
+
+    view: ClusterView
+    topic_ids: Mapping[str, str]
+    ends: Mapping[TopicPartition, ListedOffset]
+
+
 class EndOffsetsWatch:
     """The ends of some topics' partitions, kept fresh by a background thread.
 
@@ -72,7 +80,10 @@ class EndOffsetsWatch:
         self._refresh_ms = refresh_ms
         self._on_change = on_change
         self._ends: dict[TopicPartition, ListedOffset] = {}
+        self.version = 0
+        """Grows with each change of ``ends()``, which is the same object until then."""
         self._topic_ids: dict[str, str] = {}
+        self._snapshot = EndsSnapshot(ClusterView(), {}, {})
         self._plan: dict[TopicPartition, tuple[Endpoint, str, int]] = {}
         self._lane = 0
         self._attempt = 0
@@ -101,9 +112,20 @@ class EndOffsetsWatch:
         """The newest metadata."""
         return self._cluster.view
 
+    def snapshot(self) -> EndsSnapshot:
+        """Metadata, ids and ends of one moment; the same object while nothing has changed."""
+        return self._snapshot
+
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the ends are known for the first time; False if they are not by then."""
         return self._ready.wait(timeout_s)
+
+    def update(self, topics: Iterable[str]) -> None:
+        """Watch these topics instead of those named before."""
+        names = tuple(dict.fromkeys(topics))
+        if names != self._names:
+            self._names = names
+            self._reactor.call_soon(self._renew)
 
     def close(self) -> None:
         """Stop the thread."""
@@ -196,8 +218,11 @@ class EndOffsetsWatch:
         self._timer = self._reactor.later(delay_ms, self._renew)
 
     def _publish(self, ends: dict[TopicPartition, ListedOffset]) -> None:
-        if ends != self._ends:
+        view = self._cluster.view
+        if ends != self._ends or self._snapshot[:2] != (view, self._topic_ids):
             self._ends = ends
+            self._snapshot = EndsSnapshot(view, self._topic_ids, ends)
+            self.version += 1
             if self._on_change is not None:
                 self._on_change()
 

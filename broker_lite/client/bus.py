@@ -1,0 +1,145 @@
+"""``connect`` and ``Bus``: a cluster, and the producers, consumers and administration made for it.
+
+A bus is light: it holds addresses, options and pooled connections, no thread. It may be shared
+between threads and used after a fork; producers and consumers may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker_lite.client.admin import Admin
+from broker_lite.client.cluster import ClusterView
+from broker_lite.client.discovery import resolve
+from broker_lite.client.options import build, check_names
+from broker_lite.config import ConsumerConfig, ProducerConfig
+from broker_lite.errors import InvalidConfigError
+from broker_lite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.consumer import Consumer
+    from broker_lite.client.producer import Producer
+
+
+def connect(
+    bootstrap_servers: str | Sequence[str] | None = None,
+    *,
+    zookeeper: str | None = None,
+    client_id: str = "logbus",
+    **options: Any,
+) -> Bus:
+    """Connect to a cluster and check that a broker answers.
+
+    The cluster is named by ``bootstrap_servers`` ("host:port,…"), or by ``zookeeper``
+    ("host:port,…/chroot"), or by LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, or is the one that
+    ``logbus up`` last started. ``options`` are defaults for its producers and consumers. Raises
+    NoClusterError, NoBrokersError (after five seconds) or InvalidConfigError.
+    """
+    check_names(options)
+    bus = Bus(resolve(bootstrap_servers, zookeeper), client_id=client_id, options=options)
+    bus.admin.describe_cluster()
+    return bus
+
+
+class Bus:
+    """One cluster. ``admin`` asks and changes it; it closes with ``close`` or ``with``."""
+
+    def __init__(
+        self, bootstrap_servers: str, *, client_id: str, options: Mapping[str, Any]
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.client_id = client_id
+        self.admin = Admin(bootstrap_servers, client_id=client_id)
+        self._options = {"client_id": client_id, **options}
+
+    def __repr__(self) -> str:
+        return f"Bus({self.bootstrap_servers!r})"
+
+    def producer(self, **options: Any) -> Producer:
+        """A producer; its options are those of ``ProducerConfig``, by name or as Kafka spells them
+        (``acks``, ``linger_ms``, ``batch_bytes``, ``compression``, …)."""
+        from broker_lite.client.producer import Producer
+
+        return Producer(self.bootstrap_servers, build(ProducerConfig, options, self._options))
+
+    def consumer(
+        self,
+        *topics: str | TopicPartition | Iterable[str],
+        group: str | None = None,
+        partitions: Iterable[TopicPartition | int] | None = None,
+        **options: Any,
+    ) -> Consumer:
+        """A consumer of topics (or of chosen ``partitions``), as ``group`` or for itself.
+
+        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest", "none"),
+        ``auto_commit``, ``isolation_level``, … Raises UnknownTopicOrPartitionError.
+        """
+        from broker_lite.client.consumer import Consumer
+
+        names, chosen = named_topics(topics, partitions)
+        group = options.pop("group_id", group) if group is None else group
+        return Consumer(
+            self.bootstrap_servers,
+            names,
+            group=group,
+            partitions=chosen,
+            config=build(ConsumerConfig, options, self._options),
+        )
+
+    # -- the most used of ``admin``
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        config: Mapping[str, object] | None = None,
+        *,
+        if_not_exists: bool = False,
+    ) -> str:
+        """Make a topic; its id. See ``Admin.create_topic``."""
+        return self.admin.create_topic(
+            name, partitions, replication_factor, config, if_not_exists=if_not_exists
+        )
+
+    def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
+        """Delete a topic and its records."""
+        self.admin.delete_topic(name, if_exists=if_exists)
+
+    def topics(self) -> list[str]:
+        """The names of all topics."""
+        return sorted(self.admin.cluster().topics)
+
+    def cluster(self) -> ClusterView:
+        """Brokers, controller and all topics."""
+        return self.admin.cluster()
+
+    def close(self) -> None:
+        """Close the pooled connections; producers and consumers are closed by themselves."""
+        self.admin.close()
+
+    def __enter__(self) -> Bus:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def named_topics(
+    topics: Sequence[str | TopicPartition | Iterable[str]],
+    partitions: Iterable[TopicPartition | int] | None,
+) -> tuple[list[str], list[TopicPartition | int] | None]:
+    """Topic names, and partitions where any were chosen."""
+    names: list[str] = []
+    chosen: list[TopicPartition | int] = [] if partitions is None else list(partitions)
+    for each in topics:
+        if isinstance(each, TopicPartition):
+            chosen.append(each)
+        elif isinstance(each, str):
+            names.append(each)
+        else:
+            names.extend(each)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidConfigError(f"topics are names: {names!r}")
+    return names, chosen if chosen or partitions is not None else None

@@ -1,0 +1,401 @@
+"""``Consumer``: reads partitions record by record, in lists or as Arrow, and waits at the end.
+
+A background thread (a reactor under ``fetching``) keeps the next records fetched; the calling
+thread decodes them (``intake``) and keeps the positions. One thread at a time uses a consumer.
+Offsets are asked for and committed over pooled connections of the calling thread; automatic commits
+go out on the background thread and are never waited for, but for the last one, in ``close``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from broker_lite.client import requests
+from broker_lite.client.admin import Admin
+from broker_lite.client.blocking import Pool, Reactor, monotonic_ms
+from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.intake import JOINED_ROWS, Intake, arrow_rows
+from broker_lite.client.received import Record, Slice
+from broker_lite.client.starting import (
+    reset_offsets,
+    resolve_partitions,
+    starting_offsets,
+)
+from broker_lite.client.steps import spawn
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    ClosedError,
+    InvalidConfigError,
+    InvalidGroupIdError,
+    LogbusError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    CommittedOffset,
+    TopicPartition,
+)
+
+OPERATION_TIMEOUT_MS = 30_000
+LAST_COMMIT_TIMEOUT_MS = 10_000
+WAIT_SLICE_S = 3600.0
+
+
+class Consumer:
+    """Reads topics from where its group stands, or from ``start``. Make it with ``Bus.consumer``.
+
+    Without a group positions are the consumer's own. With one, committed offsets are where it
+    begins, and what it has handed out is committed every ``auto_commit_interval_ms`` and on
+    ``close`` (unless ``auto_commit=False``). Groups have no members yet: a consumer takes all
+    partitions of its topics, and two consumers of one group both read everything.
+    ``start`` is "earliest", "latest" (the default) or "none": a missing offset is an error.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Iterable[str] = (),
+        *,
+        group: str | None = None,
+        partitions: Iterable[TopicPartition | int] | None = None,
+        config: ConsumerConfig | None = None,
+    ) -> None:
+        self.config = config = ConsumerConfig() if config is None else config
+        self.group = group
+        self._topics = tuple(dict.fromkeys(topics))
+        self._follows = partitions is None
+        self._condition = threading.Condition()
+        self._end: LogbusError | None = None
+        self._commit_due = False
+        self._new_partitions: deque[TopicPartition] = deque()
+        self.commit_error: LogbusError | None = None
+        """Why the last automatic commit failed, or None."""
+        self._pool = Pool(config.client_id)
+        self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
+        self._admin = Admin(bootstrap_servers, client_id=config.client_id, pool=self._pool)
+        deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
+        wheres = self._pool.run(
+            resolve_partitions(self._cluster, self._topics, partitions, deadline_ms)
+        )
+        offsets = self._pool.run(
+            starting_offsets(self._cluster, group, wheres, config, deadline_ms)
+        )
+        self._reactor = Reactor(config.client_id, "logbus-consumer")
+        self._engine = FetchEngine(
+            self._reactor,
+            self._cluster,
+            config,
+            on_arrival=self._notify,
+            on_view=self._look_for_partitions,
+        )
+        self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
+        self._intake.begin(offsets)
+        if group is not None and config.auto_commit:
+            self._reactor.call_soon(self._schedule_commit)
+        self._reactor.start(self._crashed)
+        _consumers.add(self)
+
+    # -- reading
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records, for ever: at the end it waits for more."""
+        intake = self._intake
+        while True:
+            self._fill(None)
+            records, at = intake.open_records(), intake.at
+            count = len(records)
+            while at < count:
+                record = records[at]
+                at += 1
+                intake.at = at
+                yield record
+                if self._commit_due:
+                    self._auto_commit()
+                if intake.open_records() is not records:
+                    break
+                at = intake.at
+
+    def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
+        """The next records, in order within each partition; [] if none came in ``timeout_s``."""
+        found: list[Record] = []
+        while len(found) < max_records and self._fill(0.0 if found else timeout_s, bool(found)):
+            found += self._intake.take_records(max_records - len(found))
+        return found
+
+    def poll_arrow(
+        self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
+    ) -> pa.RecordBatch:
+        """The next rows with the columns of Spark's Kafka source; 0 rows if none came in time.
+
+        key, value, topic, partition, offset, timestamp (us, UTC), timestampType; with ``headers``
+        also these. Values lie where they were received; nothing is copied unless batches are small.
+        """
+        parts: list[tuple[TopicPartition, Slice]] = []
+        count = 0
+        limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
+        while count < limit and self._fill(0.0 if parts else timeout_s, bool(parts)):
+            part = self._intake.take_rows(None if max_rows is None else max_rows - count)
+            parts.append(part)
+            count += part[1].row_count
+        return arrow_rows(parts, headers=headers)
+
+    def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
+        """Wait for rows; False if the time is up. With ``is_more`` errors wait their turn."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if self._end is not None:
+                raise self._end
+            if self._commit_due:
+                self._auto_commit()
+            if self._new_partitions:
+                self._take_new_partitions()
+            try:
+                if self._intake.advance(self._out_of_range):
+                    return True
+            except LogbusError:
+                if is_more:
+                    return False
+                raise
+            with self._condition:
+                if self._has_news():
+                    continue
+                left = WAIT_SLICE_S if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._condition.wait(min(left, WAIT_SLICE_S))
+
+    # -- positions
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return self._intake.assignment()
+
+    def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
+        """The offset of the next record of a partition that will be handed out."""
+        where = self._where(topic, partition)
+        found = self._intake.position(where)
+        assert found is not None
+        return found
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """All positions."""
+        return {where: self.position(where) for where in self.assignment()}
+
+    def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
+        """Go on from an offset: ``seek(topic, partition, offset)`` or
+        ``seek(TopicPartition(…), offset)``. One that is not in the log shows when it is read."""
+        if isinstance(topic, TopicPartition) and offset is None:
+            where, offset = self._where(topic, None), partition
+        else:
+            where = self._where(topic, partition)
+        if not isinstance(offset, int) or offset < 0:
+            raise InvalidConfigError(f"seek to offset {offset!r}: give a number from 0 on")
+        self._intake.begin({where: offset})
+
+    def seek_to_beginning(self, *wheres: TopicPartition) -> None:
+        """Go on from the oldest record of these partitions, or of all."""
+        self._seek_listed(EARLIEST_TIMESTAMP, wheres)
+
+    def seek_to_end(self, *wheres: TopicPartition) -> None:
+        """Go on behind the newest record of these partitions, or of all."""
+        self._seek_listed(LATEST_TIMESTAMP, wheres)
+
+    def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
+        """Go on from the first record at or after a time, else from the end."""
+        self._seek_listed(int(timestamp_ms), wheres)
+
+    def _seek_listed(self, timestamp_ms: int, wheres: tuple[TopicPartition, ...]) -> None:
+        chosen = [self._where(where, None) for where in wheres] or self.assignment()
+        operation = reset_offsets(
+            self._cluster, chosen, timestamp_ms, self.config, monotonic_ms() + OPERATION_TIMEOUT_MS
+        )
+        self._intake.begin(self._pool.run(operation))
+
+    def pause(self, *wheres: TopicPartition) -> None:
+        """Hand out nothing more of these partitions, or of all."""
+        self._intake.pause(wheres or self.assignment(), True)
+
+    def resume(self, *wheres: TopicPartition) -> None:
+        """Go on with these partitions, or with all."""
+        self._intake.pause(wheres or self.assignment(), False)
+        self._notify()
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return self._intake.paused()
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """Where the partitions end now (exclusive)."""
+        return self._list(LATEST_TIMESTAMP)
+
+    def beginning_offsets(self) -> dict[TopicPartition, int]:
+        """The oldest offsets that are there now."""
+        return self._list(EARLIEST_TIMESTAMP)
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets the positions are behind the ends."""
+        ends = self.end_offsets()
+        return {where: max(0, ends[where] - self.position(where)) for where in ends}
+
+    @property
+    def skipped(self) -> list[tuple[TopicPartition, int, int]]:
+        """What ``on_corrupt="skip"`` went past: (partition, first offset, next offset)."""
+        return self._intake.skipped
+
+    def _list(self, timestamp_ms: int) -> dict[TopicPartition, int]:
+        found = self._admin.list_offsets(
+            dict.fromkeys(self.assignment(), timestamp_ms), isolation=self.config.isolation_level
+        )
+        return {where: row.offset for where, row in found.items()}
+
+    def _where(self, topic: str | TopicPartition, partition: int | None) -> TopicPartition:
+        where = topic
+        if not isinstance(where, TopicPartition):
+            if partition is None:
+                raise InvalidConfigError(f"which partition of {topic!r}? give its number")
+            where = TopicPartition(str(topic), partition)
+        if self._intake.position(where) is None:
+            raise UnknownTopicOrPartitionError(f"{where} is not read by this consumer")
+        return where
+
+    # -- the group
+
+    def committed(self) -> dict[TopicPartition, CommittedOffset]:
+        """The group's offsets of the partitions that are read; absent where there is none."""
+        return self._admin.committed(self._group(), self.assignment())
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
+        """Commit these offsets (the next to read), or the positions of everything handed out."""
+        rows = self._intake.commitable() if offsets is None else offsets
+        self._admin.commit_offsets(self._group(), rows)
+
+    def _group(self) -> str:
+        if self.group is None:
+            raise InvalidGroupIdError("this consumer has no group; make it with group='…'")
+        return self.group
+
+    def _auto_commit(self) -> None:
+        """Send the positions off; nobody waits for the answer."""
+        self._commit_due = False
+        assert self.group is not None
+        operation = requests.commit_offsets(
+            self._cluster,
+            self.group,
+            self._intake.commitable(),
+            monotonic_ms() + self.config.request_timeout_ms,
+        )
+        self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
+
+    # -- the reactor's thread
+
+    def _schedule_commit(self) -> None:
+        def due() -> None:
+            self._commit_due = True
+            self._notify()
+            self._schedule_commit()
+
+        self._reactor.later(self.config.auto_commit_interval_ms, due)
+
+    def _committed(self, found: Any) -> None:
+        if isinstance(found, LogbusError):
+            self.commit_error = found
+        else:
+            errors = [error for error in found.values() if error is not None]
+            self.commit_error = errors[0] if errors else None
+
+    def _look_for_partitions(self, view: ClusterView) -> None:
+        if not self._follows:
+            return
+        known = set(self._intake.assignment()) | set(self._new_partitions)
+        for topic in self._topics:
+            for where in view.partitions_of(topic):
+                if where not in known:
+                    self._new_partitions.append(where)
+        if self._new_partitions:
+            self._notify()
+
+    def _notify(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+    def _crashed(self, error: BaseException) -> None:
+        self._end = ClosedError(f"the consumer's thread ended: {error!r}")
+        self._notify()
+        raise error
+
+    # -- decisions of the reader's thread
+
+    def _has_news(self) -> bool:
+        return (
+            self._end is not None
+            or self._commit_due
+            or bool(self._new_partitions)
+            or self._intake.has_arrivals()
+        )
+
+    def _take_new_partitions(self) -> None:
+        """A partition made later is read from its beginning: all of it is new."""
+        rows = {}
+        while self._new_partitions:
+            rows[self._new_partitions.popleft()] = 0
+        self._intake.begin({where: 0 for where in rows if where not in self.assignment()})
+
+    def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
+        """The log begins behind the position, or ends before it: go by ``start``."""
+        if self.config.start == "none":
+            ends = self._admin.list_offsets({where: EARLIEST_TIMESTAMP})
+            raise type(error)(f"{error.message}; the log begins at {ends[where].offset}")
+        timestamp = EARLIEST_TIMESTAMP if self.config.start == "earliest" else LATEST_TIMESTAMP
+        self._seek_listed(timestamp, (where,))
+
+    # -- the end
+
+    def close(self) -> None:
+        """Commit the positions, if the consumer does so by itself, and end the thread."""
+        if self._end is not None:
+            return
+        try:
+            if self.group is not None and self.config.auto_commit:
+                self._admin.timeout_ms = LAST_COMMIT_TIMEOUT_MS
+                self.commit()
+        finally:
+            self._end = ClosedError("the consumer was closed")
+            self._reactor.stop()
+            self._pool.close()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except LogbusError:
+            if kind is None:
+                raise
+
+    def _forked(self) -> None:
+        self._end = ClosedError("this consumer was made before a fork; make one in this process")
+        self._condition = threading.Condition()
+
+
+_consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for consumer in list(_consumers):
+        consumer._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,400 @@
+"""The consumer's engine: keeps every partition's next records fetched, on one shell's thread.
+
+Each leader is asked over two connections: one for partitions that have more to give, answered at
+once; one for partitions read to the end, a long poll. So an idle partition never holds up a busy
+one. What arrives is cut into batches and queued as ``Arrival``s, at most ``buffer_bytes`` a
+partition; checking and decoding are the reader's. Every seek begins a new generation, whose
+arrivals alone count. Other threads use ``post`` and read ``arrivals``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from broker_lite.client import requests
+from broker_lite.client.admin import isolation_code
+from broker_lite.client.cluster import (
+    Cluster,
+    ClusterView,
+    backoff_ms,
+    group_by_topic,
+    unknown_topic,
+)
+from broker_lite.client.received import RawBatch, cut
+from broker_lite.client.steps import FetchExchange, Shell, Timer, spawn
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    CorruptMessageError,
+    LogbusError,
+    NetworkError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.record.format import BODY_VERSION
+from broker_lite.wire.fetch import (
+    FLAG_CHECKS_CRC,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+
+REFRESH_MS = 30_000
+"""How often new partitions are looked for."""
+BUFFERED_FETCHES = 2
+GONE_AFTER = 3
+"""So many looks in a row that do not find a topic: it is gone."""
+
+
+class Arrival(NamedTuple):
+    """Batches of one partition, or the error that stopped it; void if of an old generation."""
+
+    where: TopicPartition
+    generation: int
+    batches: list[RawBatch]
+    size_bytes: int
+    error: LogbusError | None
+    skipped: tuple[int, int] | None = None
+
+
+class _Source:
+    """One partition as the engine sees it."""
+
+    __slots__ = (
+        "at_boundary",
+        "buffered_bytes",
+        "failures",
+        "generation",
+        "high_watermark",
+        "is_paused",
+        "is_stopped",
+        "lane",
+        "offset",
+        "retry_at_ms",
+        "topic_id",
+    )
+
+    def __init__(self, topic_id: str, offset: int, generation: int) -> None:
+        self.topic_id = topic_id
+        self.begin(offset, generation)
+        self.is_paused = False
+        self.lane = ""
+        self.high_watermark = -1
+
+    def begin(self, offset: int, generation: int) -> None:
+        self.offset = offset
+        self.generation = generation
+        self.at_boundary = False
+        self.buffered_bytes = 0
+        self.is_stopped = False
+        self.failures = 0
+        self.retry_at_ms = 0.0
+        self.high_watermark = -1
+
+
+class FetchEngine:
+    """Fetches for one consumer. ``on_arrival`` is called after each append to ``arrivals``;
+    ``on_view`` when the metadata was renewed."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        *,
+        on_arrival: Callable[[], None],
+        on_view: Callable[[ClusterView], None],
+    ) -> None:
+        self.arrivals: deque[Arrival] = deque()
+        self._shell = shell
+        self._cluster = cluster
+        self._config = config
+        self._isolation_level = isolation_code(config.isolation_level)
+        self._on_arrival = on_arrival
+        self._on_view = on_view
+        self._sources: dict[TopicPartition, _Source] = {}
+        self._polls: dict[tuple[Endpoint, str], tuple[TopicPartition, ...]] = {}
+        self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
+        self._is_renewing = False
+        self._missing: dict[str, int] = {}
+        self._timer: Timer | None = None
+        self._refresh_timer: Timer | None = None
+
+    # -- what the reader asks for; on the shell's thread (by ``post`` from others)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run on the shell's thread; from any thread."""
+        self._shell.call_soon(callback)
+
+    def begin(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Read these partitions from (offset, generation) on."""
+        for where, (offset, generation) in offsets.items():
+            source = self._sources.get(where)
+            if source is None:
+                topic_id = self._cluster.view.topic_id(where.topic)
+                self._sources[where] = _Source(topic_id, offset, generation)
+            else:
+                source.begin(offset, generation)
+                self._abandon(where, source)
+        if self._refresh_timer is None:
+            self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
+        self.pump()
+
+    def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
+        """Fetch these no longer, or again."""
+        for where in wheres:
+            if where in self._sources:
+                self._sources[where].is_paused = is_paused
+        self.pump()
+
+    def taken(self, where: TopicPartition, generation: int, size_bytes: int) -> None:
+        """The reader has taken an arrival, so there is room."""
+        source = self._sources.get(where)
+        if source is not None and source.generation == generation:
+            source.buffered_bytes -= size_bytes
+            self.pump()
+
+    def _abandon(self, where: TopicPartition, source: _Source) -> None:
+        """A fetch of the old offset is under way: the partition is free for a new one."""
+        for (endpoint, lane), wheres in list(self._polls.items()):
+            if where in wheres and source.lane == lane:
+                # Its answer may be half a second away; others in it are asked for again.
+                del self._polls[endpoint, lane]
+                for other in wheres:
+                    self._sources[other].lane = ""
+                self._shell.disconnect(endpoint, lane)
+
+    # -- fetching
+
+    def pump(self) -> None:
+        """Keep fetches open to all leaders."""
+        now_ms = self._shell.now_ms()
+        plan: dict[tuple[Endpoint, str], list[TopicPartition]] = {}
+        due_ms = float("inf")
+        for where, source in self._sources.items():
+            if source.lane or source.is_paused or source.is_stopped:
+                continue
+            if source.buffered_bytes >= self._buffer_bytes:
+                continue
+            if source.retry_at_ms > now_ms:
+                due_ms = min(due_ms, source.retry_at_ms)
+                continue
+            leader = self._cluster.view.leader(where)
+            if leader is None:
+                self._renew()
+                continue
+            is_behind = source.high_watermark < 0 or source.offset < source.high_watermark
+            plan.setdefault((leader, "fetch" if is_behind else "tail"), []).append(where)
+        for (leader, lane), wheres in plan.items():
+            if (leader, lane) not in self._polls:
+                self._fetch(leader, lane, wheres)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ms != float("inf"):
+            self._timer = self._shell.later(due_ms - now_ms, self.pump)
+
+    def _fetch(self, leader: Endpoint, lane: str, wheres: list[TopicPartition]) -> None:
+        config, view = self._config, self._cluster.view
+        topics = []
+        asked: dict[TopicPartition, tuple[int, int]] = {}
+        for rows in group_by_topic(wheres).values():
+            partitions = []
+            for where in rows:
+                source = self._sources[where]
+                source.lane = lane
+                asked[where] = (source.generation, view.leader_epoch(where))
+                partitions.append(
+                    FetchPartition(
+                        where.partition,
+                        source.offset,
+                        config.partition_fetch_bytes,
+                        current_leader_epoch=view.leader_epoch(where),
+                    )
+                )
+            topics.append(FetchTopic("", self._sources[rows[0]].topic_id, partitions))
+        self._polls[leader, lane] = tuple(wheres)
+        is_tail = lane == "tail"
+        request = FetchRequest(
+            topics,
+            config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            isolation_level=self._isolation_level,
+            columns_body_version=BODY_VERSION,
+            flags=FLAG_CHECKS_CRC,
+        )
+        self._shell.request(
+            leader,
+            FetchExchange(request),
+            config.request_timeout_ms + config.fetch_max_wait_ms,
+            lambda answer: self._fetched(leader, lane, asked, answer),
+            lane,
+        )
+
+    def _fetched(
+        self,
+        leader: Endpoint,
+        lane: str,
+        asked: dict[TopicPartition, tuple[int, int]],
+        answer: FetchResponse | LogbusError,
+    ) -> None:
+        live = [where for where, row in asked.items() if self._is_live(where, row[0], lane)]
+        if self._polls.get((leader, lane)) == tuple(asked):
+            del self._polls[leader, lane]
+            for where in asked:
+                self._sources[where].lane = ""
+        rows: dict[TopicPartition, FetchedPartition] = {}
+        problem: LogbusError | None = None
+        if isinstance(answer, LogbusError):
+            problem = answer
+        elif answer.error_code:
+            problem = error_for(answer.error_code)
+        else:
+            names = {self._sources[where].topic_id: where.topic for where in asked}
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    rows[TopicPartition(names.get(topic.topic_id, ""), row.partition)] = row
+        for where in live:
+            if problem is not None:
+                self._again(where, problem)
+            elif where in rows:
+                self._take(where, rows[where], asked[where][1])
+            else:
+                self._again(where, NetworkError(f"{leader} said nothing of {where}"))
+        self.pump()
+
+    def _is_live(self, where: TopicPartition, generation: int, lane: str) -> bool:
+        source = self._sources.get(where)
+        return source is not None and source.generation == generation and source.lane == lane
+
+    def _take(self, where: TopicPartition, row: FetchedPartition, leader_epoch: int) -> None:
+        source = self._sources[where]
+        if row.error_code:
+            self._again(where, error_for(row.error_code))
+            return
+        source.high_watermark = row.high_watermark
+        source.failures = 0
+        if not len(row.records):
+            # Read to the end of what may be seen: wait in the other lane.
+            source.high_watermark = min(source.high_watermark, source.offset)
+            return
+        found = cut(row.records, where, source.offset, leader_epoch, at_boundary=source.at_boundary)
+        if found.batches:
+            size_bytes = sum(batch.header.size_bytes for batch in found.batches)
+            source.offset = found.next_offset
+            source.at_boundary = True
+            source.buffered_bytes += size_bytes
+            self._arrive(Arrival(where, source.generation, found.batches, size_bytes, None))
+        elif found.damage is not None:
+            self._damaged(where, found.damage)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        self.arrivals.append(arrival)
+        self._on_arrival()
+
+    def _stop(self, where: TopicPartition, error: LogbusError) -> None:
+        """The reader must decide: nothing more of this partition until it seeks."""
+        source = self._sources[where]
+        source.is_stopped = True
+        self._arrive(Arrival(where, source.generation, [], 0, error))
+
+    def _again(self, where: TopicPartition, problem: LogbusError) -> None:
+        source = self._sources[where]
+        if isinstance(problem, CorruptMessageError):
+            self._damaged(where, problem)
+            return
+        if isinstance(problem, OffsetOutOfRangeError) or not problem.retriable:
+            self._stop(where, type(problem)(f"{where} offset {source.offset}: {problem.message}"))
+            return
+        pause_ms = backoff_ms(source.failures, self._config.retry_backoff_ms)
+        source.retry_at_ms = self._shell.now_ms() + pause_ms
+        source.failures += 1
+        self._renew()
+
+    def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
+        source = self._sources[where]
+        if self._config.on_corrupt != "skip":
+            message = error.message
+            if where.topic not in message:
+                message = (
+                    f"topic {where.topic!r} partition {where.partition} offset {source.offset}: "
+                    f"{message}"
+                )
+            self._stop(where, CorruptMessageError(message))
+            return
+        generation, offset = source.generation, source.offset
+        source.retry_at_ms = float("inf")
+
+        def passed(found: Any) -> None:
+            if self._sources[where].generation != generation:
+                return
+            result = found if isinstance(found, LogbusError) else found[where]
+            source.retry_at_ms = 0.0
+            if isinstance(result, LogbusError):
+                self._stop(where, result)
+            elif result[0] <= offset:
+                self._stop(where, error)
+            else:
+                source.offset, source.at_boundary = result[0], True
+                skipped = (offset, result[0])
+                self._arrive(Arrival(where, generation, [], 0, None, skipped))
+            self.pump()
+
+        deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
+        spawn(
+            self._shell,
+            requests.offsets_for_bytes(self._cluster, {where: (offset, 1)}, deadline_ms),
+            passed,
+        )
+
+    # -- metadata
+
+    def _refresh(self) -> None:
+        self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
+        self._renew()
+
+    def _renew(self) -> None:
+        if self._is_renewing:
+            return
+        self._is_renewing = True
+        names = tuple({where.topic: None for where in self._sources})
+        spawn(self._shell, requests.refresh_once(self._cluster, names), self._renewed)
+
+    def _renewed(self, found: ClusterView | LogbusError) -> None:
+        if isinstance(found, ClusterView):
+            for topic in {where.topic for where in self._sources}:
+                self._check_identity(topic, found)
+            self._on_view(found)
+
+        def go_on() -> None:
+            self._is_renewing = False
+            self.pump()
+
+        failures = max((source.failures for source in self._sources.values()), default=0)
+        self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
+
+    def _check_identity(self, topic: str, view: ClusterView) -> None:
+        """A topic that is gone, or another one under the name, ends its partitions."""
+        known = view.topics.get(topic)
+        error: LogbusError | None = None
+        wheres = [where for where in self._sources if where.topic == topic]
+        if known is None or isinstance(known.error, UnknownTopicOrPartitionError):
+            self._missing[topic] = self._missing.get(topic, 0) + 1
+            if self._missing[topic] >= GONE_AFTER:
+                error = unknown_topic(topic)
+        else:
+            self._missing.pop(topic, None)
+            if known.error is None and known.topic_id != self._sources[wheres[0]].topic_id:
+                error = UnknownTopicIdError(
+                    f"topic {topic!r} was deleted and made again; make a new consumer to read it"
+                )
+        for where in wheres:
+            if error is not None and not self._sources[where].is_stopped:
+                self._stop(where, error)

@@ -1,0 +1,285 @@
+"""The reader's side of a consumer: decodes what arrived and keeps the positions. Never waits.
+
+A position is the offset of the next record to hand out; it moves when a record is handed out, not
+when it arrives. One slice (the rows of one batch) is open at a time; records and Arrow rows are
+both taken from it, so the two ways of reading may be mixed. Used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from broker_lite.client.fetching import Arrival, FetchEngine
+from broker_lite.client.received import (
+    RawBatch,
+    Record,
+    Slice,
+    decode,
+    offsets_of,
+    records,
+    timestamps_of,
+)
+from broker_lite.errors import CorruptMessageError, LogbusError, OffsetOutOfRangeError
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.record.arrow import HEADERS_TYPE
+
+TIMESTAMP_US = pa.timestamp("us", tz="UTC")
+ROW_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP_US),
+        ("timestampType", pa.int32()),
+    ]
+)
+"""The columns of Spark's Kafka source; ``headers`` is an eighth on request."""
+ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
+JOINED_ROWS = 4096
+"""Slices smaller than this are joined, larger ones handed out as they lie."""
+
+
+class Intake:
+    """Positions and the open slice of one consumer."""
+
+    def __init__(self, engine: FetchEngine, *, skips_corrupt: bool) -> None:
+        self.skipped: list[tuple[TopicPartition, int, int]] = []
+        """Ranges that ``on_corrupt="skip"`` went past: partition, first offset, next offset."""
+        self._engine = engine
+        self._skips_corrupt = skips_corrupt
+        self._positions: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        self._generations: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._batches: list[RawBatch] = []
+        self._where: TopicPartition | None = None
+        self._slice: Slice | None = None
+        self._records: list[Record] = []
+        self._at = 0
+
+    # -- positions
+
+    def begin(self, offsets: dict[TopicPartition, int]) -> None:
+        """Read these from here on; what was fetched of them before is void."""
+        rows = {}
+        for where, offset in offsets.items():
+            generation = self._generations.get(where, 0) + 1
+            self._generations[where] = generation
+            self._positions[where] = offset
+            self._epochs.pop(where, None)
+            rows[where] = (offset, generation)
+            if where == self._where:
+                self._drop()
+        self._engine.post(partial(self._engine.begin, rows))
+
+    def _drop(self) -> None:
+        self._where, self._slice, self._records, self._at = None, None, [], 0
+        self._batches = []
+
+    def assignment(self) -> list[TopicPartition]:
+        """All partitions that are read."""
+        return list(self._positions)
+
+    def position(self, where: TopicPartition) -> int | None:
+        """The offset of the next record to hand out; None if the partition is not read."""
+        if where == self._where and self._slice is not None and self._at:
+            return self._open_position()
+        return self._positions.get(where)
+
+    def _open_position(self) -> int:
+        assert self._slice is not None
+        rows = self._slice
+        if self._at >= rows.row_count:
+            return self._slice_end()
+        at = rows.first_row + self._at
+        deltas = rows.columns.offset_deltas
+        return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
+
+    def _slice_end(self) -> int:
+        """Behind the open slice: the end of its batch, gaps included."""
+        assert self._slice is not None
+        return self._slice.header.next_offset
+
+    def commitable(self) -> dict[TopicPartition, CommittedOffset]:
+        """Positions as a group commits them."""
+        return {
+            where: CommittedOffset(self.position(where) or 0, self._epochs.get(where, -1))
+            for where in self._positions
+        }
+
+    def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
+        """Hand out nothing more of these, or again."""
+        chosen = [where for where in wheres if where in self._positions]
+        (self._paused.update if is_paused else self._paused.difference_update)(chosen)
+        self._engine.post(partial(self._engine.pause, chosen, is_paused))
+
+    def paused(self) -> list[TopicPartition]:
+        """Partitions of which nothing is handed out."""
+        return sorted(self._paused)
+
+    # -- arrivals
+
+    def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
+        """Make sure that rows are open; False if nothing has arrived.
+
+        Raises what stopped a partition; ``on_out_of_range`` may settle an offset that is not in
+        the log by seeking, or raise.
+        """
+        while True:
+            if self._slice is not None and self._at < self._slice.row_count:
+                if self._where not in self._paused:
+                    return True
+                self._set_aside()
+            if self._slice is not None:
+                self._close_slice()
+            if self._batches:
+                self._open_next()
+                continue
+            arrival = self._next_arrival()
+            if arrival is None:
+                return False
+            if arrival.error is not None:
+                if isinstance(arrival.error, OffsetOutOfRangeError):
+                    on_out_of_range(arrival.where, arrival.error)
+                    continue
+                self._engine.arrivals.appendleft(arrival)
+                raise arrival.error
+            if arrival.skipped is not None:
+                first, after = arrival.skipped
+                self.skipped.append((arrival.where, first, after))
+                self._positions[arrival.where] = after
+                continue
+            self._where, self._batches = arrival.where, arrival.batches[::-1]
+            self._engine.post(
+                partial(self._engine.taken, arrival.where, arrival.generation, arrival.size_bytes)
+            )
+
+    def has_arrivals(self) -> bool:
+        """Whether something has arrived that may be handed out."""
+        return any(
+            arrival.where not in self._paused
+            and self._generations.get(arrival.where) == arrival.generation
+            for arrival in list(self._engine.arrivals)
+        )
+
+    def _next_arrival(self) -> Arrival | None:
+        arrivals, aside = self._engine.arrivals, []
+        found = None
+        while arrivals:
+            arrival = arrivals.popleft()
+            if self._generations.get(arrival.where) != arrival.generation:
+                continue
+            if arrival.where in self._paused:
+                aside.append(arrival)
+                continue
+            found = arrival
+            break
+        arrivals.extendleft(reversed(aside))
+        return found
+
+    def _set_aside(self) -> None:
+        """The open partition was paused: what is left of it is fetched again when resumed."""
+        assert self._where is not None
+        self.begin({self._where: self._open_position()})
+
+    def _open_next(self) -> None:
+        assert self._where is not None
+        batch, where = self._batches[-1], self._where
+        start = self._positions[where]
+        try:
+            rows = decode(batch, where, start, None)
+        except CorruptMessageError:
+            if not self._skips_corrupt:
+                raise
+            first = max(start, batch.header.base_offset)
+            self.skipped.append((where, first, batch.header.next_offset))
+            rows = None
+        self._batches.pop()
+        self._epochs[where] = batch.header.leader_epoch
+        if rows is None:
+            self._positions[where] = batch.header.next_offset
+            return
+        self._slice, self._records, self._at = rows, [], 0
+
+    def _close_slice(self) -> None:
+        assert self._where is not None
+        self._positions[self._where] = self._slice_end()
+        self._slice, self._records, self._at = None, [], 0
+
+    # -- handing out
+
+    def open_records(self) -> Sequence[Record]:
+        """The records of the open slice; those before ``at`` were handed out."""
+        if not self._records and self._slice is not None:
+            assert self._where is not None
+            self._records = records(self._where, self._slice)
+        return self._records
+
+    @property
+    def at(self) -> int:
+        """How many records of the open slice were handed out."""
+        return self._at
+
+    @at.setter
+    def at(self, value: int) -> None:
+        self._at = value
+
+    def take_records(self, count: int) -> list[Record]:
+        """At most ``count`` records of the open slice."""
+        found = self.open_records()[self._at : self._at + count]
+        self._at += len(found)
+        return list(found)
+
+    def take_rows(self, count: int | None) -> tuple[TopicPartition, Slice]:
+        """At most ``count`` rows of the open slice, as they lie."""
+        assert self._slice is not None and self._where is not None
+        rows = self._slice
+        left = rows.row_count - self._at
+        taken = left if count is None else min(left, count)
+        part = rows._replace(first_row=rows.first_row + self._at, row_count=taken)
+        self._at += taken
+        return self._where, part
+
+
+def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
+    """Rows as one record batch of ROW_SCHEMA, with ``headers`` as an eighth column."""
+    schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
+    if not parts:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    columns = [_row_columns(where, rows, headers) for where, rows in parts]
+    if len(columns) == 1:
+        return pa.RecordBatch.from_arrays(columns[0], schema=schema)
+    joined = [pa.concat_arrays(list(pieces)) for pieces in zip(*columns)]
+    return pa.RecordBatch.from_arrays(joined, schema=schema)
+
+
+def _row_columns(where: TopicPartition, rows: Slice, headers: bool) -> list[pa.Array]:
+    count, first = rows.row_count, rows.first_row
+
+    def column(array: pa.Array | None, kind: pa.DataType) -> pa.Array:
+        return pa.nulls(count, kind) if array is None else array.slice(first, count)
+
+    found = [
+        column(rows.columns.key, pa.binary()),
+        column(rows.columns.value, pa.binary()),
+        pa.repeat(pa.scalar(where.topic), count),
+        pa.array(np.full(count, where.partition, np.int32)),
+        pa.array(offsets_of(rows)),
+        _timestamp_column(rows),
+        pa.array(np.full(count, int(rows.header.is_log_append_time), np.int32)),
+    ]
+    if headers:
+        found.append(column(rows.columns.headers, HEADERS_TYPE))
+    return found
+
+
+def _timestamp_column(rows: Slice) -> pa.Array:
+    times = timestamps_of(rows)
+    unknown = times < 0
+    return pa.array(times * 1000, mask=unknown if unknown.any() else None).view(TIMESTAMP_US)

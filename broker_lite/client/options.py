@@ -1,0 +1,94 @@
+"""Keyword options of ``connect``, ``producer`` and ``consumer`` to configurations.
+
+An option has one row in ``config`` and two spellings here: our name (``batch_bytes``) and its key
+with underscores (``batch_size``), which is how kafka-python spells it. Anything else is an error
+that names the nearest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from broker_lite.config import ConsumerConfig, ProducerConfig, keys, nearest
+from broker_lite.errors import InvalidConfigError
+
+C = TypeVar("C", ProducerConfig, ConsumerConfig)
+
+_ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
+
+
+def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) -> C:
+    """A configuration of ``options``, over those of ``base`` that concern it.
+
+    Raises InvalidConfigError for an unknown option, one spelt twice with different values, a value
+    of the wrong type or out of bounds, and options at odds with each other.
+    """
+    spellings = {name: name for name in keys(kind)}
+    spellings.update({row.key.replace(".", "_"): name for name, row in keys(kind).items()})
+    defaults = {item.name: item.default for item in dataclasses.fields(kind)}
+    values: dict[str, Any] = {
+        spellings[option]: value for option, value in base.items() if option in spellings
+    }
+    given: dict[str, str] = {}
+    for option, value in options.items():
+        name = spellings.get(option.replace(".", "_"))
+        if name is None:
+            raise InvalidConfigError(f"unknown option {option!r}{nearest(option, spellings)}")
+        if name in given and values[name] != value:
+            raise InvalidConfigError(f"{given[name]!r} and {option!r} say different things")
+        given[name] = option
+        values[name] = value
+    checked = {
+        name: _checked(given.get(name, name), name, value, defaults[name])
+        for name, value in values.items()
+    }
+    _settle_idempotence(checked, given)
+    return kind(**checked)
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Raise InvalidConfigError for an option that neither producers nor consumers have."""
+    known = set()
+    for kind in (ProducerConfig, ConsumerConfig):
+        for name, row in keys(kind).items():  # type: ignore[type-var]
+            known |= {name, row.key.replace(".", "_")}
+    for option in options:
+        if option not in known:
+            raise InvalidConfigError(f"unknown option {option!r}{nearest(option, sorted(known))}")
+
+
+def _checked(option: str, name: str, value: Any, default: Any) -> Any:
+    if name == "acks":
+        value = _ACKS.get(value, value)
+    if name == "compression" and value is None:
+        return "none"
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        raise InvalidConfigError(f"{option}={value!r}: give True or False")
+    if isinstance(default, int):
+        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+            return int(value)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidConfigError(f"{option}={value!r}: give a whole number")
+        return value
+    if not isinstance(value, str):
+        raise InvalidConfigError(f"{option}={value!r}: give text")
+    return value
+
+
+def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:
+    """Idempotence needs acks=all: asked for both is an error, acks alone switches it off."""
+    if values.get("acks", "all") == "all":
+        return
+    if "idempotence" in given and values["idempotence"]:
+        raise InvalidConfigError(
+            f"{given['idempotence']}=True needs acks='all', not acks={values['acks']!r}"
+        )
+    values["idempotence"] = False

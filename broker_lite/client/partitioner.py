@@ -1,0 +1,109 @@
+"""Which partition a record goes to: Kafka's murmur2 of the key, or the sticky partition.
+
+The hash is Java's, bit for bit, so producers of both worlds put a key into the same partition. It
+is computed for whole columns at once; the scalar form is for single keys and as the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's 32-bit hash of a key, unsigned."""
+    size = len(key)
+    h = _SEED ^ size
+    whole = size & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
+        k ^= k >> 24
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+    tail = key[whole:]
+    if tail:
+        h ^= int.from_bytes(tail, "little")
+        h = h * _M & _MASK
+    h ^= h >> 13
+    h = h * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_for(key: bytes, partition_count: int) -> int:
+    """The partition of a key, as Kafka's Java clients choose it."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
+    """The hash of every key of a binary column; what stands at nulls is not to be used."""
+    count = len(keys)
+    if count == 0:
+        return np.zeros(0, np.uint32)
+    _, offsets_buffer, data_buffer = keys.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[keys.offset : keys.offset + count + 1]
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
+    starts = offsets[:-1].astype(np.int64)
+    sizes = np.diff(offsets).astype(np.int64)
+    # Longest first: the rows that still have a word left are always a prefix.
+    order = np.argsort(-sizes, kind="stable")
+    starts, sizes = starts[order], sizes[order]
+    h = np.uint32(_SEED) ^ sizes.astype(np.uint32)
+    m, words = np.uint32(_M), sizes >> 2
+    for word in range(int(words[0])):
+        active = int(np.searchsorted(-words, -word, side="left"))
+        at = starts[:active] + 4 * word
+        k = data[at].astype(np.uint32)
+        for byte in (1, 2, 3):
+            k |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+        k *= m
+        k ^= k >> np.uint32(24)
+        k *= m
+        h[:active] *= m
+        h[:active] ^= k
+    rest = sizes & 3
+    for byte in (2, 1, 0):
+        rows = np.flatnonzero(rest > byte)
+        if len(rows):
+            at = starts[rows] + (sizes[rows] & ~3) + byte
+            h[rows] ^= data[at].astype(np.uint32) << np.uint32(8 * byte)
+    h[rest > 0] *= m
+    h ^= h >> np.uint32(13)
+    h *= m
+    h ^= h >> np.uint32(15)
+    hashes = np.empty(count, np.uint32)
+    hashes[order] = h
+    return hashes
+
+
+def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32]:
+    """The partition of every key of a binary column, -1 where the key is null."""
+    hashes = murmur2_column(keys) & np.uint32(0x7FFFFFFF)
+    found: npt.NDArray[np.int32] = (hashes % np.uint32(partition_count)).astype(np.int32)
+    if keys.null_count:
+        found[np.asarray(keys.is_null())] = -1
+    return found
+
+
+class Sticky:
+    """Where records without a key go: one partition for a whole batch, then the next one.
+
+    Partitions without a leader are passed over while others have one.
+    """
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, turn: int) -> None:
+        self._turn = turn
+
+    def choose(self, partition_count: int, available: Sequence[int]) -> int:
+        """The partition of the next batch."""
+        self._turn += 1
+        if available:
+            return available[self._turn % len(available)]
+        return self._turn % partition_count
