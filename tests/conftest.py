@@ -30,6 +30,10 @@ pytest_plugins = ["fix_cluster", "fix_spark"]
 _SPARK_FOLDERS = ("spark", "notebooks")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the outputs of transcripts anew")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("LOGBUS_TEST_INSTALLED") != "1":
         return

@@ -1,0 +1,113 @@
+"""Every znode's bytes, as they are kept: changing one is changing what older brokers read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.errors import InvalidGroupIdError, UnsupportedVersionError
+from broker_lite.metadata import znodes as z
+from broker_lite.model import CommittedOffset, Endpoint, LeaderAndIsr, ReplicaId
+
+REGISTRATION = z.Registration(
+    1, Endpoint("h", 9092), "D", 3, "r1", {"columns": 1}, {"t": (0, 2), "a": (1,)}
+)
+STATE = LeaderAndIsr(1, 5, (ReplicaId(1, "D"), ReplicaId(2, "E")), 2, 7, 99)
+OFFSET = CommittedOffset(5, 2, "note", "T" * 22, 1234)
+
+BYTES = [
+    (
+        z.encode_registration(REGISTRATION),
+        b'{"version":1,"broker":1,"listeners":[{"name":"PLAINTEXT","host":"h","port":9092,'
+        b'"inter_broker":true}],"directory_id":"D","start_counter":3,"rack":"r1",'
+        b'"features":{"columns":1},"partitions":{"a":[1],"t":[0,2]}}',
+    ),
+    (z.encode_disk(z.Disk(1, 3)), b'{"version":1,"broker":1,"start_counter":3}'),
+    (
+        z.encode_assignment(z.Assignment("T", ((1,), (2, 3)))),
+        b'{"version":1,"topic_id":"T","partitions":{"0":[1],"1":[2,3]}}',
+    ),
+    (
+        z.encode_state(STATE),
+        b'{"version":1,"leader":1,"leader_epoch":5,"leader_broker_epoch":99,"isr":'
+        b'[{"broker":1,"directory":"D"},{"broker":2,"directory":"E"}],"controller_epoch":2}',
+    ),
+    (z.encode_controller(1, 99), b'{"version":1,"broker":1,"broker_epoch":99}'),
+    (z.encode_controller_epoch(4), b'{"version":1,"epoch":4}'),
+    (z.encode_features({"b": 2, "a": 1}), b'{"version":1,"features":{"a":1,"b":2}}'),
+    (
+        z.encode_config({"retention.ms": "5"}),
+        b'{"version":1,"config":{"retention.ms":"5"}}',
+    ),
+    (z.encode_cluster_id("C"), b'{"version":1,"id":"C"}'),
+    (
+        z.encode_producer_ids(z.ProducerIdBlock(1, 0, 1000)),
+        b'{"version":1,"broker":1,"first":0,"next":1000}',
+    ),
+    (z.encode_group("kafka"), b'{"version":1,"kind":"kafka"}'),
+    (
+        z.encode_offset(OFFSET),
+        b'{"version":1,"offset":5,"leader_epoch":2,"metadata":"note",'
+        b'"topic_id":"TTTTTTTTTTTTTTTTTTTTTT","commit_ms":1234}',
+    ),
+    (
+        z.encode_changes((z.Change(3, {"t": None, "a": (0, 1)}),)),
+        b'{"version":1,"changes":[{"sequence":3,"topics":{"a":[0,1],"t":null}}]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "kept"), BYTES)
+def test_bytes(made: bytes, kept: bytes) -> None:
+    assert made == kept
+
+
+def test_what_is_written_is_read() -> None:
+    assert z.decode_registration("/p", z.encode_registration(REGISTRATION)) == REGISTRATION
+    assert z.decode_disk("/p", z.encode_disk(z.Disk(1, 3))) == z.Disk(1, 3)
+    assignment = z.Assignment("T", tuple((n,) for n in range(12)))
+    assert z.decode_assignment("/p", z.encode_assignment(assignment)) == assignment
+    assert z.decode_state("/p", z.encode_state(STATE), 7) == STATE
+    assert z.decode_controller("/p", z.encode_controller(1, 99)) == (1, 99)
+    assert z.decode_offset("/p", z.encode_offset(OFFSET)) == OFFSET
+    block = z.ProducerIdBlock(1, 0, 1000)
+    assert z.decode_producer_ids("/p", z.encode_producer_ids(block)) == block
+
+
+def test_only_the_newest_notices_are_kept() -> None:
+    changes = tuple(z.Change(number, {"t": None}) for number in range(100))
+    kept = z.decode_changes("/changes", z.encode_changes(changes))
+    assert kept == changes[-z.CHANGES_KEPT_MAX :]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", b"[]", b"1", b"{}", b'{"version":2,"epoch":1}', b'{"version":"1","epoch":1}'],
+)
+def test_what_is_not_ours_or_newer_is_refused_with_its_path(data: bytes) -> None:
+    with pytest.raises(UnsupportedVersionError, match="/controller_epoch"):
+        z.decode_controller_epoch(z.CONTROLLER_EPOCH, data)
+
+
+def test_a_missing_key_names_the_path() -> None:
+    with pytest.raises(UnsupportedVersionError, match=r"/p has no 'leader'"):
+        z.decode_state("/p", b'{"version":1}', 0)
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_any_group_name_is_one_path_element(group: str) -> None:
+    path = z.group_path(group)
+    encoded = path.removeprefix(f"{z.CONSUMERS}/")
+    assert "/" not in encoded and encoded not in ("", ".", "..")
+    assert encoded.isascii() and encoded.isprintable()
+    assert z.group_name(encoded) == group
+
+
+def test_group_names_keep_what_a_path_can_hold() -> None:
+    assert z.group_path("spark-1a_B.c~") == "/consumers/spark-1a_B.c~"
+    assert z.group_path("..") == "/consumers/%2E%2E"
+    assert z.group_path("a/b ü") == "/consumers/a%2Fb%20%C3%BC"
+    for bad in ("", "x" * 513, "/" * 200):
+        with pytest.raises(InvalidGroupIdError):
+            z.group_path(bad)

@@ -1,0 +1,142 @@
+"""A replica under any events: order of effects, one answer a token, no promise undone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker_lite.errors import LogbusError, NotLeaderError, StorageError
+from broker_lite.model import LeaderAndIsr, PartitionKey, ReplicaId
+from broker_lite.replication.effects import (
+    ORDER,
+    Append,
+    Effect,
+    HighWatermark,
+    Reply,
+    StartEpoch,
+    Sync,
+)
+from broker_lite.replication.events import (
+    Appended,
+    AppendFailed,
+    AppendRequested,
+    Closed,
+    EpochStarted,
+    Event,
+    LeaderAndIsrChanged,
+    Limits,
+    StorageFailed,
+    Synced,
+    Tick,
+)
+from broker_lite.replication.partition import Partition
+
+LOCAL = ReplicaId(1, "A")
+KEY = PartitionKey("T", 0)
+
+
+class Disk:
+    """A log that carries out what is asked of it, later and in order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.queue: list[Effect] = []
+        self.end = 0
+        self.flushed = 0
+
+    def next_event(self) -> Event:
+        effect = self.queue.pop(0)
+        match effect:
+            case StartEpoch(epoch):
+                return EpochStarted(epoch, self.end, self.flushed)
+            case Append(token):
+                if self.rng.random() < 0.1:
+                    return AppendFailed(token, LogbusError("refused"))
+                count = self.rng.randint(1, 5)
+                self.end += count
+                return Appended(token, self.end - count, self.end)
+            case Sync():
+                self.flushed = self.end
+                return Synced(self.flushed)
+        raise AssertionError(effect)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_sequence_of_events(seed: int) -> None:
+    rng = random.Random(seed)
+    disk = Disk(rng)
+    partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
+    asked: dict[int, int] = {}
+    answered: set[int] = set()
+    epoch, watermark, now_ms = 0, 0, 0
+    for token in range(400):
+        now_ms += rng.randint(0, 50)
+        event: Event
+        match rng.choices(
+            ("append", "disk", "tick", "lead", "follow", "stale"), (40, 40, 10, 3, 3, 2)
+        )[0]:
+            case "append":
+                event = AppendRequested(token, rng.choice((-1, 0, 1)), b"", rng.randint(1, 5))
+                asked[token] = event.acks
+            case "disk" if disk.queue:
+                event = disk.next_event()
+            case "lead":
+                epoch += 1
+                limits = Limits(1, rng.choice((1, 20)), 100)
+                event = LeaderAndIsrChanged(
+                    LeaderAndIsr(1, epoch, (LOCAL,), 1, leader_broker_epoch=7),
+                    frozenset((7,)),
+                    limits,
+                )
+            case "follow":
+                epoch += 1
+                state = LeaderAndIsr(2, epoch, (ReplicaId(2, "B"),), 1, leader_broker_epoch=9)
+                event = LeaderAndIsrChanged(state, frozenset((7,)))
+            case "stale":
+                state = LeaderAndIsr(1, max(epoch - 1, 0), (LOCAL,), 1, leader_broker_epoch=7)
+                before = partition.role
+                event = LeaderAndIsrChanged(state, frozenset((7,)))
+                if epoch > 0:
+                    assert partition.step(now_ms, event) == []
+                    assert partition.role is before
+                continue
+            case _:
+                event = Tick()
+        effects = partition.step(now_ms, event)
+        ranks = [ORDER[type(effect)] for effect in effects]
+        assert ranks == sorted(ranks)
+        for effect in effects:
+            match effect:
+                case StartEpoch() | Append() | Sync():
+                    disk.queue.append(effect)
+                case HighWatermark(offset):
+                    assert watermark < offset <= disk.flushed
+                    watermark = offset
+                case Reply(answer, appended, error):
+                    assert answer not in answered
+                    assert (appended is None) != (error is None)
+                    answered.add(answer)
+                    if appended is not None and asked[answer] == -1:
+                        assert appended.next_offset <= disk.flushed
+    while disk.queue:
+        for effect in partition.step(now_ms, disk.next_event()):
+            if isinstance(effect, Reply):
+                answered.add(effect.token)
+    for effect in partition.step(now_ms, Closed(NotLeaderError())):
+        assert isinstance(effect, Reply)
+        answered.add(effect.token)
+    assert answered == {token for token, acks in asked.items() if acks != 0}
+    assert partition.in_flight_count == 0
+
+
+def test_a_storage_failure_is_for_good() -> None:
+    partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
+    state = LeaderAndIsr(1, 1, (LOCAL,), 1, leader_broker_epoch=7)
+    partition.step(0, LeaderAndIsrChanged(state, frozenset((7,))))
+    assert partition.is_leader
+    partition.step(0, StorageFailed(StorageError("fsync failed")))
+    again = LeaderAndIsr(1, 2, (LOCAL,), 1, version=1, leader_broker_epoch=7)
+    assert partition.step(0, LeaderAndIsrChanged(again, frozenset((7,)))) == []
+    with pytest.raises(StorageError):
+        partition.check_leader()
