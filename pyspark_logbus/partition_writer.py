@@ -7,6 +7,7 @@ can be wrong with a batch is found before any of its rows is sent. Runs on the w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,12 @@ from broker_lite.client.blocking import shared_pool
 from broker_lite.client.cluster import unknown_topic
 from broker_lite.client.producer import Producer
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import InvalidPartitionsError, InvalidRecordError, NullTopicError
+from broker_lite.errors import (
+    InvalidPartitionsError,
+    InvalidRecordError,
+    LogbusError,
+    NullTopicError,
+)
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from pyspark_logbus.options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
@@ -103,7 +109,8 @@ def write_batches(
     except BaseException:
         # What a failed producer still holds must not be counted to the next task.
         _sinks.pop(options, None)
-        sink.producer.close(0)
+        with contextlib.suppress(LogbusError):
+            sink.producer.close(0)
         raise
     return written
 
@@ -139,16 +146,9 @@ def _send(sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns) -
         return
     wanted = batch.column(columns.partition)
     check_partitions(topic, wanted, count)
-    if wanted.null_count == 0:
-        sink.producer.send_columns(topic, rows, wanted.to_numpy())
-        return
-    if wanted.null_count < len(wanted):
-        chosen = pc.is_valid(wanted)
-        part = batch.filter(chosen)
-        where = part.column(columns.partition).to_numpy()
-        sink.producer.send_columns(topic, to_columns(part, columns), where)
-        rows = to_columns(batch.filter(pc.invert(chosen)), columns)
-    sink.producer.send_columns(topic, rows, None)
+    # -1 lets the key, or the producer, choose.
+    chosen = wanted.fill_null(-1) if wanted.null_count else wanted
+    sink.producer.send_columns(topic, rows, chosen.to_numpy())
 
 
 def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:

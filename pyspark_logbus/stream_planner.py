@@ -29,8 +29,9 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartiti
 from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus import offsets
 from pyspark_logbus.group_progress import GroupProgress
+from pyspark_logbus.live_offsets import LiveOffsets
 from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
-from pyspark_logbus.offset_reader import LiveOffsets, OffsetReader, default_group
+from pyspark_logbus.offset_reader import OffsetReader, default_group
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.options import ReadOptions
 

@@ -1,0 +1,106 @@
+"""Driver only: the ends of a source's partitions at any time, without waiting.
+
+One background long poll keeps them fresh. A topic that is missing from a broker's answer counts as
+gone only after the retries' time: a broker that has just started may not know it yet. The planner's
+thread reads; nothing here is pickled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from broker_lite.client.cluster import ClusterView
+from broker_lite.client.ends import EndOffsetsWatch, EndsSnapshot
+from broker_lite.errors import LogbusError
+from broker_lite.model import OffsetAndEpoch
+from pyspark_logbus.offset_ranges import Live, LiveTopic
+from pyspark_logbus.offset_reader import matching, named_topics
+from pyspark_logbus.options import ReadOptions
+
+UNKNOWN_END = OffsetAndEpoch(-1)
+
+
+class LiveOffsets:
+    """The ends of a source's partitions as known now. Reading them never waits."""
+
+    def __init__(self, options: ReadOptions, monotonic: Callable[[], float] = time.monotonic):
+        self._options = options
+        self._monotonic = monotonic
+        self._grace_s = options.retries * options.retry_interval_ms / 1000
+        topics = options.topics
+        self._assigned = frozenset(topics.partitions)
+        names: list[str] | Callable[[ClusterView], list[str]] = sorted(set(named_topics(topics)))
+        if topics.pattern:
+            names = lambda view: matching(topics, view.topics)  # noqa: E731
+        self._watch = EndOffsetsWatch(
+            options.bootstrap_servers,
+            names,
+            isolation=options.isolation,
+            refresh_ms=options.metadata_age_ms,
+            client_id=options.client_id,
+        )
+        self._snapshot: EndsSnapshot | None = None
+        self._live: Live | None = None
+        self._missing_since: dict[str, float] = {}
+        self.seen: dict[tuple[str, int], int] = {}
+        """The last known ends by topic id and partition, of topics that are gone too."""
+
+    def close(self) -> None:
+        self._watch.close()
+
+    @property
+    def problem(self) -> LogbusError | None:
+        """What keeps the ends from being known better, or None."""
+        return self._watch.error
+
+    @property
+    def view(self) -> ClusterView:
+        return self._watch.snapshot().view
+
+    def wait(self, timeout_s: float) -> Live | None:
+        """As ``now``, but waits for the first answer."""
+        self._watch.wait_ready(timeout_s)
+        return self.now()
+
+    def now(self) -> Live | None:
+        """What is known; None before the first answer. The same object while nothing changed."""
+        snapshot = self._watch.snapshot()
+        if not snapshot.view.cluster_id:
+            return None
+        if snapshot is self._snapshot and not self._missing_since:
+            return self._live
+        before, self._snapshot = self._live, snapshot
+        topics = {name: self._topic(name, snapshot) for name in snapshot.topic_ids}
+        self._keep_missing_for_a_while(before, topics)
+        if before is None or topics != before.topics:
+            for topic in topics.values():
+                for number, end in topic.ends.items():
+                    if end.offset >= 0:
+                        self.seen[topic.topic_id, number] = end.offset
+            version = before.version + 1 if before is not None else 1
+            self._live = Live(snapshot.view.cluster_id, topics, version)
+        return self._live
+
+    def _topic(self, name: str, snapshot: EndsSnapshot) -> LiveTopic:
+        ends = {}
+        for where in snapshot.view.partitions_of(name):
+            if not self._assigned or where in self._assigned:
+                end = snapshot.ends.get(where)
+                known = OffsetAndEpoch(end.offset, end.leader_epoch) if end else UNKNOWN_END
+                ends[where.partition] = known
+        return LiveTopic(snapshot.topic_ids[name], ends)
+
+    def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
+        """A broker that has just started may not know a topic yet: that is no loss."""
+        now = self._monotonic()
+        for name in list(self._missing_since):
+            if name in topics:
+                del self._missing_since[name]
+        for name, topic in (before.topics if before is not None else {}).items():
+            if name not in topics:
+                since = self._missing_since.setdefault(name, now)
+                if now - since < self._grace_s:
+                    topics[name] = topic
+                else:
+                    del self._missing_since[name]
