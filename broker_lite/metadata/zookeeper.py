@@ -50,7 +50,9 @@ from broker_lite.metadata.store import (
 )
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 
-_log = logging.getLogger(__name__)
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+# It warns at every attempt to reconnect; that ZooKeeper is gone is said once, by the registry.
+_kazoo_log.setLevel(logging.ERROR)
 
 _RECONNECT_DELAY_S = 0.05
 _RECONNECT_DELAY_MAX_S = 1.0
@@ -327,7 +329,7 @@ def _client(hosts: str, timeout_s: float) -> KazooClient:
         backoff=2,
         max_delay=_RECONNECT_DELAY_MAX_S,
     )
-    return KazooClient(hosts=hosts, timeout=timeout_s, connection_retry=retry, logger=_log)
+    return KazooClient(hosts=hosts, timeout=timeout_s, connection_retry=retry, logger=_kazoo_log)
 
 
 @contextlib.contextmanager
