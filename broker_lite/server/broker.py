@@ -44,6 +44,7 @@ logger = logging.getLogger("logbus.broker")
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a disk thread may keep the interpreter when the loop wants it; 5 ms is the default."""
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 HOUSEKEEPING_MS = 10_000
 """How often deleted files and idle producers are looked for."""
 FINISH_S = 0.7
@@ -171,6 +172,7 @@ class Broker:
             "a clean" if logs.was_clean else "an unclean",
             clock.monotonic_ms() - began_ms,
         )
+        _say_what_was_found(logs)
         return logs
 
     def _close_logs(self, logs: LogManager) -> None:
@@ -246,6 +248,22 @@ class Broker:
             self.fatal.set_result(error)
 
 
+def _say_what_was_found(logs: LogManager) -> None:
+    for warning in logs.warnings:
+        logger.warning("%s: %s", logs.directory, warning)
+    for key, report in logs.reports.items():
+        if report.torn_bytes:
+            logger.warning(
+                "%s: %d bytes from offset %d on were half written; they are set aside",
+                key,
+                report.torn_bytes,
+                report.torn_offset,
+            )
+    for key, log in logs.logs.items():
+        for damage in log.corruption:
+            logger.error("%s: %s", key, damage)
+
+
 async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
     """Again and again; an error of one time is logged and the next one tries again."""
     while True:
@@ -283,6 +301,7 @@ def main(config: BrokerConfig, ready_fd: int | None = None) -> int:
         print("logbus broker: python -O removes checks that it relies on", file=sys.stderr)  # noqa: T201
         return 2
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_main(config, ready_fd))
