@@ -242,7 +242,7 @@ class ReplicaManager:
         self._token = 0
         self._pending: dict[int, Produced] = {}
         self._deadlines = Deadlines(loop, clock, self._timed_out)
-        self._ticking: set[Replica] = set()
+        self._ticking: dict[Replica, None] = {}
         self._tick_timer: asyncio.TimerHandle | None = None
         metrics.gauge("partitions", lambda: len(self._replicas))
         metrics.gauge("produces_waiting", lambda: len(self._pending))
@@ -444,9 +444,9 @@ class ReplicaManager:
             replica.log.config = config
         limits = Limits(config.min_insync_replicas, config.flush_messages, config.flush_ms)
         if config.flush_messages > 1:
-            self._ticking.add(replica)
+            self._ticking[replica] = None
         else:
-            self._ticking.discard(replica)
+            self._ticking.pop(replica, None)
         was_leader, epoch = replica.role.is_leader, replica.leader_epoch
         replica.deliver(LeaderAndIsrChanged(partition.state, self._broker_epochs(), limits))
         if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
@@ -460,7 +460,7 @@ class ReplicaManager:
         del self._replicas[replica.key]
         if self._by_name.get((replica.topic, replica.partition)) is replica:
             del self._by_name[replica.topic, replica.partition]
-        self._ticking.discard(replica)
+        self._ticking.pop(replica, None)
         replica.closed = True
         error = UnknownTopicOrPartitionError(f"topic {replica.topic!r} was deleted")
         replica.deliver(Closed(error))
