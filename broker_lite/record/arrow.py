@@ -17,7 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker_lite.errors import CorruptMessageError, InvalidSchemaError, MessageTooLargeError
+from broker_lite.errors import (
+    CorruptMessageError,
+    InvalidSchemaError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+)
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, Buffer, check_structure, set_crc
 
@@ -108,7 +113,8 @@ def encode(
     (cut to milliseconds). ``timestamp_ms`` is the time of rows that have none. ``attributes``
     carries the timestamp type, transactional and control bits; the codec bits are set here. Raises
     MessageTooLargeError over ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``, InvalidSchemaError
-    without rows, with columns of other types or lengths, or times out of range.
+    without rows or with columns of other types or lengths, InvalidTimestampError for times that
+    milliseconds cannot hold.
     """
     count = columns.row_count
     if count < 1:
@@ -315,7 +321,7 @@ def _timestamps(
             options = pc.CastOptions(TIMESTAMP_TYPE, allow_time_truncate=True)
             array = array.cast(options=options)
         except pa.ArrowInvalid as error:
-            raise InvalidSchemaError(f"a timestamp is out of range: {error}") from error
+            raise InvalidTimestampError(f"a timestamp is out of range: {error}") from error
     if array.null_count:
         array = array.fill_null(pa.scalar(timestamp_ms, TIMESTAMP_TYPE))
     millis = array.view(pa.int64()).to_numpy()

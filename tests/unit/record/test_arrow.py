@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_lite.errors import CorruptMessageError, InvalidSchemaError, MessageTooLargeError
+from broker_lite.errors import (
+    CorruptMessageError,
+    InvalidSchemaError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+)
 from broker_lite.record import arrow, batch
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
@@ -227,7 +232,7 @@ def test_rows_without_time_get_the_callers() -> None:
 
 def test_a_time_out_of_range_is_an_error() -> None:
     array = pa.array([2**62, 1], pa.int64()).cast(pa.timestamp("s"))
-    with pytest.raises(InvalidSchemaError, match="out of range"):
+    with pytest.raises(InvalidTimestampError, match="out of range"):
         both_ways(Columns(2, None, None, array))
 
 
