@@ -29,6 +29,11 @@ LAZY_IMPORTS = {
     "broker_lite/cli/produce.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
+    "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",
+    "pyspark_logbus/datasource.py": "each Spark process imports its own part: reader or writer",
+    "pyspark_logbus/stream_reader.py": "executors unpickle it and must not import what plans",
+    "pyspark_logbus/testing.py": "pytest loads it in every session where logbus is installed",
+    "pyspark_logbus/writers.py": "the process that commits must import neither client nor pyarrow",
 }
 """Files that may import inside functions, each with the reason: lightness, never a cycle."""
 

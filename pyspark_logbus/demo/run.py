@@ -125,9 +125,7 @@ def _start(
     shipper = Shipper(
         bus, LINES_TOPIC, lines, plan.seconds, sources.Tail(lambda: logs).lines, own_count
     )
-    stack.callback(shipper.stop)
     results = Results(bus, COUNTS_TOPIC)
-    stack.callback(results.stop)
     counting = query.start_counting(
         spark,
         cluster.bootstrap_servers,
@@ -139,7 +137,9 @@ def _start(
     stack.callback(counting.stop)
     admin = stack.enter_context(Admin(cluster.bootstrap_servers, client_id="logbus-demo"))
     shipper.start()
+    stack.callback(shipper.stop)
     results.start()
+    stack.callback(results.stop)
     return Parts(admin, shipper, results, counting), cluster
 
 

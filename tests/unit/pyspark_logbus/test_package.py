@@ -1,0 +1,153 @@
+"""What importing costs and what each of Spark's processes imports; settings against conf/."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyspark_logbus as logbus
+from broker_lite.errors import InvalidConfigError, MissingDependencyError
+from pyspark_logbus import datasource, settings
+from pyspark_logbus.progress_listener import lag_of
+from pyspark_logbus.stream_reader import LogbusStreamReader
+
+ROOT = Path(__file__).parents[3]
+
+
+def imported_by(code):
+    """The modules that a fresh interpreter has after this code."""
+    script = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True,
+        env={"LOGBUS_BOOTSTRAP_SERVERS": "127.0.0.1:1", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_the_package_imports_nothing_else():
+    found = imported_by("import pyspark_logbus")
+    heavy = {"pyspark", "pyarrow", "numpy", "kazoo", "asyncio", "broker_lite", "socket"}
+    assert not heavy & found
+
+
+def test_the_process_that_commits_imports_neither_pyarrow_nor_the_client():
+    found = imported_by(
+        "from pyspark_logbus import DefaultSource\n"
+        "from pyspark.sql.types import StructType, StructField, StringType\n"
+        "schema = StructType([StructField('value', StringType())])\n"
+        "source = DefaultSource({'topic': 't', 'bootstrap.servers': 'h:1'})\n"
+        "writer = source.streamWriter(schema=schema, overwrite=False)\n"
+        "writer.commit([], 0)\n"
+    )
+    assert not {"pyarrow", "numpy", "kazoo", "broker_lite.client.admin"} & found
+    assert not {name for name in found if name.startswith("broker_lite.wire")}
+
+
+def test_the_planning_process_needs_no_pyarrow():
+    found = imported_by("import pyspark_logbus.stream_planner")
+    assert not {"pyarrow", "numpy", "kazoo", "asyncio"} & found
+
+
+def test_executors_import_the_client_and_pyarrow_and_no_planning():
+    found = imported_by("import pyspark_logbus.stream_reader, pyspark_logbus.partition_reader")
+    assert not {"kazoo", "asyncio", "kafka", "pyspark_logbus.stream_planner"} & found
+    assert not {
+        name for name in found if name.startswith(("broker_lite.server", "broker_lite.m"))
+    } - {"broker_lite.model"}
+
+
+def test_names_are_found_when_they_are_used():
+    assert logbus.DefaultSource.name() == "logbus"
+    assert logbus.errors.LogbusError
+    assert set(logbus.__all__) <= set(dir(logbus))
+    with pytest.raises(AttributeError, match="nosuch"):
+        logbus.nosuch  # noqa: B018
+
+
+def test_without_pyspark_the_package_still_imports_and_says_what_is_missing():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.modules['pyspark'] = None\n"
+            "import pyspark_logbus as logbus\n"
+            "print(hasattr(logbus, 'DefaultSource'))\n"
+            "try: logbus.DefaultSource\n"
+            "except AttributeError as error: print(error)",
+        ],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("False\nDefaultSource needs PySpark 4.2")
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.3"])
+def test_an_older_spark_is_told_what_is_needed(version, monkeypatch):
+    monkeypatch.setattr(datasource.pyspark, "__version__", version)
+    with pytest.raises(MissingDependencyError, match=r"needs PySpark 4\.2 or later"):
+        datasource.DefaultSource({"subscribe": "t", "bootstrap.servers": "h:1"})
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.3.0.dev1", "5.0.0"])
+def test_newer_ones_are_taken(version, monkeypatch):
+    monkeypatch.setattr(datasource.pyspark, "__version__", version)
+    datasource.DefaultSource({"subscribe": "t", "bootstrap.servers": "h:1"})
+
+
+def test_two_clusters_at_once_are_refused():
+    with pytest.raises(InvalidConfigError, match="both name a cluster"):
+        datasource.DefaultSource({"bootstrap.servers": "h:1", "zookeeper.connect": "z:1"})
+
+
+def test_the_environment_is_resolved_on_the_driver(monkeypatch):
+    monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "env:1234")
+    datasource._resolved.clear()
+    source = datasource.DefaultSource({"subscribe": "t"})
+    assert source.reader(source.schema())._plan.bootstrap_servers == "env:1234"
+
+
+def test_trouble_with_a_stream_s_options_waits_for_a_call_that_spark_reports():
+    source = datasource.DefaultSource(
+        {"subscribe": "t", "bootstrap.servers": "h:1", "endingOffsets": "latest"}
+    )
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, LogbusStreamReader)
+    with pytest.raises(InvalidConfigError, match="not valid in streaming queries"):
+        reader.getDefaultReadLimit()
+    reader.stop()
+
+
+def test_settings_are_those_of_the_file(monkeypatch):
+    lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
+    file = dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
+    monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp")
+    assert settings.spark_conf() == file
+    assert settings.spark_conf("/data/checkpoint") == file
+    assert settings.spark_conf("hdfs://name/checkpoint") == file
+    for store in ("s3a://b/c", "abfss://c@a/x", "gs://b/c"):
+        assert settings.spark_conf(store) == {settings.SOCKETS: "true"}
+
+
+def test_a_long_temporary_folder_gets_a_short_one_for_sockets(monkeypatch):
+    monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp/" + "x" * 120)
+    folder = settings.spark_conf()[settings.SOCKET_FOLDER]
+    assert len(folder) + settings.SOCKET_NAME_BYTES <= settings.SOCKET_PATH_MAX
+
+
+def test_lag_is_read_from_spark_s_progress():
+    latest = {"topics": {"t": {"0": 9, "1": 4}}, "lag": {}, "lagTotal": 6, "group": "g"}
+    end = {"version": 1, "topics": {"t": {"id": "x", "offsets": {"0": 7, "1": 4}}}}
+    progress = {
+        "id": "q", "name": None, "batchId": 3,
+        "sources": [
+            {"latestOffset": latest, "endOffset": end, "numInputRows": 2},
+            {"latestOffset": {"other": 1}},
+            {"latestOffset": None},
+        ],
+    }  # fmt: skip
+    [lag] = lag_of(progress)
+    assert (lag.records_behind, lag.rows, lag.group, lag.batch_id) == (2, 2, "g", 3)
+    assert lag.by_partition == {"t": {"0": 2, "1": 0}}

@@ -1,0 +1,142 @@
+"""Batches of the log as Spark's columns: exact types, nulls, times, sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from broker_lite.client.fetcher import FetchedBatch
+from broker_lite.errors import InvalidRecordError
+from broker_lite.record import arrow
+from broker_lite.record import format as fmt
+from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
+from broker_lite.record.batch import read_header
+from pyspark_logbus import partition_reader as reader
+from pyspark_logbus.offset_ranges import OffsetRange
+from pyspark_logbus.schema import source_schema
+
+RANGE = OffsetRange("topic-a", 3, 100, 200)
+
+
+def fetched(
+    count=4, *, first=0, rows=None, base=100, key=None, value=None, times=None, headers=None,
+    base_time=1_700_000_000_123, log_append=False, deltas=None,
+):  # fmt: skip
+    columns = Columns(
+        count,
+        key,
+        pa.array([b"v%d" % i for i in range(count)]) if value is None else value,
+        None if times is None else pa.array(times, pa.int64()).view(TIMESTAMP_TYPE),
+        headers,
+    )
+    header = read_header(arrow.encode(columns, compression="none", timestamp_ms=base_time))
+    header = header._replace(base_offset=base)
+    if log_append:
+        header = header._replace(
+            attributes=header.attributes | fmt.ATTRIBUTE_LOG_APPEND_TIME, max_timestamp=999
+        )
+        columns = columns._replace(timestamp=None)
+    if deltas is not None:
+        columns = columns._replace(offset_deltas=np.array(deltas, np.int32))
+    return FetchedBatch(header, columns, first, count - first if rows is None else rows)
+
+
+def build(batch, include_headers=True):
+    schema = to_arrow_schema(source_schema(include_headers), timezone="UTC")
+    arrays = [reader._BUILDERS[name](RANGE, batch) for name in schema.names]
+    assert [array.type for array in arrays] == schema.types
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def test_the_columns_of_a_batch_are_exactly_those_that_spark_expects():
+    found = build(fetched(key=pa.array([b"a", None, b"", b"d"])))
+    found.validate(full=True)
+    assert found.column("key").to_pylist() == [b"a", None, b"", b"d"]
+    assert found.column("value").to_pylist() == [b"v0", b"v1", b"v2", b"v3"]
+    assert found.column("topic").to_pylist() == ["topic-a"] * 4
+    assert found.column("partition").to_pylist() == [3] * 4
+    assert found.column("offset").to_pylist() == [100, 101, 102, 103]
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [1_700_000_000_123_000] * 4
+    assert found.column("timestampType").to_pylist() == [0] * 4
+    assert found.column("headers").to_pylist() == [None] * 4
+
+
+def test_part_of_a_batch():
+    found = build(fetched(first=1, rows=2, times=[10, 20, -1, 40]))
+    assert found.column("value").to_pylist() == [b"v1", b"v2"]
+    assert found.column("offset").to_pylist() == [101, 102]
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [20_000, None]
+
+
+def test_gaps_of_a_compacted_batch_are_kept():
+    found = build(fetched(deltas=[0, 5, 6, 9], first=1))
+    assert found.column("offset").to_pylist() == [105, 106, 109]
+
+
+def test_the_broker_s_time_where_the_topic_says_so():
+    found = build(fetched(log_append=True))
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [999_000] * 4
+    assert found.column("timestampType").to_pylist() == [1] * 4
+
+
+def test_an_unknown_time_is_null():
+    found = build(fetched(base_time=-1))
+    assert found.column("timestamp").null_count == 4
+
+
+def test_a_time_that_overflows_is_an_error_with_its_place():
+    with pytest.raises(InvalidRecordError, match=r"topic-a.* partition 3.*offset 100"):
+        build(fetched(times=[1, 2, 3, 1 << 62]))
+
+
+def test_headers_are_null_where_there_are_none():
+    headers = pa.array([[("a", b"1"), ("a", None)], [], None, [("b", b"")]], HEADERS_TYPE)
+    found = build(fetched(headers=headers)).column("headers").to_pylist()
+    assert found[0] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    assert found[1] is None
+    assert found[2] is None
+    assert found[3] == [{"key": "b", "value": b""}]
+
+
+def test_values_that_are_all_null():
+    found = build(fetched(value=pa.nulls(4, pa.binary())))
+    assert found.column("value").null_count == 4
+
+
+def test_constants_are_made_once_and_sliced():
+    reader._constants.clear()
+    one = reader._constant("t", pa.string(), 5_000)
+    other = reader._constant("t", pa.string(), 8_000)
+    assert one.buffers()[2].address == other.buffers()[2].address
+    assert len(reader._constant("t", pa.string(), 9_000)) == 9_000
+    for number in range(1_000):
+        reader._constant(number, pa.int32(), 1)
+    assert len(reader._constants) <= reader._CONSTANTS_MAX
+
+
+def rows(*counts):
+    at = 0
+    for count in counts:
+        yield pa.record_batch({"n": pa.array(range(at, at + count), pa.int64())})
+        at += count
+
+
+def test_small_batches_are_put_together_and_order_is_kept():
+    counts = [1] * 2_500 + [5_000] + [999] * 12 + [3]
+    found = list(reader._resize(rows(*counts)))
+    assert [batch.num_rows for batch in found] == [2_500, 5_000, 10_989, 1_002]
+    joined = pa.Table.from_batches(found).column("n").to_pylist()
+    assert joined == list(range(sum(counts)))
+
+
+def test_huge_batches_are_cut(monkeypatch):
+    monkeypatch.setattr(reader, "BATCH_BYTES_MAX", 10_000)
+    found = list(reader._resize(rows(5_000)))
+    assert all(batch.nbytes <= 10_000 for batch in found)
+    assert pa.Table.from_batches(found).column("n").to_pylist() == list(range(5_000))
+
+
+def test_nothing_to_read_is_nothing():
+    assert list(reader._resize([])) == []

@@ -1,0 +1,106 @@
+"""A task's Arrow batches as the log's columns: routing and conversion, without a broker."""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+import pytest
+
+from broker_lite.errors import InvalidPartitionsError, InvalidRecordError, NullTopicError
+from broker_lite.record import arrow
+from broker_lite.record.arrow import HEADERS_TYPE
+from pyspark_logbus import options
+from pyspark_logbus import partition_writer as writer
+from pyspark_logbus.schema import SinkColumns
+
+
+def test_one_topic_for_all_rows_is_no_work():
+    batch = pa.record_batch({"value": ["a", "b"]})
+    [(topic, part)] = writer.by_topic(batch, "t", SinkColumns(value=0))
+    assert (topic, part) == ("t", batch)
+    columns = SinkColumns(value=0, topic=1)
+    same = pa.record_batch({"value": ["a", "b"], "topic": ["u", "u"]})
+    [(topic, part)] = writer.by_topic(same, "", columns)
+    assert topic == "u" and part is same
+
+
+def test_rows_go_to_their_topics_in_their_order():
+    batch = pa.record_batch({"value": ["1", "2", "3", "4"], "topic": ["x", "y", "x", "y"]})
+    found = dict(writer.by_topic(batch, "", SinkColumns(value=0, topic=1)))
+    assert {name: part.column(0).to_pylist() for name, part in found.items()} == {
+        "x": ["1", "3"],
+        "y": ["2", "4"],
+    }
+
+
+def test_a_null_topic_fails_before_any_row():
+    batch = pa.record_batch({"value": ["1", "2"], "topic": ["x", None]})
+    with pytest.raises(NullTopicError, match="null topic present in the data"):
+        next(writer.by_topic(batch, "", SinkColumns(value=0, topic=1)))
+
+
+def test_an_empty_batch_is_nothing():
+    batch = pa.record_batch({"value": pa.array([], pa.string())})
+    assert list(writer.by_topic(batch, "t", SinkColumns(value=0))) == []
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_a_partition_that_is_not_there(wrong):
+    with pytest.raises(InvalidPartitionsError, match=rf"partition {wrong} of topic 't'"):
+        writer.check_partitions("t", pa.array([0, None, wrong], pa.int32()), 3)
+    writer.check_partitions("t", pa.array([0, None, 2], pa.int32()), 3)
+    writer.check_partitions("t", pa.array([None], pa.int32()), 3)
+
+
+def test_strings_are_their_bytes_and_nulls_stay():
+    batch = pa.record_batch({"value": ["é", None], "key": pa.array([None, b"k"], pa.binary())})
+    found = writer.to_columns(batch, SinkColumns(value=0, key=1))
+    assert found.value.to_pylist() == ["é".encode(), None]
+    assert found.value.type == pa.binary()
+    assert found.key.to_pylist() == [None, b"k"]
+    assert found.timestamp is None and found.headers is None
+    # Without a copy: the string's own memory.
+    assert found.value.buffers()[2].address == batch.column(0).buffers()[2].address
+
+
+def test_columns_that_are_all_null_are_left_out():
+    batch = pa.record_batch(
+        {"value": pa.nulls(2, pa.string()), "headers": pa.nulls(2, HEADERS_TYPE)}
+    )
+    found = writer.to_columns(batch, SinkColumns(value=0, headers=1))
+    assert found.value is None and found.headers is None and found.row_count == 2
+
+
+def test_headers_keep_doubles_nulls_and_what_is_empty():
+    given = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []]
+    batch = pa.record_batch({"value": ["1", "2", "3"], "headers": pa.array(given, HEADERS_TYPE)})
+    found = writer.to_columns(batch, SinkColumns(value=0, headers=1))
+    assert found.headers.to_pylist() == given
+    arrow.encode(found, compression="none", timestamp_ms=5)
+
+
+def test_a_header_without_a_key_is_refused():
+    headers = pa.array([[{"key": None, "value": b"1"}]], HEADERS_TYPE)
+    batch = pa.record_batch({"value": ["1"], "headers": headers})
+    with pytest.raises(InvalidRecordError, match="header's key is null"):
+        writer.to_columns(batch, SinkColumns(value=0, headers=1))
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_times_are_rounded_down_to_milliseconds_and_null_is_now(zone):
+    stamps = pa.array([1_999, -1, None], pa.timestamp("us", zone))
+    batch = pa.record_batch({"value": ["1", "2", "3"], "timestamp": stamps})
+    before = datetime.datetime.now(datetime.UTC).timestamp() * 1000 - 1
+    found = writer.to_columns(batch, SinkColumns(value=0, timestamp=1)).timestamp
+    first, second, third = found.cast(pa.int64()).to_pylist()
+    assert (first, second) == (1, -1)
+    assert third >= before
+    assert found.type == arrow.TIMESTAMP_TYPE
+
+
+def test_the_producer_is_as_the_options_say():
+    given = options.parse({"kafka.acks": "1", "kafka.compression.type": "lz4", "linger.ms": "7"})
+    config = writer.producer_config(options.write_options(given, "h:1"))
+    assert (config.acks, config.compression, config.linger_ms) == ("1", "lz4", 7)
+    assert not config.idempotence
