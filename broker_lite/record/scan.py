@@ -23,6 +23,7 @@ _LENGTH_BYTES_MAX: Final = 5
 _SIEVES: Final = 3
 _ZEROS_MAX: Final = 4 << 20
 """Beyond it the positions alone would take more memory than the body: a bomb of zeros."""
+_PIECE_BYTES: Final = 128 << 10
 _LOW_32: Final = (1 << 32) - 1
 
 
@@ -46,7 +47,7 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Start, end and attributes position of whatever looks like a record, by start."""
-    zeros = np.flatnonzero(body[1:] == 0) + 1
+    zeros = _zeros(body)
     before = body.take(zeros - 1)
     sieve = before < 128
     zeros, before = zeros[sieve], before[sieve]
@@ -69,22 +70,35 @@ def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
     return _sieve(keys, body)
 
 
+def _zeros(body: Bytes) -> Positions:
+    """Positions of zero bytes but for the first, found in pieces that stay in the cache."""
+    found = [
+        np.flatnonzero(body[start : start + _PIECE_BYTES] == 0) + start
+        for start in range(0, len(body), _PIECE_BYTES)
+    ]
+    zeros = np.concatenate(found)
+    return zeros[1:] if zeros.size and zeros[0] == 0 else zeros
+
+
 def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Drop candidates that lead nowhere or that nothing leads to; the rest in order."""
     size = len(body)
     key = np.concatenate(keys)
     starts, ends = key >> 32, key & _LOW_32
+    # One mark per position, cleared after use: fresh memory would cost more than the sieve.
+    marks = np.zeros(size + 1, np.bool_)
     for _ in range(_SIEVES):
-        is_start = np.zeros(size + 1, np.bool_)
-        is_start[starts] = True
-        is_start[size] = True
-        is_end = np.zeros(size + 1, np.bool_)
-        is_end[ends] = True
-        is_end[0] = True
-        keep = is_start[ends] & is_end[starts]
-        if keep.all():
+        before = len(starts)
+        marks[starts] = marks[size] = True
+        leads = marks[ends]
+        marks[starts] = marks[size] = False
+        starts, ends = starts[leads], ends[leads]
+        marks[ends] = marks[0] = True
+        led_to = marks[starts]
+        marks[ends] = marks[0] = False
+        starts, ends = starts[led_to], ends[led_to]
+        if len(starts) == before:
             break
-        starts, ends = starts[keep], ends[keep]
     key = np.sort(starts << 32 | ends)
     starts, ends = key >> 32, key & _LOW_32
     return starts, ends, _attributes(body, starts)
