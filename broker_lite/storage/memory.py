@@ -270,6 +270,11 @@ class MemFiles:
         self.stop_at = None
         self._is_cut = False
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether ``stop_at`` was reached: only ``crash`` or ``kill`` helps."""
+        return self._is_cut
+
     def _used(self, node: _Inode | _Dir) -> int:
         if isinstance(node, _Inode):
             return len(node.data)
