@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs 0-1: set, delete, append to and subtract from topics' settings.
 
-The controller's. All changes of one topic are made, or none. Brokers' settings are read from their
-files and refused here with that cure.
+Made by the controller; another broker passes the request on, since clients ask any. All changes of
+one topic are made, or none. Brokers' settings are read from their files and refused here with that
+cure.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from broker_lite.errors import (
     InvalidConfigError,
     InvalidRequestError,
     LogbusError,
+    NotControllerError,
     UnknownTopicOrPartitionError,
     wire_code,
 )
 from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.forwarding import ask_controller, is_forwarded
 from broker_lite.server.handlers.topic_settings import (
     LIST_KEYS,
     RESOURCE_BROKER,
@@ -33,6 +36,9 @@ from broker_lite.wire.calls.configs import (
     OPERATION_DELETE,
     OPERATION_SET,
     OPERATION_SUBTRACT,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
 )
 from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
@@ -40,29 +46,63 @@ from broker_lite.wire.tables import build
 WAIT_MS = 30_000
 """The request itself has no field for it."""
 
+Outcome = tuple[int, str | None]
+"""An error code and what it says."""
+
 
 async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     """Each resource has its own error."""
+    if parts.registry.is_controller or is_forwarded(request):
+        outcomes = await _alter_all(parts, message)
+    else:
+        outcomes = await _pass_on(parts, message)
+    return Response(
+        responses=[
+            build(
+                Response.AlterConfigsResourceResponse,
+                error_code=code,
+                error_message=text,
+                resource_type=row.resource_type,
+                resource_name=row.resource_name,
+            )
+            for row, (code, text) in zip(message.resources, outcomes, strict=True)
+        ]
+    )
+
+
+async def _alter_all(parts: Parts, message: Any) -> list[Outcome]:
     times = Counter((row.resource_type, row.resource_name) for row in message.resources)
-    rows = []
+    outcomes: list[Outcome] = []
     for row in message.resources:
-        error: LogbusError | None = None
         try:
             if times[row.resource_type, row.resource_name] > 1:
                 raise InvalidRequestError(f"{row.resource_name!r} is named more than once")
             await _alter(parts, row, message.validate_only)
-        except LogbusError as raised:
-            error = raised
-        rows.append(
-            build(
-                Response.AlterConfigsResourceResponse,
-                error_code=NO_ERROR if error is None else wire_code(error),
-                error_message=None if error is None else error.message,
-                resource_type=row.resource_type,
-                resource_name=row.resource_name,
+            outcomes.append((NO_ERROR, None))
+        except LogbusError as error:
+            outcomes.append((wire_code(error), error.message))
+    return outcomes
+
+
+async def _pass_on(parts: Parts, message: Any) -> list[Outcome]:
+    call = IncrementalAlterConfigsRequest(
+        tuple(
+            AlterConfigsResource(
+                row.resource_type,
+                row.resource_name,
+                tuple(AlterableConfig(c.name, c.config_operation, c.value) for c in row.configs),
             )
-        )
-    return Response(responses=rows)
+            for row in message.resources
+        ),
+        message.validate_only,
+    )
+    try:
+        answer = await within(WAIT_MS, ask_controller(parts, call))
+        if len(answer.responses) != len(message.resources):
+            raise NotControllerError("the controller did not answer for everything; try again")
+    except LogbusError as error:
+        return [(wire_code(error), error.message)] * len(message.resources)
+    return [(row.error_code, row.error_message) for row in answer.responses]
 
 
 async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:

@@ -1,0 +1,56 @@
+"""Passing a request on to the controller, for APIs whose clients ask any broker.
+
+One short connection a request: these are rare. The controller's answer is the client's; without a
+controller, or where it cannot be reached, NotControllerError, which clients try again. A request
+that was passed on is not passed on again. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TypeVar
+
+from broker_lite.errors import NotControllerError, ProtocolError
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import Call, RequestHeader, decode_call, encode_call
+from broker_lite.wire.primitives import I32
+
+FORWARDED_CLIENT_ID = "logbus-forwarded"
+"""Says that a broker passed this on, so that two brokers that each take the other for controller
+do not pass it to and fro."""
+
+T = TypeVar("T")
+
+
+def is_forwarded(request: RequestHeader) -> bool:
+    """Whether a broker sent it."""
+    return request.client_id == FORWARDED_CLIENT_ID
+
+
+async def ask_controller(parts: Parts, call: Call[T]) -> T:
+    """The controller's answer. Raises NotControllerError where there is none to be had."""
+    snapshot = parts.registry.snapshot
+    controller = snapshot.brokers.get(snapshot.controller_id)
+    if controller is None or controller.broker_id == parts.broker_id:
+        raise NotControllerError("no controller is known at present; try again")
+    try:
+        return await _exchange(parts, controller.endpoint.host, controller.endpoint.port, call)
+    except (OSError, asyncio.IncompleteReadError, ProtocolError) as error:
+        raise NotControllerError(
+            f"the controller, broker {controller.broker_id}, did not answer ({error}); try again"
+        ) from None
+
+
+async def _exchange(parts: Parts, host: str, port: int, call: Call[T]) -> T:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(encode_call(call, 1, FORWARDED_CLIENT_ID))
+        (size,) = I32.unpack(await reader.readexactly(I32.size))
+        if not 0 <= size <= parts.config.frame_bytes_max:
+            raise ProtocolError(f"an answer of {size} bytes")
+        return decode_call(call, memoryview(await reader.readexactly(size)))
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
