@@ -1,5 +1,7 @@
 """Batch bytes to rows or Arrow columns and back. No I/O, no clock. See FORMAT.md beside this file.
 
-Reading order: ``format`` (layout), ``crc32c``, ``batch`` (the envelope), ``records`` (rows),
-``arrow`` (columns; the only module that imports pyarrow), ``compression``, ``transcode``.
+Reading order: ``format`` (layout), ``crc32c``, ``batch`` (the envelope, append checks), ``message``
+(what columns declare), ``arrow`` (columns), ``records`` (rows, one by one), ``compression``,
+``transcode`` with ``scan`` and ``varints`` (rows in arrays). A broker that only appends and sends
+needs no more than ``batch`` and ``message``.
 """
