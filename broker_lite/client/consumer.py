@@ -51,6 +51,8 @@ from broker_lite.model import (
 OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 WAIT_SLICE_S = 3600.0
+RECORDS_AHEAD = 256
+"""Records that iteration makes at once: few enough to die before a garbage collection."""
 
 
 class Consumer:
@@ -114,18 +116,15 @@ class Consumer:
         intake = self._intake
         while True:
             self._fill(None)
-            records, at = intake.open_records(), intake.at
-            count = len(records)
-            while at < count:
-                record = records[at]
+            at = intake.at
+            for record in intake.peek_records(RECORDS_AHEAD):
                 at += 1
                 intake.at = at
                 yield record
                 if self._commit_due:
                     self._auto_commit()
-                if intake.open_records() is not records:
-                    break
-                at = intake.at
+                if intake.at != at:
+                    break  # sought, paused, or polled in between
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
         """The next records, in order within each partition; [] if none came in ``timeout_s``."""

@@ -60,8 +60,8 @@ class Intake:
         self._batches: list[RawBatch] = []
         self._where: TopicPartition | None = None
         self._slice: Slice | None = None
-        self._records: list[Record] = []
-        self._at = 0
+        self.at = 0
+        """How many rows of the open slice were handed out; ``Consumer``'s loop moves it."""
 
     # -- positions
 
@@ -79,7 +79,7 @@ class Intake:
         self._engine.post(partial(self._engine.begin, rows))
 
     def _drop(self) -> None:
-        self._where, self._slice, self._records, self._at = None, None, [], 0
+        self._where, self._slice, self.at = None, None, 0
         self._batches = []
 
     def assignment(self) -> list[TopicPartition]:
@@ -88,16 +88,16 @@ class Intake:
 
     def position(self, where: TopicPartition) -> int | None:
         """The offset of the next record to hand out; None if the partition is not read."""
-        if where == self._where and self._slice is not None and self._at:
+        if where == self._where and self._slice is not None and self.at:
             return self._open_position()
         return self._positions.get(where)
 
     def _open_position(self) -> int:
         assert self._slice is not None
         rows = self._slice
-        if self._at >= rows.row_count:
+        if self.at >= rows.row_count:
             return self._slice_end()
-        at = rows.first_row + self._at
+        at = rows.first_row + self.at
         deltas = rows.columns.offset_deltas
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
@@ -117,6 +117,9 @@ class Intake:
         """Hand out nothing more of these, or again."""
         chosen = [where for where in wheres if where in self._positions]
         (self._paused.update if is_paused else self._paused.difference_update)(chosen)
+        if is_paused and self._where in chosen:
+            # What is left of the open batches is fetched again when the partition is resumed.
+            self.begin({self._where: self.position(self._where) or 0})
         self._engine.post(partial(self._engine.pause, chosen, is_paused))
 
     def paused(self) -> list[TopicPartition]:
@@ -132,11 +135,9 @@ class Intake:
         the log by seeking, or raise.
         """
         while True:
-            if self._slice is not None and self._at < self._slice.row_count:
-                if self._where not in self._paused:
-                    return True
-                self._set_aside()
             if self._slice is not None:
+                if self.at < self._slice.row_count:
+                    return True
                 self._close_slice()
             if self._batches:
                 self._open_next()
@@ -183,11 +184,6 @@ class Intake:
         arrivals.extendleft(reversed(aside))
         return found
 
-    def _set_aside(self) -> None:
-        """The open partition was paused: what is left of it is fetched again when resumed."""
-        assert self._where is not None
-        self.begin({self._where: self._open_position()})
-
     def _open_next(self) -> None:
         assert self._where is not None
         batch, where = self._batches[-1], self._where
@@ -205,46 +201,38 @@ class Intake:
         if rows is None:
             self._positions[where] = batch.header.next_offset
             return
-        self._slice, self._records, self._at = rows, [], 0
+        self._slice, self.at = rows, 0
 
     def _close_slice(self) -> None:
         assert self._where is not None
         self._positions[self._where] = self._slice_end()
-        self._slice, self._records, self._at = None, [], 0
+        self._slice, self.at = None, 0
 
     # -- handing out
 
-    def open_records(self) -> Sequence[Record]:
-        """The records of the open slice; those before ``at`` were handed out."""
-        if not self._records and self._slice is not None:
-            assert self._where is not None
-            self._records = records(self._where, self._slice)
-        return self._records
-
-    @property
-    def at(self) -> int:
-        """How many records of the open slice were handed out."""
-        return self._at
-
-    @at.setter
-    def at(self, value: int) -> None:
-        self._at = value
+    def peek_records(self, count: int) -> list[Record]:
+        """The next records of the open slice, at most ``count``; ``at`` does not move."""
+        assert self._slice is not None and self._where is not None
+        return records(self._where, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
-        """At most ``count`` records of the open slice."""
-        found = self.open_records()[self._at : self._at + count]
-        self._at += len(found)
-        return list(found)
+        """The next records of the open slice, at most ``count``."""
+        found = self.peek_records(count)
+        self.at += len(found)
+        return found
 
     def take_rows(self, count: int | None) -> tuple[TopicPartition, Slice]:
-        """At most ``count`` rows of the open slice, as they lie."""
+        """The next rows of the open slice as they lie, at most ``count``."""
         assert self._slice is not None and self._where is not None
-        rows = self._slice
-        left = rows.row_count - self._at
-        taken = left if count is None else min(left, count)
-        part = rows._replace(first_row=rows.first_row + self._at, row_count=taken)
-        self._at += taken
+        part = self._part(count)
+        self.at += part.row_count
         return self._where, part
+
+    def _part(self, count: int | None) -> Slice:
+        assert self._slice is not None
+        left = self._slice.row_count - self.at
+        taken = left if count is None else min(left, count)
+        return self._slice._replace(first_row=self._slice.first_row + self.at, row_count=taken)
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
