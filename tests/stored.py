@@ -97,6 +97,11 @@ class Disk:
         """End the process: the page cache stays."""
         self.files.kill()
 
+    def reopen_all(self) -> None:
+        """End the process and start another, whichever logs there are."""
+        self.files.kill()
+        self.start()
+
     def reopen(self, *, clean: bool = False) -> Log:
         if clean:
             self.manager.close_clean()

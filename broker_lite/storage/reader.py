@@ -8,10 +8,11 @@ Offsets in, positions only inside; what is damaged raises CorruptMessageError wi
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,25 @@ LOADED_SEGMENTS_MAX = 8
 """Closed segments of one log whose file and indexes stay open; more are loaded again when read."""
 HINTS = 64
 """Batch positions that are remembered per log, for readers that come back where they ended."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _translated(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a lookup's OSError reach callers as StorageError, or as what deletion leaves."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except FileNotFoundError as error:
+            raise OffsetOutOfRangeError(f"{error.filename} was deleted meanwhile") from None
+        except OSError as error:
+            raise StorageError(f"{error.filename} cannot be read: {error}") from error
+
+    return run
 
 
 class LogSlice(NamedTuple):
@@ -116,6 +136,7 @@ class LogReader:
 
     # -- slices --------------------------------------------------------------------------------
 
+    @_translated
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> LogSlice:
         """Whole batches from the one that holds ``offset``, below ``end_offset``.
 
@@ -157,14 +178,7 @@ class LogReader:
             raise OffsetOutOfRangeError(f"offset {offset} of {self.key} was deleted meanwhile")
         segment = segments[i]
         self._raise_in_damage(offset)
-        try:
-            return segment, self._find(segment, offset)
-        except FileNotFoundError:
-            raise OffsetOutOfRangeError(
-                f"offset {offset} of {self.key} was deleted meanwhile"
-            ) from None
-        except OSError as error:
-            raise StorageError(f"{self.key}: offset {offset} cannot be read: {error}") from error
+        return segment, self._find(segment, offset)
 
     def _find(self, segment: Segment, offset: int) -> FoundBatch:
         if not segment.is_loaded:
@@ -274,6 +288,7 @@ class LogReader:
         """Remember bad ranges; what is unreadable is refused from now on."""
         self.corruption = tuple(sorted({*self.corruption, *found}, key=lambda d: d.first_offset))
 
+    @_translated
     def verify(self, start: int, end: int) -> list[CorruptRange]:
         """Check every batch from ``start`` to ``end``: checksum, chain, length, leader epoch.
 
@@ -337,6 +352,7 @@ class LogReader:
 
     # -- looking up ----------------------------------------------------------------------------
 
+    @_translated
     def offset_for_timestamp(self, timestamp: int, end: int) -> ListedOffset | None:
         """The first record at or after ``timestamp`` and below ``end``; None if there is none.
 
@@ -354,6 +370,7 @@ class LogReader:
                         return listed if listed.offset < end else None
         return None
 
+    @_translated
     def max_timestamp(self, end: int) -> ListedOffset | None:
         """The newest record below ``end``, the first of them if several are; None if empty."""
         end = min(end, self._tail[0])
@@ -408,6 +425,7 @@ class LogReader:
         row = rows[0]
         return ListedOffset(int(offsets[row]), int(times[row]), header.leader_epoch)
 
+    @_translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
         """How far ``max_bytes`` of stored batches reach from ``start``, and how many those are.
 

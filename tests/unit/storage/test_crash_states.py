@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from random import Random
 
 import pytest
@@ -98,10 +99,8 @@ class Trace:
 def _cut_and_recover(seed: int, length: int, stop_at: int, crash: Random | None) -> Trace:
     trace = Trace(seed, length)
     trace.disk.files.stop_at = stop_at
-    try:
+    with contextlib.suppress(PowerCut):
         trace.run()
-    except PowerCut:
-        pass
     files = trace.disk.files
     if crash is None:
         files.kill()
@@ -161,10 +160,8 @@ def test_crash_within_recovery(seed: int) -> None:
         start = trace.disk.files.operations
         for stop in range(0, 40, 5):
             trace.disk.files.stop_at = start + stop + i % 5
-            try:
+            with contextlib.suppress(PowerCut):
                 trace.disk.start()
-            except PowerCut:
-                pass
             trace.disk.files.crash(Random(stop))
         trace.disk.start()
         trace.check()

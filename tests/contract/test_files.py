@@ -1,0 +1,274 @@
+"""The Files port: one suite for the real file system and for the one in memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker_lite.storage import Files, MemFiles, OsFiles, PowerCut
+from broker_lite.storage.files import OsFile
+
+World = tuple[Files, str]
+
+
+@pytest.fixture(params=["os", "memory"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A file system and an empty directory in it."""
+    files: Files = OsFiles() if request.param == "os" else MemFiles()
+    folder = str(tmp_path)
+    files.make_dir(folder)
+    return files, folder
+
+
+def test_append_returns_positions_and_pread_finds_the_bytes(world: World) -> None:
+    files, folder = world
+    file = files.create(f"{folder}/a")
+    assert file.append([b"one"]) == 0
+    assert file.append([bytearray(b"two"), memoryview(b"three")]) == 3
+    assert file.size == files.size(f"{folder}/a") == 11
+    assert file.pread(2, 5) == b"etwot"
+    assert file.pread(9, 100) == b"ee"
+    assert file.pread(50, 10) == b""
+
+
+def test_many_buffers_in_one_append(world: World) -> None:
+    files, folder = world
+    file = files.create(f"{folder}/a")
+    file.append([b"%04d" % i for i in range(3000)])
+    assert file.size == 12_000
+    assert file.pread(0, 12_000) == b"".join(b"%04d" % i for i in range(3000))
+
+
+def test_create_refuses_what_is_there_and_open_what_is_not(world: World) -> None:
+    files, folder = world
+    files.create(f"{folder}/a")
+    with pytest.raises(FileExistsError):
+        files.create(f"{folder}/a")
+    for operation in (files.open, files.remove, files.size, files.modified_ms):
+        with pytest.raises(FileNotFoundError):
+            operation(f"{folder}/b")
+    with pytest.raises(FileNotFoundError):
+        files.list_dir(f"{folder}/nowhere")
+
+
+def test_open_for_reading_only(world: World) -> None:
+    files, folder = world
+    files.create(f"{folder}/a").append([b"abc"])
+    file = files.open(f"{folder}/a")
+    assert (file.size, file.pread(0, 9)) == (3, b"abc")
+    with pytest.raises(OSError):
+        file.append([b"x"])
+    files.open(f"{folder}/a", writable=True).append([b"d"])
+    assert file.pread(0, 9) == b"abcd"
+
+
+def test_truncate_then_append_goes_on_at_the_cut(world: World) -> None:
+    files, folder = world
+    file = files.create(f"{folder}/a")
+    file.append([b"0123456789"])
+    file.truncate(4)
+    assert file.size == 4
+    assert file.append([b"xy"]) == 4
+    assert file.pread(0, 99) == b"0123xy"
+    file.datasync()
+    file.forget_cached(0)
+    assert file.pread(0, 99) == b"0123xy"
+
+
+def test_names(world: World) -> None:
+    files, folder = world
+    for name in ("b", "a", "c"):
+        files.create(f"{folder}/{name}")
+    files.rename(f"{folder}/a", f"{folder}/z")
+    files.rename(f"{folder}/b", f"{folder}/c")
+    assert files.list_dir(folder) == ["c", "z"]
+    files.remove(f"{folder}/z")
+    assert files.exists(f"{folder}/c") and not files.exists(f"{folder}/z")
+    files.sync_dir(folder)
+
+
+def test_directories(world: World) -> None:
+    files, folder = world
+    files.make_dir(f"{folder}/x/y")
+    files.make_dir(f"{folder}/x/y")
+    files.create(f"{folder}/x/y/f")
+    assert files.list_dir(f"{folder}/x") == ["y"]
+    with pytest.raises(OSError) as caught:
+        files.remove_dir(f"{folder}/x/y")
+    assert caught.value.errno == errno.ENOTEMPTY
+    files.rename(f"{folder}/x/y", f"{folder}/x/w")
+    files.remove(f"{folder}/x/w/f")
+    files.remove_dir(f"{folder}/x/w")
+    assert files.list_dir(f"{folder}/x") == []
+    files.create(f"{folder}/plain")
+    with pytest.raises(NotADirectoryError):
+        files.list_dir(f"{folder}/plain")
+
+
+def test_a_removed_or_renamed_file_stays_readable_to_its_holder(world: World) -> None:
+    files, folder = world
+    file = files.create(f"{folder}/a")
+    file.append([b"kept"])
+    files.rename(f"{folder}/a", f"{folder}/b")
+    files.remove(f"{folder}/b")
+    assert file.pread(0, 4) == b"kept"
+
+
+def test_lock_is_exclusive_until_released(world: World) -> None:
+    files, folder = world
+    lock = files.lock(f"{folder}/lock")
+    with pytest.raises(BlockingIOError):
+        files.lock(f"{folder}/lock")
+    lock.release()
+    lock.release()
+    files.lock(f"{folder}/lock").release()
+
+
+def test_space_and_times(world: World) -> None:
+    files, folder = world
+    total, usable = files.space(folder)
+    assert 0 < usable <= total
+    files.create(f"{folder}/a")
+    assert files.modified_ms(f"{folder}/a") >= 0
+
+
+# -- the real one only -----------------------------------------------------------------------------
+
+
+def test_os_never_follows_links_nor_hangs_on_a_fifo(tmp_path: Path) -> None:
+    files = OsFiles()
+    (tmp_path / "real").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "fifo"):
+        with pytest.raises(OSError):
+            files.open(str(tmp_path / name))
+    with pytest.raises(OSError):
+        files.create(str(tmp_path / "link"))
+
+
+def test_os_files_are_private_and_not_inherited(tmp_path: Path) -> None:
+    file = OsFiles().create(str(tmp_path / "a"))
+    assert not os.get_inheritable(file.fileno())
+    assert (tmp_path / "a").stat().st_mode & 0o007 == 0
+
+
+def test_os_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., int] = os.pwritev
+
+    def short(fd: int, buffers: list[memoryview], position: int) -> int:
+        return real(fd, [memoryview(buffers[0])[:3]], position)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, [data[:2]], at))
+    file = OsFiles().create(str(tmp_path / "a"))
+    file.append([b"0123456789"])
+    file.append([b"abcdefg", b"hijklmn"])
+    assert file.pread(0, 99) == b"0123456789abcdefghijklmn"
+
+
+def test_os_file_that_is_full_keeps_its_size(tmp_path: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    file = OsFile(os.open("/dev/full", os.O_RDWR), "/dev/full", 0)
+    with pytest.raises(OSError) as caught:
+        file.append([b"x"])
+    assert (caught.value.errno, file.size) == (errno.ENOSPC, 0)
+
+
+# -- the forgetful one only ------------------------------------------------------------------------
+
+
+def crashed(seed: int, build: Callable[[MemFiles], None]) -> MemFiles:
+    files = MemFiles()
+    files.make_dir("/d")
+    files.sync_dir("/")
+    build(files)
+    files.crash(Random(seed))
+    return files
+
+
+def test_memory_keeps_what_was_synced_whatever_the_seed() -> None:
+    def build(files: MemFiles) -> None:
+        file = files.create("/d/a")
+        file.append([b"s" * 6000])
+        file.datasync()
+        files.sync_dir("/d")
+        file.append([b"u" * 6000])
+
+    sizes, torn = set(), 0
+    for seed in range(60):
+        files = crashed(seed, build)
+        data = files.open("/d/a").pread(0, 20_000)
+        assert data[:6000] == b"s" * 6000
+        assert set(data[6000:]) <= {0, ord("u")}
+        sizes.add(len(data))
+        torn += 0 in data[6000:] and ord("u") in data[6000:]
+    assert 6000 in sizes and 12_000 in sizes and len(sizes) > 10
+    assert torn > 5
+
+
+def test_memory_loses_names_that_were_not_synced_one_by_one() -> None:
+    def build(files: MemFiles) -> None:
+        for name in "abc":
+            files.create(f"/d/{name}")
+
+    seen = {tuple(crashed(seed, build).list_dir("/d")) for seed in range(80)}
+    assert len(seen) == 8
+
+
+def test_memory_rename_is_all_or_nothing() -> None:
+    def build(files: MemFiles) -> None:
+        for name, data in (("a", b"old"), ("t", b"new")):
+            file = files.create(f"/d/{name}")
+            file.append([data])
+            file.datasync()
+        files.sync_dir("/d")
+        files.rename("/d/t", "/d/a")
+
+    seen = set()
+    for seed in range(20):
+        files = crashed(seed, build)
+        names = files.list_dir("/d")
+        seen.add((files.open("/d/a").pread(0, 9), tuple(names)))
+    assert seen == {(b"old", ("a", "t")), (b"new", ("a",))}
+
+
+def test_memory_failed_sync_loses_pages_although_the_next_one_succeeds() -> None:
+    files = MemFiles()
+    file = files.create("/a")
+    files.sync_dir("/")
+    file.append([b"x" * 5000])
+    files.fail_next("datasync", errno.EIO)
+    with pytest.raises(OSError):
+        file.datasync()
+    file.datasync()
+    assert file.pread(0, 5000) == b"x" * 5000
+    files.crash(Random(1))
+    assert files.open("/a").pread(0, 5000) == bytes(5000)
+
+
+def test_memory_faults_capacity_and_power_cut() -> None:
+    files = MemFiles(capacity_bytes=10)
+    file = files.create("/a")
+    with pytest.raises(OSError) as caught:
+        file.append([b"0123456789abc"])
+    assert caught.value.errno == errno.ENOSPC
+    assert files.size("/a") == 10 and file.size == 0
+    file.truncate(0)
+    files.fail_next("write", errno.EIO, path="/b")
+    file.append([b"0123"])
+    files.stop_at = files.operations + 1
+    file.append([b"4"])
+    for _ in range(2):
+        with pytest.raises(PowerCut):
+            file.append([b"5"])
+    files.kill()
+    with pytest.raises(OSError):
+        file.pread(0, 1)
+    assert files.open("/a").pread(0, 9) == b"01234"

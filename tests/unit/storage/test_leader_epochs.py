@@ -1,0 +1,89 @@
+"""The epoch chain: assignment, ends, truncation, and what is on disk when."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from broker_lite.model import OffsetAndEpoch
+from broker_lite.storage import MemFiles
+from broker_lite.storage.checkpoint import encode_lines, write_atomic
+from broker_lite.storage.leader_epochs import LeaderEpochs, load
+
+
+def chain(*entries: tuple[int, int]) -> LeaderEpochs:
+    files = MemFiles()
+    files.make_dir("/d")
+    files.sync_dir("/")
+    return LeaderEpochs(files, "/d", entries)
+
+
+def test_a_new_entry_removes_what_it_contradicts() -> None:
+    epochs = chain()
+    for epoch, offset, expected in [
+        (1, 0, ((1, 0),)),
+        (1, 5, ((1, 0),)),
+        (3, 5, ((1, 0), (3, 5))),
+        (4, 5, ((1, 0), (4, 5))),
+        (6, 9, ((1, 0), (4, 5), (6, 9))),
+        (5, 7, ((1, 0), (4, 5), (5, 7))),
+        (9, 0, ((9, 0),)),
+    ]:
+        epochs.assign(epoch, offset)
+        assert epochs.entries == expected
+    assert epochs.latest == 9
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [(0, (10, 0)), (2, (10, 2)), (3, (20, 2)), (5, (20, 2)), (7, (30, 7)), (8, None), (-1, None)],
+)
+def test_where_an_epoch_ended(epoch: int, expected: tuple[int, int] | None) -> None:
+    found = chain((2, 10), (7, 20)).end_offset_for(epoch, 30)
+    wanted = {(10, 2): (20, 2)}.get(expected, expected) if expected else None
+    assert found == (OffsetAndEpoch(*wanted) if wanted else None)
+
+
+def test_no_epochs_no_answers() -> None:
+    empty = chain()
+    assert empty.end_offset_for(0, 5) is None
+    assert (empty.latest, empty.epoch_at(3)) == (-1, -1)
+
+
+def test_epoch_at() -> None:
+    epochs = chain((2, 10), (7, 20))
+    assert [epochs.epoch_at(o) for o in (9, 10, 19, 20, 99)] == [-1, 2, 2, 7, 7]
+
+
+def test_truncation_from_both_sides() -> None:
+    epochs = chain((2, 10), (7, 20), (8, 30))
+    assert not epochs.truncate_from_end(31)
+    assert epochs.truncate_from_end(30)
+    assert epochs.entries == ((2, 10), (7, 20))
+    assert epochs.truncate_from_start(15)
+    assert epochs.entries == ((2, 15), (7, 20))
+    assert not epochs.truncate_from_start(15)
+    assert epochs.truncate_from_start(25)
+    assert epochs.entries == ((7, 25),)
+    assert not chain().truncate_from_start(5)
+    assert not chain((2, 10)).truncate_from_start(5)
+
+
+def test_assigned_is_on_disk() -> None:
+    for seed in range(10):
+        epochs = chain()
+        epochs.assign(3, 0)
+        epochs.assign(4, 9)
+        files = epochs._files
+        assert isinstance(files, MemFiles)
+        files.crash(Random(seed))
+        again = load(files, "/d")
+        assert again is not None and again.entries == ((3, 0), (4, 9))
+
+
+@pytest.mark.parametrize("lines", [["1 0", "1 5"], ["2 5", "3 5"], ["x 1"], ["1"]])
+def test_file_that_makes_no_sense_is_not_loaded(lines: list[str]) -> None:
+    epochs = chain()
+    write_atomic(epochs._files, "/d", "leader-epoch-checkpoint", encode_lines(lines))
+    assert load(epochs._files, "/d") is None

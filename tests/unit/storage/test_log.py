@@ -1,0 +1,468 @@
+"""The writer's half: stamping, rolling, flushing, faults, truncating, deleting."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+
+import pytest
+from stored import (
+    EIO,
+    ENOSPC,
+    FOLDER,
+    KEY,
+    SMALL,
+    Disk,
+    append,
+    batch,
+    offsets,
+    segment_name,
+    stored,
+)
+
+from broker_lite.config import TopicConfig
+from broker_lite.errors import (
+    CorruptMessageError,
+    InvalidProducerEpochError,
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.record.batch import read_header
+from broker_lite.record.crc32c import crc32c
+
+HOUR = 3_600_000
+
+
+def test_append_stamps_offset_and_epoch_and_keeps_the_checksum() -> None:
+    disk = Disk()
+    append(disk.log, batch(3))
+    data = batch(2)
+    before = bytes(data)
+    appended = append(disk.log, data, epoch=7)
+    assert appended == (3, 5, -1, False)
+    header = read_header(data)
+    assert (header.base_offset, header.leader_epoch) == (3, 7)
+    assert data[16:] == before[16:]
+    assert disk.log.read(3, 1000, 5).read() == bytes(data)
+
+
+def test_nothing_counts_before_its_flush() -> None:
+    log = Disk().log
+    append(log)
+    append(log)
+    assert (log.log_end_offset, log.flushed_end) == (2, 0)
+    assert log.flush() == 2
+    assert log.flush() == 2
+
+
+def test_flush_thresholds() -> None:
+    disk = Disk(dataclasses.replace(SMALL, flush_messages=3, flush_ms=100))
+    log = disk.log
+    assert not log.needs_flush(0)
+    append(log, now_ms=50)
+    append(log, now_ms=60)
+    assert not log.needs_flush(149)
+    assert log.needs_flush(150)
+    append(log, now_ms=61)
+    assert log.needs_flush(61)
+    log.flush()
+    assert not log.needs_flush(10_000)
+
+
+def test_group_commit_is_one_datasync_for_many_appends() -> None:
+    disk = Disk()
+    append(disk.log)
+    disk.log.flush()
+    append_count = 10
+    for _ in range(append_count):
+        append(disk.log)
+    before = disk.files.operations
+    assert disk.log.flush() == append_count + 1
+    assert disk.files.operations - before == 1
+
+
+# -- rolling ---------------------------------------------------------------------------------------
+
+
+def test_rolls_before_a_segment_would_be_too_large() -> None:
+    disk = Disk()
+    disk.write(35)
+    assert disk.names(".log") == [segment_name(0), segment_name(34)]
+    assert disk.files.size(f"{FOLDER}/{segment_name(0)}") == 34 * 120
+
+
+def test_rolls_by_the_age_of_the_first_append_not_of_the_records() -> None:
+    disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
+    append(disk.log, batch(timestamp=5), now_ms=1000)
+    append(disk.log, batch(timestamp=9 * HOUR), now_ms=999 + HOUR)
+    assert disk.log.segment_count == 1
+    append(disk.log, now_ms=1000 + HOUR)
+    assert disk.log.segment_count == 2
+
+
+def test_first_append_time_survives_an_unclean_stop() -> None:
+    disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
+    append(disk.log, now_ms=1000)
+    disk.now_ms = HOUR - 1
+    append(disk.log, now_ms=disk.now_ms)
+    log = disk.reopen()
+    append(log, now_ms=1000 + HOUR)
+    assert log.segment_count == 2
+
+
+def test_rolls_when_relative_offsets_run_out() -> None:
+    disk = Disk()
+    append(disk.log)
+    wide = batch()
+    wide[23:27] = (2**31 - 1).to_bytes(4, "big")
+    wide[17:21] = crc32c(bytes(wide[21:])).to_bytes(4, "big")
+    append(disk.log, wide)
+    assert disk.names(".log") == [segment_name(0), segment_name(1)]
+    append(disk.log)
+    assert disk.names(".log")[-1] == segment_name(1 + 2**31)
+    assert offsets(disk.log) == [0, 1, 1 + 2**31]
+
+
+def test_rolls_when_the_index_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_lite.storage.offset_index.ENTRIES_MAX", 4)
+    disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=0))
+    disk.write(8)
+    assert disk.log.segment_count == 2
+    assert offsets(disk.log) == list(range(8))
+
+
+def test_flush_after_a_roll_syncs_old_before_new_and_the_name() -> None:
+    disk = Disk()
+    disk.write(34)
+    disk.write(2, flush=False)
+    disk.files.fail_next("sync_dir", EIO, path=FOLDER)
+    with pytest.raises(StorageError):
+        disk.log.flush()
+    assert disk.log.flushed_end == 34
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("written", [0, 1, 60, 119])
+def test_full_disk_refuses_that_append_alone(written: int) -> None:
+    disk = Disk()
+    disk.write(3)
+    disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=written)
+    with pytest.raises(StorageError, match="full"):
+        append(disk.log)
+    assert not disk.log.failed
+    assert disk.files.size(f"{FOLDER}/{segment_name(0)}") == 360
+    assert append(disk.log).base_offset == 3
+    assert disk.log.flush() == 4
+    assert offsets(disk.reopen()) == [0, 1, 2, 3]
+
+
+def test_really_full_disk_goes_on_when_space_is_back() -> None:
+    disk = Disk()
+    disk.files.capacity_bytes = 3000
+    with pytest.raises(StorageError):
+        disk.write(100, flush=False)
+    end = disk.log.log_end_offset
+    assert 0 < end < 25
+    assert disk.log.flush() == end
+    with pytest.raises(StorageError):
+        append(disk.log)
+    disk.files.capacity_bytes = None
+    disk.write(1)
+    assert offsets(disk.log) == list(range(end + 1))
+
+
+def test_full_disk_at_a_roll_or_an_epoch_refuses_that_append_alone() -> None:
+    disk = Disk()
+    disk.write(34)
+    disk.files.fail_next("create", ENOSPC, path=".log")
+    with pytest.raises(StorageError):
+        append(disk.log)
+    disk.files.fail_next("write", ENOSPC, path="leader-epoch")
+    with pytest.raises(StorageError):
+        append(disk.log, epoch=2)
+    assert not disk.log.failed
+    assert disk.log.leader_epochs.latest == 1
+    append(disk.log, epoch=2)
+    assert disk.log.leader_epochs.entries == ((1, 0), (2, 34))
+
+
+def test_duplicate_of_a_refused_batch_is_not_a_duplicate() -> None:
+    disk = Disk()
+    disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=50)
+    with pytest.raises(StorageError):
+        append(disk.log, batch(producer=(7, 0, 0)))
+    assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
+
+
+def test_failed_cut_after_a_short_write_stops_the_directory() -> None:
+    disk = Disk()
+    disk.write(1)
+    disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=10)
+    disk.files.fail_next("truncate", EIO)
+    with pytest.raises(StorageError):
+        append(disk.log)
+    assert disk.log.failed
+    assert offsets(disk.reopen()) == [0]
+
+
+def test_failed_fsync_stops_every_log_of_the_directory_for_good() -> None:
+    disk = Disk()
+    other = disk.manager.create(KEY._replace(partition=4))
+    append(other)
+    disk.write(1, flush=False)
+    disk.files.fail_next("datasync", EIO)
+    with pytest.raises(StorageError, match="has stopped"):
+        disk.log.flush()
+    for log in (disk.log, other):
+        assert log.failed
+        assert log.flushed_end == 0
+        for attempt in (lambda log=log: append(log), log.flush, lambda log=log: log.start_epoch(9)):
+            with pytest.raises(StorageError):
+                attempt()
+    assert disk.manager.failed and "flushing" in disk.manager.failure
+    with pytest.raises(StorageError):
+        disk.manager.checkpoint()
+    with pytest.raises(StorageError):
+        disk.manager.close_clean()
+    assert not disk.files.exists("/data/clean-shutdown")
+
+
+def test_other_write_errors_stop_the_directory() -> None:
+    disk = Disk()
+    disk.files.fail_next("write", EIO, path=".log")
+    with pytest.raises(StorageError):
+        append(disk.log)
+    assert disk.log.failed
+
+
+def test_full_disk_does_not_keep_index_or_snapshot_from_being_optional() -> None:
+    disk = Disk()
+    for suffix in ("index", "snapshot"):
+        disk.files.fail_next("create", errno.ENOSPC, path=suffix, times=4)
+    disk.write(80)
+    disk.files.clear_faults()
+    assert offsets(disk.reopen(clean=True)) == list(range(80))
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def test_log_append_time_stamps_and_checksums_again() -> None:
+    disk = Disk(dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime"))
+    appended = append(disk.log, batch(timestamp=5), now_ms=777)
+    assert appended.log_append_time_ms == 777
+    (header,) = stored(disk.log)
+    assert header.is_log_append_time and header.max_timestamp == 777
+    listed = disk.log.offset_for_timestamp(700, 1)
+    assert listed is not None and (listed.offset, listed.timestamp_ms) == (0, 777)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "good"), [(899, False), (900, True), (1050, True), (1051, False)]
+)
+def test_timestamps_too_far_from_now_are_refused(timestamp: int, good: bool) -> None:
+    config = dataclasses.replace(
+        SMALL, message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=50
+    )
+    log = Disk(config).log
+    if good:
+        append(log, batch(timestamp=timestamp), now_ms=1000)
+        append(log, batch(timestamp=-1), now_ms=1000)
+    else:
+        with pytest.raises(InvalidTimestampError, match=str(timestamp)):
+            append(log, batch(timestamp=timestamp), now_ms=1000)
+        assert log.log_end_offset == 0
+
+
+def test_producer_may_not_say_log_append_time() -> None:
+    with pytest.raises(InvalidTimestampError):
+        append(Disk().log, batch(attributes=8))
+
+
+# -- producers -------------------------------------------------------------------------------------
+
+
+def test_a_repeated_batch_gets_its_first_offsets() -> None:
+    log = Disk().log
+    for sequence in range(0, 12, 2):
+        append(log, batch(2, producer=(7, 0, sequence)))
+    assert append(log, batch(2, producer=(7, 0, 4))) == (4, 6, -1, True)
+    assert log.log_end_offset == 12
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, batch(2, producer=(7, 0, 0)))
+
+
+def test_unknown_producer_may_go_on_where_records_were_deleted() -> None:
+    log = Disk().log
+    with pytest.raises(OutOfOrderSequenceError, match="begin at sequence 0"):
+        append(log, batch(producer=(8, 0, 5)))
+    append(log)
+    log.delete_records_before(1)
+    append(log, batch(producer=(8, 0, 5)))
+
+
+def test_expired_producer_may_go_on_also_after_a_restart() -> None:
+    disk = Disk()
+    append(disk.log, batch(producer=(7, 0, 0)), now_ms=0)
+    disk.log.apply_retention(24 * HOUR, 1)
+    assert 7 not in disk.log.producers
+    log = disk.reopen(clean=True)
+    append(log, batch(producer=(7, 0, 1)))
+    with pytest.raises(InvalidProducerEpochError):
+        append(log, batch(producer=(7, -1, 2)))
+
+
+# -- followers -------------------------------------------------------------------------------------
+
+
+def test_follower_takes_many_batches_as_they_are() -> None:
+    leader, follower = Disk().log, Disk().log
+    for i in range(80):
+        append(leader, batch(2, producer=(7, 0, 2 * i)), epoch=1 + i // 50)
+    while follower.log_end_offset < 160:
+        piece = leader.read(follower.log_end_offset, 2000, 160)
+        follower.append_as_follower(memoryview(piece.read()), 2, 0)
+    assert stored(follower) == stored(leader)
+    assert follower.leader_epochs.entries == leader.leader_epochs.entries == ((1, 0), (2, 100))
+    assert follower.segment_count > 1
+    assert append(follower, batch(2, producer=(7, 0, 158)), epoch=3).duplicate
+
+
+def test_follower_never_judges_sequences() -> None:
+    leader, follower = Disk().log, Disk().log
+    append(leader)
+    leader.delete_records_before(1)
+    append(leader, batch(producer=(9, 0, 500)))
+    data = bytes(leader.read(1, 1000, 2).read())
+    follower.append_as_follower(memoryview(data), 1, 0)
+    assert follower.log_end_offset == 2
+
+
+def test_follower_leaves_out_what_a_newer_epoch_wrote_and_refuses_what_is_bad() -> None:
+    leader, follower = Disk().log, Disk().log
+    append(leader, epoch=1)
+    append(leader, epoch=4)
+    data = bytearray(leader.read(0, 1000, 2).read())
+    assert follower.append_as_follower(memoryview(data), 3, 0) == 1
+    with pytest.raises(CorruptMessageError):
+        follower.append_as_follower(memoryview(data), 4, 0)
+    data[-1] ^= 1
+    with pytest.raises(CorruptMessageError):
+        follower.append_as_follower(memoryview(data[120:]), 4, 0)
+    assert follower.log_end_offset == 1
+
+
+# -- shortening ------------------------------------------------------------------------------------
+
+
+def test_truncate_cuts_segments_epochs_producers_and_the_recovery_point() -> None:
+    disk = Disk()
+    for i in range(80):
+        append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
+    disk.log.flush()
+    disk.manager.checkpoint()
+    disk.log.truncate_to(40)
+    log = disk.log
+    assert (log.log_end_offset, log.flushed_end) == (40, 40)
+    assert disk.names(".log") == [segment_name(0), segment_name(34)]
+    assert log.leader_epochs.entries == ((1, 0), (2, 30))
+    assert append(log, batch(producer=(7, 0, 40)), epoch=5).base_offset == 40
+    log = disk.reopen()
+    assert (log.corruption, offsets(log)) == ((), list(range(41)))
+
+
+def test_truncate_inside_a_batch_drops_the_batch() -> None:
+    disk = Disk()
+    append(disk.log, batch(5))
+    append(disk.log, batch(5))
+    disk.log.truncate_to(7)
+    assert disk.log.log_end_offset == 5
+    disk.log.truncate_to(5)
+    disk.log.truncate_to(50)
+    assert disk.log.log_end_offset == 5
+
+
+def test_delete_records_is_durable_and_bounded() -> None:
+    disk = Disk()
+    disk.write(80)
+    log = disk.log
+    with pytest.raises(OffsetOutOfRangeError):
+        log.delete_records_before(81)
+    assert log.delete_records_before(40) == 40
+    assert log.delete_records_before(30) == 40
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(39, 1, 80)
+    log = disk.reopen()
+    assert log.log_start_offset == 40
+    assert log.delete_records_before(-1) == 80
+    assert append(log).base_offset == 80
+
+
+def test_retention_deletes_whole_old_segments_after_a_delay() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_ms=100))
+    for i in range(80):
+        append(disk.log, batch(timestamp=i), now_ms=i)
+    held = disk.log.read(0, 1000, 80)
+    assert disk.log.apply_retention(133, 80) == 0
+    assert disk.log.apply_retention(134, 10) == 0
+    assert disk.log.apply_retention(134, 80) == 1
+    assert disk.log.log_start_offset == 34
+    assert segment_name(0) + ".deleted" in disk.names()
+    assert read_header(held.read()).base_offset == 0
+    assert disk.manager.tick(140) == 0
+    assert disk.manager.tick(144) == 3
+    assert read_header(held.read()).base_offset == 0
+    assert disk.log.apply_retention(10**7, 80) == 1
+    assert disk.log.segment_count == 1
+    assert offsets(disk.reopen()) == list(range(68, 80))
+
+
+def test_retention_closes_an_old_active_segment_but_never_deletes_the_active_one() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_ms=100, segment_ms=1000))
+    append(disk.log, batch(timestamp=0))
+    assert disk.log.apply_retention(999, 1) == 0
+    assert disk.log.apply_retention(1000, 1) == 1
+    assert (disk.log.log_start_offset, disk.log.log_end_offset, disk.log.size_bytes) == (1, 1, 0)
+    assert disk.log.apply_retention(10**9, 1) == 0
+    log = disk.reopen()
+    assert append(log).base_offset == 1
+
+
+def test_retention_drops_set_aside_bytes_before_the_start() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
+    disk.write(3)
+    disk.grow(segment_name(0), b"torn")
+    disk.reopen()
+    disk.write(80)
+    assert disk.names(".torn")
+    disk.log.apply_retention(0, 83)
+    assert not disk.names(".torn")
+
+
+def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
+    disk = Disk()
+    disk.write(3)
+    log = disk.log
+    held = log.read(0, 1000, 3)
+    disk.manager.delete(KEY, 0)
+    for attempt in (lambda: append(log), log.flush, lambda: log.apply_retention(0, 0)):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            attempt()
+    assert not disk.manager.failed
+    assert held.read()
+    assert disk.manager.create(KEY).log_end_offset == 0
+    disk.manager.tick(10)
+    assert [n for n in disk.files.list_dir("/data") if n.endswith(".deleted")] == []
+
+
+def test_close_twice_and_default_config() -> None:
+    disk = Disk(TopicConfig())
+    disk.write(3)
+    disk.log.close()
+    disk.log.close()
+    assert offsets(disk.reopen()) == [0, 1, 2]

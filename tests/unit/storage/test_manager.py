@@ -1,0 +1,185 @@
+"""The data directory: lock, identity, checkpoints, what comes and goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from stored import DATA, KEY, SMALL, Disk, append
+
+from broker_lite.config import TopicConfig
+from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
+from broker_lite.model import PartitionKey
+from broker_lite.storage import LogManager, MemFiles, OsFiles, paths
+from broker_lite.storage.checkpoint import decode_lines
+
+
+def manager(files: MemFiles) -> LogManager:
+    made = LogManager(files, DATA, random_id=lambda: "directoryAAAAAAAAAAAAA")
+    made.lock()
+    made.open_all(0)
+    return made
+
+
+def test_identity_is_made_once_and_each_start_is_counted() -> None:
+    files = MemFiles()
+    first = LogManager(files, DATA)
+    first.lock()
+    assert len(first.directory_id) == 22
+    assert (first.start_counter, first.cluster_id, first.was_clean) == (1, "", False)
+    first.close()
+    second = LogManager(files, DATA)
+    second.lock()
+    assert (second.directory_id, second.start_counter) == (first.directory_id, 2)
+
+
+def test_two_fresh_directories_have_two_ids(tmp_path: Path) -> None:
+    ids = set()
+    for name in "ab":
+        made = LogManager(OsFiles(), str(tmp_path / name / "deep"))
+        made.lock()
+        ids.add(made.directory_id)
+        made.close()
+    assert len(ids) == 2
+
+
+def test_start_counter_is_on_disk_before_lock_returns() -> None:
+    for seed in range(10):
+        files = MemFiles()
+        for count in range(1, 4):
+            made = LogManager(files, DATA)
+            made.lock()
+            assert made.start_counter == count
+            files.crash(Random(seed))
+
+
+def test_second_process_is_refused_by_name(tmp_path: Path) -> None:
+    first = LogManager(OsFiles(), str(tmp_path))
+    first.lock()
+    with pytest.raises(DirectoryLockedError, match=str(tmp_path)):
+        LogManager(OsFiles(), str(tmp_path)).lock()
+    first.close()
+    LogManager(OsFiles(), str(tmp_path)).lock()
+
+
+def test_a_directory_serves_one_cluster_for_good() -> None:
+    files = MemFiles()
+    made = manager(files)
+    made.adopt_cluster("one")
+    made.adopt_cluster("one")
+    with pytest.raises(InconsistentClusterIdError, match="cluster one, not to two"):
+        made.adopt_cluster("two")
+    files.crash(Random(0))
+    again = manager(files)
+    assert again.cluster_id == "one"
+    with pytest.raises(InconsistentClusterIdError):
+        again.adopt_cluster("two")
+
+
+def test_damaged_or_missing_identity_is_refused_with_the_cure() -> None:
+    disk = Disk()
+    disk.kill()
+    meta = f"{DATA}/{paths.META}"
+    file = disk.files.open(meta, writable=True)
+    file.truncate(file.size - 3)
+    with pytest.raises(StorageError, match="restore it"):
+        disk.start()
+    disk.files.remove(meta)
+    with pytest.raises(StorageError, match="holds 1 partitions but no meta"):
+        disk.start()
+    assert disk.files.locked == set()
+
+
+def test_unusable_directory_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="cannot be used"):
+        LogManager(OsFiles(), str(tmp_path / "file")).lock()
+
+
+def test_checkpoint_writes_only_what_changed() -> None:
+    disk = Disk()
+    disk.write(3, checkpoint=True)
+    before = disk.files.operations
+    disk.manager.checkpoint()
+    assert disk.files.operations == before
+    disk.write(1, flush=False)
+    disk.manager.checkpoint()
+    assert disk.files.operations == before + 1
+    disk.log.flush()
+    disk.manager.checkpoint()
+    name = f"{DATA}/{paths.RECOVERY_POINTS}"
+    file = disk.files.open(name)
+    assert decode_lines(file.pread(0, file.size)) == [f"{KEY.topic_id} 3 4"]
+
+
+@pytest.mark.parametrize("name", [paths.RECOVERY_POINTS, paths.LOG_STARTS])
+def test_damaged_checkpoint_is_ignored_and_said(name: str) -> None:
+    disk = Disk()
+    disk.write(10)
+    disk.log.delete_records_before(4)
+    disk.manager.checkpoint()
+    disk.kill()
+    disk.files.open(f"{DATA}/{name}", writable=True).append([b"garbage"])
+    disk.start()
+    assert any(name in warning for warning in disk.manager.warnings)
+    assert disk.log.log_end_offset == 10
+
+
+def test_many_partitions_come_back_by_their_keys() -> None:
+    files = MemFiles()
+    made = manager(files)
+    keys = [PartitionKey(f"-{'x' * 20}{t}", p) for t in "ab" for p in range(3)]
+    for i, key in enumerate(keys):
+        log = made.create(key, SMALL)
+        assert made.create(key, SMALL) is log
+        for _ in range(i):
+            append(log)
+    made.close_clean()
+    files.make_dir(f"{DATA}/not-a-partition")
+    again = LogManager(files, DATA, default_config=SMALL)
+    again.lock()
+    large = TopicConfig()
+    logs = again.open_all(0, {keys[0].topic_id: large})
+    assert sorted(logs) == sorted(keys)
+    assert [logs[key].log_end_offset for key in keys] == list(range(6))
+    assert logs[keys[0]].config is large and logs[keys[5]].config is SMALL
+    usage = {item.key: item for item in again.usage()}
+    assert usage[keys[3]][1:] == (360, 1, 0, 3)
+    assert again.get(PartitionKey("nobody", 0)) is None
+
+
+def test_a_topic_made_again_is_another_topic() -> None:
+    disk = Disk()
+    disk.write(5)
+    again = KEY._replace(topic_id="anotherAAAAAAAAAAAAAAA")
+    disk.manager.delete(KEY, 0)
+    disk.manager.delete(KEY, 0)
+    assert disk.manager.create(again).log_end_offset == 0
+    disk.reopen_all()
+    assert list(disk.manager.logs) == [again]
+
+
+def test_created_partition_survives_a_power_cut_at_once() -> None:
+    for seed in range(20):
+        files = MemFiles()
+        made = manager(files)
+        made.create(KEY)
+        files.crash(Random(seed))
+        assert KEY in manager(files).logs
+
+
+def test_clean_stop_needs_the_marker_last() -> None:
+    disk = Disk()
+    disk.write(5)
+    disk.files.fail_next("sync_dir", 5, path=DATA)
+    with pytest.raises(StorageError):
+        disk.manager.close_clean()
+    assert disk.files.locked == set()
+
+
+def test_space_is_that_of_the_disk() -> None:
+    disk = Disk()
+    disk.files.capacity_bytes = 1 << 20
+    total, usable = disk.manager.space()
+    assert (total, usable > 0, usable < total) == (1 << 20, True, True)

@@ -1,0 +1,152 @@
+"""Producers: the table of what is judged how, and snapshots."""
+
+from __future__ import annotations
+
+import pytest
+from stored import batch
+
+from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from broker_lite.record.batch import read_header
+from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState, decode
+
+LAST = (1 << 31) - 1
+
+
+def header(sequence: int, rows: int = 1, *, epoch: int = 0, producer: int = 7):  # type: ignore[no-untyped-def]
+    return read_header(batch(rows, producer=(producer, epoch, sequence)))
+
+
+def state(*sequences: int, rows: int = 1, epoch: int = 0) -> ProducerState:
+    made = ProducerState()
+    for sequence in sequences:
+        made.update(header(sequence, rows, epoch=epoch), made.next_offset, 0)
+    return made
+
+
+def judge(made: ProducerState, *args: int, forgot: bool = False, **kwargs: int):  # type: ignore[no-untyped-def]
+    return made.check(header(*args, **kwargs), may_have_forgotten=forgot)
+
+
+def test_next_in_sequence_is_welcome() -> None:
+    assert judge(state(0, 1, 2), 3) is None
+
+
+@pytest.mark.parametrize("sequence", [4, 2000, LAST])
+def test_gap_is_refused(sequence: int) -> None:
+    with pytest.raises(OutOfOrderSequenceError, match="where 3 comes next"):
+        judge(state(0, 1, 2), sequence)
+
+
+def test_any_of_the_last_five_is_a_duplicate_with_its_offsets() -> None:
+    made = state(0, 2, 4, 6, 8, 10, rows=2)
+    for sequence in (2, 4, 6, 8, 10):
+        found = judge(made, sequence, 2)
+        assert (found.base_offset, found.next_offset) == (sequence, sequence + 2)
+    with pytest.raises(OutOfOrderSequenceError):
+        judge(made, 0, 2)
+
+
+def test_same_start_but_another_length_is_no_duplicate() -> None:
+    with pytest.raises(OutOfOrderSequenceError):
+        judge(state(0, 2, rows=2), 2, 1)
+
+
+def test_sequence_wraps_after_two_to_the_31() -> None:
+    made = ProducerState()
+    made.update(header(LAST - 1, 2), 0, 0)
+    assert judge(made, 0) is None
+    made.update(header(0), 2, 0)
+    made.update(header(1), 3, 0)
+    assert judge(made, LAST - 1, 2).base_offset == 0
+
+
+def test_batch_that_wraps_inside() -> None:
+    made = ProducerState()
+    made.update(header(LAST, 3), 0, 0)
+    assert judge(made, LAST, 3).next_offset == 3
+    assert judge(made, 2) is None
+
+
+def test_epochs_fence() -> None:
+    made = state(0, 1, epoch=3)
+    with pytest.raises(InvalidProducerEpochError):
+        judge(made, 2, epoch=2)
+    with pytest.raises(OutOfOrderSequenceError):
+        judge(made, 2, epoch=4)
+    assert judge(made, 0, epoch=4) is None
+    made.update(header(0, epoch=4), 2, 0)
+    with pytest.raises(InvalidProducerEpochError):
+        judge(made, 2, epoch=3)
+
+
+@pytest.mark.parametrize(("forgot", "marked"), [(True, False), (False, True)])
+def test_unknown_producer_begins_at_zero_unless_it_may_have_been_forgotten(
+    forgot: bool, marked: bool
+) -> None:
+    made = ProducerState()
+    assert judge(made, 0) is None
+    with pytest.raises(OutOfOrderSequenceError):
+        judge(made, 17)
+    made.forgot = marked
+    assert judge(made, 17, forgot=forgot) is None
+
+
+def test_expiry_forgets_the_idle_and_remembers_that_it_did() -> None:
+    made = ProducerState()
+    made.update(header(0), 0, 100)
+    made.update(header(0, producer=8), 1, 500)
+    assert made.expire(1099, 1000) == 0 and not made.forgot
+    assert made.expire(1100, 1000) == 1
+    assert 7 not in made and 8 in made and made.forgot
+
+
+def test_open_transaction_keeps_a_producer() -> None:
+    made = state(0)
+    producer = made.get(7)
+    assert producer is not None and made.first_unstable_offset is None
+    producer.transaction_start = 0
+    assert made.expire(10**9, 1) == 0
+    assert made.first_unstable_offset == 0
+
+
+def test_batches_without_a_producer_only_move_the_end() -> None:
+    made = ProducerState()
+    made.update(read_header(batch(4)), 0, 0)
+    assert (len(made), made.next_offset) == (0, 4)
+
+
+def test_control_batch_bumps_the_epoch_and_keeps_the_sequence() -> None:
+    made = state(0)
+    made.update(read_header(batch(producer=(7, 1, -1), attributes=0x30)), 1, 0)
+    with pytest.raises(InvalidProducerEpochError):
+        judge(made, 1, epoch=0)
+    assert judge(made, 0, epoch=1) is None
+
+
+def test_snapshot_round_trip() -> None:
+    made = state(*range(8), epoch=2)
+    made.forgot = True
+    again = decode(made.encode())
+    assert (again.next_offset, again.forgot) == (8, True)
+    producer = again.get(7)
+    assert producer is not None
+    assert (producer.epoch, len(producer.batches), producer.last_append_ms) == (2, 5, 0)
+    assert again.encode() == made.encode()
+
+
+def test_every_single_broken_byte_is_found() -> None:
+    data = state(*range(3)).encode()
+    for i in range(len(data)):
+        broken = bytearray(data)
+        broken[i] ^= 1
+        with pytest.raises(CorruptSnapshot):
+            decode(bytes(broken))
+    for length in range(len(data)):
+        with pytest.raises(CorruptSnapshot):
+            decode(data[:length])
+
+
+def test_forget_all() -> None:
+    made = state(0, 1)
+    made.forget_all(50)
+    assert (len(made), made.next_offset, made.forgot) == (0, 50, True)

@@ -1,0 +1,280 @@
+"""What readers get: slices, lookups by time and by bytes, checks, while a writer writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name
+
+from broker_lite.config import TopicConfig
+from broker_lite.errors import OffsetOutOfRangeError, StorageError
+from broker_lite.model import ListedOffset
+from broker_lite.record import arrow
+from broker_lite.record.arrow import Columns
+from broker_lite.record.batch import read_header
+from broker_lite.record.records import Row, encode_rows
+from broker_lite.storage import Log, LogManager, OsFiles
+from broker_lite.storage.scan import inspect_file
+
+
+def lives(disk: Disk) -> Iterator[Log]:
+    """A log as written, after a clean stop, and after another."""
+    yield disk.log
+    yield disk.reopen(clean=True)
+    yield disk.reopen()
+
+
+def test_whole_batches_below_the_end_and_within_the_bytes() -> None:
+    log = Disk().log
+    for _ in range(10):
+        append(log, batch(3))
+    assert log.read(0, 10_000, 30).next_offset == 30
+    assert log.read(0, 10_000, 12).next_offset == 12
+    assert log.read(0, 10_000, 13).next_offset == 12
+    piece = log.read(3, 250, 30)
+    assert (piece.base_offset, piece.next_offset, piece.length) == (3, 9, 240)
+    piece = log.read(4, 1000, 30)
+    assert piece.base_offset == 3
+
+
+def test_the_first_batch_comes_even_if_it_is_too_large_unless_not_wanted() -> None:
+    log = Disk().log
+    append(log, batch(size=900))
+    append(log)
+    assert log.read(0, 1, 2).length == 900
+    assert log.read(0, 1, 2, min_one=False).length == 0
+    assert log.read(0, 900, 2, min_one=False).length == 900
+
+
+def test_at_and_beyond_the_end() -> None:
+    log = Disk().log
+    append(log)
+    assert log.read(1, 1000, 1)[2:] == (0, 1, 1)
+    assert log.read(0, 1000, 0).length == 0
+    for offset in (-1, 2):
+        with pytest.raises(OffsetOutOfRangeError, match=r"outside \[0, 1\]"):
+            log.read(offset, 1000, 1)
+
+
+@pytest.mark.parametrize("interval", [0, 200, 1000, 1 << 20])
+@pytest.mark.parametrize("max_bytes", [1, 500, 3000, 1 << 20])
+def test_every_offset_by_every_index(interval: int, max_bytes: int) -> None:
+    disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=interval))
+    for i in range(60):
+        append(disk.log, batch(1 + i % 3, size=90 + 7 * (i % 5)))
+    for log in lives(disk):
+        for offset in range(log.log_end_offset):
+            piece = log.read(offset, max_bytes, log.log_end_offset)
+            header = read_header(piece.read())
+            assert piece.base_offset == header.base_offset <= offset < header.next_offset
+            assert piece.length <= max(max_bytes, header.size_bytes)
+            assert piece.next_offset > offset
+
+
+def test_sequential_reader_sees_each_batch_once_across_segments() -> None:
+    disk = Disk()
+    disk.write(200)
+    assert offsets(disk.log) == list(range(200))
+    assert disk.log.segment_count > 5
+
+
+def test_closed_segments_are_loaded_when_read_and_dropped_again() -> None:
+    disk = Disk()
+    disk.write(700)
+    log = disk.reopen(clean=True)
+    segments = log._chain[1]
+    assert not any(segment.is_loaded for segment in segments[:-1])
+    assert offsets(log) == list(range(700))
+    assert sum(segment.is_loaded for segment in segments) <= 9
+
+
+def test_read_error_names_the_partition_and_fails_nothing() -> None:
+    disk = Disk()
+    disk.write(80)
+    log = disk.log
+    log._chain[1][0].release()
+    disk.files.kill()
+    with pytest.raises(StorageError, match=str(KEY)):
+        log.read(70, 100, 80)
+    assert not log.failed
+
+
+def test_offset_for_bytes_is_a_boundary_above_the_start() -> None:
+    disk = Disk()
+    disk.write(200)
+    log = disk.log
+    boundaries = set(range(201))
+    for start in (0, 5, 33, 34, 150, 199):
+        for limit in (0, 1, 119, 120, 1000, 5000, 1 << 30):
+            end, count = log.offset_for_bytes(start, limit, 200)
+            assert start < end <= 200 and end in boundaries
+            assert count == (end - start) * 120
+            assert count <= max(limit, 120)
+    assert log.offset_for_bytes(0, 1 << 30, 200) == (200, 200 * 120)
+    assert log.offset_for_bytes(0, 1 << 30, 50) == (50, 50 * 120)
+    assert log.offset_for_bytes(200, 1000, 200) == (200, 0)
+    log.delete_records_before(10)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.offset_for_bytes(9, 1000, 200)
+
+
+def test_offset_for_bytes_uses_most_of_its_budget() -> None:
+    disk = Disk(TopicConfig(index_interval_bytes=1000))
+    disk.write(2000)
+    _, count = disk.log.offset_for_bytes(0, 100_000, 2000)
+    assert 98_000 < count <= 100_000
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def columns(*times: int) -> bytearray:
+    values = pa.array([b"v"] * len(times), pa.binary())
+    timestamp = pa.array(times, pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    table = Columns(len(times), None, values, timestamp, None)
+    return bytearray(arrow.encode(table, timestamp_ms=0))
+
+
+def rows(*times: int) -> bytearray:
+    return bytearray(encode_rows([Row(i, t, None, b"v", ()) for i, t in enumerate(times)]))
+
+
+@pytest.mark.parametrize("make", [columns, rows])
+def test_the_first_record_at_or_after_a_time(make: object) -> None:
+    log = Disk().log
+    for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
+        append(log, make(*times))  # type: ignore[operator]
+
+    def found(timestamp: int, end: int = 8) -> tuple[int, int] | None:
+        listed = log.offset_for_timestamp(timestamp, end)
+        return listed and listed[:2]
+
+    assert found(0) == found(10) == (0, 10)
+    assert found(11) == found(30) == (1, 30)
+    assert found(31) == found(50) == (5, 50)
+    assert found(60) == (7, 60)
+    assert found(61) is None
+    assert found(60, end=7) is None
+    assert log.max_timestamp(8) == ListedOffset(7, 60, 1)
+    assert log.max_timestamp(5) == ListedOffset(1, 30, 1)
+    assert log.max_timestamp(0) is None
+    log.delete_records_before(2)
+    assert found(15) == (2, 20)
+    assert found(21) == (3, 25)
+
+
+def test_times_are_found_across_segments_and_restarts() -> None:
+    disk = Disk()
+    for i in range(120):
+        append(disk.log, columns(1000 + 10 * (i ^ 3)))
+    for log in lives(disk):
+        for timestamp in range(995, 2200, 7):
+            wanted = next((i for i in range(120) if 1000 + 10 * (i ^ 3) >= timestamp), None)
+            listed = log.offset_for_timestamp(timestamp, 120)
+            assert (listed and listed.offset) == wanted
+        assert log.max_timestamp(120) == ListedOffset(116, 1000 + 10 * (116 ^ 3), 1)
+
+
+def test_rows_without_a_time_are_never_found_by_time() -> None:
+    log = Disk().log
+    append(log, batch(timestamp=-1))
+    assert log.offset_for_timestamp(0, 1) is None
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def test_verify_and_inspect_name_the_bad_batch_and_go_on() -> None:
+    disk = Disk()
+    disk.write(80)
+    assert disk.log.verify(0, 80) == []
+    disk.flip(segment_name(34), 6 * 120 + 70)
+    (bad,) = disk.log.verify(0, 80)
+    assert (bad.first_offset, bad.next_offset, bad.segment_base) == (40, 41, 34)
+    assert disk.log.verify(0, 40) == disk.log.verify(41, 80) == []
+    seen = list(disk.log.inspect(30, 50))
+    assert [b.header.base_offset for b in seen] == list(range(30, 50))
+    assert [bool(b.problem) for b in seen].index(True) == 10
+    assert disk.log.read(40, 1, 80).length == 120
+
+
+def test_verify_finds_an_epoch_that_the_epoch_file_does_not_know() -> None:
+    disk = Disk()
+    disk.write(10)
+    data = bytearray(disk.content(segment_name(0)))
+    for i in range(5, 10):
+        data[i * 120 + 12 : i * 120 + 16] = (2).to_bytes(4, "big")
+    disk.replace(segment_name(0), bytes(data))
+    assert [bad.first_offset for bad in disk.log.verify(0, 10)] == [5, 6, 7, 8, 9]
+
+
+def test_inspect_file_without_a_broker() -> None:
+    disk = Disk()
+    disk.write(5)
+    disk.flip(segment_name(0), 2 * 120 + 9)
+    seen = list(inspect_file(disk.files, f"{FOLDER}/{segment_name(0)}"))
+    assert [(b.position, bool(b.problem)) for b in seen] == [
+        (0, False),
+        (120, False),
+        (240, True),
+        (360, False),
+        (480, False),
+    ]
+    with pytest.raises(ValueError, match="named"):
+        list(inspect_file(disk.files, f"{FOLDER}/leader-epoch-checkpoint"))
+
+
+def test_damage_that_appears_while_running_is_reported_and_passed() -> None:
+    disk = Disk()
+    disk.write(80)
+    disk.flip(segment_name(0), 10 * 120 + 3)
+    log = disk.reopen(clean=True)
+    found = [o for o in range(34) if o != 10 and log.read(o, 1, 80).base_offset == o]
+    assert len(found) == 33
+    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(10, 11)]
+    assert log.offset_for_bytes(10, 1000, 80)[0] > 10
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+
+def test_readers_beside_a_writer(tmp_path: Path) -> None:
+    """Slices are whole, continuous and sound whatever the writer does meanwhile."""
+    manager = LogManager(OsFiles(), str(tmp_path / "data"))
+    manager.lock()
+    manager.open_all(0)
+    log = manager.create(KEY, dataclasses.replace(SMALL, segment_bytes=20_000))
+    faults: list[str] = []
+    count = 3000
+
+    def follow() -> None:
+        offset = 0
+        while offset < count and not faults:
+            piece = log.read(offset, 700, log.log_end_offset)
+            data, at = piece.read(), 0
+            while at < len(data):
+                header = read_header(data, at)
+                if header.base_offset != offset:
+                    faults.append(f"{header.base_offset} instead of {offset}")
+                    return
+                at, offset = at + header.size_bytes, header.next_offset
+            if offset != piece.next_offset:
+                faults.append(f"a slice to {piece.next_offset} ended at {offset}")
+
+    threads = [threading.Thread(target=follow) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(count):
+        append(log, batch(size=100 + i % 90))
+        if i % 100 == 0:
+            log.flush()
+    for thread in threads:
+        thread.join(timeout=60)
+    manager.close_clean()
+    assert not faults
+    assert not any(thread.is_alive() for thread in threads)

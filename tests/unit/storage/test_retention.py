@@ -1,0 +1,78 @@
+"""Which segments go: the decision alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.config import DAY, TopicConfig
+from broker_lite.storage.retention import SegmentFacts, expired_count
+
+NOW = 1000 * DAY
+
+
+def count(
+    segments: list[SegmentFacts], *, start: int = 0, end: int = 1 << 60, **config: int
+) -> int:
+    made = TopicConfig(**{"retention_ms": -1, **config})  # type: ignore[arg-type]
+    return expired_count(segments, made, now_ms=NOW, log_start_offset=start, high_watermark=end)
+
+
+def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
+    """One of ten offsets each; appended when its newest record says."""
+    return [
+        SegmentFacts(i * 10, size, NOW - int(days * DAY), NOW - int(days * DAY))
+        for i, days in enumerate(newest_days)
+    ]
+
+
+def test_by_time() -> None:
+    assert count(segments(9, 8, 6, 0), retention_ms=7 * DAY) == 2
+    assert count(segments(9, 6, 8, 0), retention_ms=7 * DAY) == 1
+    assert count(segments(7, 0), retention_ms=7 * DAY) == 0
+    assert count(segments(9, 8), retention_ms=-1) == 0
+
+
+def test_by_size_keeps_at_least_that_much() -> None:
+    assert count(segments(1, 1, 1, 1), retention_bytes=250) == 1
+    assert count(segments(1, 1, 1, 1), retention_bytes=0) == 3
+    assert count(segments(1, 1, 1, 1), retention_bytes=400) == 0
+
+
+def test_before_the_log_start() -> None:
+    assert count(segments(0, 0, 0), start=19) == 1
+    assert count(segments(0, 0, 0), start=20) == 2
+    assert count(segments(0, 0, 0), start=99) == 2
+
+
+def test_never_the_active_one_nor_beyond_the_high_watermark() -> None:
+    assert count(segments(99), retention_ms=0, retention_bytes=0) == 0
+    assert count(segments(99, 99, 99), retention_ms=0, end=19) == 1
+
+
+def one(max_timestamp: int, appended: int) -> list[SegmentFacts]:
+    return [SegmentFacts(0, 100, max_timestamp, appended), SegmentFacts(10, 100, NOW, NOW)]
+
+
+@pytest.mark.parametrize(
+    ("max_timestamp", "appended", "gone"),
+    [
+        (NOW - 8 * DAY, NOW, True),
+        (0, NOW, True),
+        (NOW - 8 * DAY + DAY, NOW - 8 * DAY, False),
+        (NOW + 5000 * DAY, NOW - 8 * DAY, True),
+        (NOW + 5000 * DAY, NOW - 6 * DAY, False),
+        (-1, NOW - 8 * DAY, True),
+        (-1, NOW - 6 * DAY, False),
+    ],
+    ids=[
+        "old records count as old though just written",
+        "the epoch too",
+        "a day ahead of the append is believed",
+        "far ahead: as old as its append, gone",
+        "far ahead: as old as its append, kept",
+        "no time: as old as its append, gone",
+        "no time: as old as its append, kept",
+    ],
+)
+def test_record_times_far_from_now(max_timestamp: int, appended: int, gone: bool) -> None:
+    assert count(one(max_timestamp, appended), retention_ms=7 * DAY) == int(gone)
