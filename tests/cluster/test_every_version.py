@@ -1,0 +1,278 @@
+"""Every API in every version that a broker advertises, asked of real brokers by kafka-python's
+classes: an answer that the library understands, without an error that has no name."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import kafka.protocol.admin as admin
+import kafka.protocol.consumer as consumer
+import kafka.protocol.metadata as metadata
+import kafka.protocol.producer as producer
+import pytest
+from plain_connection import PlainConnection
+
+from broker_lite.errors import (
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import topic_id_bytes
+from broker_lite.record.records import Row, encode_rows
+from broker_lite.wire.api import VERSIONS, ApiKey
+from broker_lite.wire.calls.cluster import MetadataRequest, MetadataResponse
+from broker_lite.wire.calls.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    ConfigResource,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from broker_lite.wire.calls.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from broker_lite.wire.calls.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+
+pytestmark = pytest.mark.real
+
+NUMBERS = itertools.count()
+WAIT_S = 30.0
+MODULES = (admin, consumer, metadata, producer)
+EVERY = [
+    (ApiKey(key), version)
+    for key, (first, last) in VERSIONS.items()
+    for version in range(first, last + 1)
+    if key != ApiKey.OFFSETS_FOR_BYTES
+]
+
+
+def library(name: str) -> Any:
+    for module in MODULES:
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(name)
+
+
+class Target:
+    """A topic with ten records, connections to its leader and to the controller."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.connections: list[PlainConnection] = []
+        any_broker = self.connect(cluster.brokers[0].endpoint)
+        found = any_broker.call(MetadataRequest(()))
+        self.controller = self.connect_to(found, found.controller_id)
+        self.name = f"versions-{os.getpid()}-{next(NUMBERS)}"
+        made = self.controller.call(CreateTopicsRequest((CreatableTopic(self.name, 1, 1),)))
+        assert made.topics[0].error_code == 0
+        self.topic_id = made.topics[0].topic_id
+        found = self.controller.call(MetadataRequest((self.name,)))
+        self.leader_id = found.topics[0].partitions[0].leader_id
+        self.leader = self.connect_to(found, self.leader_id)
+        self.wait_for_leader()
+
+    def connect(self, address: str) -> PlainConnection:
+        self.connections.append(PlainConnection(address))
+        return self.connections[-1]
+
+    def connect_to(self, found: MetadataResponse, broker_id: int) -> PlainConnection:
+        (row,) = [row for row in found.brokers if row.node_id == broker_id]
+        return self.connect(f"{row.host}:{row.port}")
+
+    def wait_for_leader(self) -> None:
+        """The leader hears of its partition a moment after the controller made it."""
+        request = ListOffsetsRequest((ListOffsetsTopic(self.name, (ListOffsetsPartition(0, -1),)),))
+        deadline = time.monotonic() + WAIT_S
+        while self.leader.call(request).topics[0].partitions[0].error_code:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def target(cluster: LocalCluster) -> Iterator[Target]:
+    made = Target(cluster)
+    yield made
+    for connection in made.connections:
+        connection.close()
+
+
+def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
+    """What a request of that version says."""
+    name, topic_id = target.name, target.topic_id
+    by_id = {"topic_id": topic_id_of(topic_id)}
+    match key:
+        case ApiKey.PRODUCE:
+            kind = producer.ProduceRequest.TopicProduceData
+            batch = encode_rows([Row(0, 1_700_000_000_000, b"k", b"v", ())])
+            rows = [kind.PartitionProduceData(index=0, records=bytes(batch))]
+            named = by_id if version >= 13 else {"name": name}
+            return {
+                "transactional_id": None,
+                "acks": -1,
+                "timeout_ms": 5000,
+                "topic_data": [kind(**named, partition_data=rows)],
+            }
+        case ApiKey.FETCH:
+            kind = consumer.FetchRequest.FetchTopic
+            rows = [kind.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+            named = by_id if version >= 13 else {"topic": name}
+            return {
+                "replica_id": -1,
+                "max_wait_ms": 100,
+                "min_bytes": 0,
+                "topics": [kind(**named, partitions=rows)],
+                "forgotten_topics_data": [],
+                "rack_id": "",
+            }
+        case ApiKey.LIST_OFFSETS:
+            kind = consumer.ListOffsetsRequest.ListOffsetsTopic
+            rows = [kind.ListOffsetsPartition(partition_index=0, timestamp=-1)]
+            return {"replica_id": -1, "isolation_level": 0,
+                    "topics": [kind(name=name, partitions=rows)]}  # fmt: skip
+        case ApiKey.METADATA:
+            row = metadata.MetadataRequest.MetadataRequestTopic(name=name, topic_id=None)
+            return {"topics": [row]}
+        case ApiKey.OFFSET_COMMIT:
+            kind = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
+            rows = [
+                kind.OffsetCommitRequestPartition(
+                    partition_index=0, committed_offset=1, committed_metadata=""
+                )
+            ]
+            return {"group_id": "versions", "member_id": "",
+                    "topics": [kind(name=name, partitions=rows)]}  # fmt: skip
+        case ApiKey.OFFSET_FETCH:
+            if version >= 8:
+                kind = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
+                topic = kind.OffsetFetchRequestTopics(name=name, partition_indexes=[0])
+                return {"groups": [kind(group_id="versions", topics=[topic])]}
+            kind = consumer.OffsetFetchRequest.OffsetFetchRequestTopic
+            return {"group_id": "versions", "topics": [kind(name=name, partition_indexes=[0])]}
+        case ApiKey.FIND_COORDINATOR:
+            return {"key": "versions", "coordinator_keys": ["versions"]}
+        case ApiKey.DESCRIBE_GROUPS:
+            return {"groups": ["versions"]}
+        case ApiKey.CREATE_TOPICS:
+            row = admin.CreateTopicsRequest.CreatableTopic(
+                name=f"{name}-{version}", num_partitions=1, replication_factor=1,
+                assignments=[], configs=[],
+            )  # fmt: skip
+            return {"topics": [row], "timeout_ms": 5000, "validate_only": True}
+        case ApiKey.DELETE_TOPICS:
+            if version >= 6:
+                row = admin.DeleteTopicsRequest.DeleteTopicState(name="no-such-topic")
+                return {"topics": [row], "timeout_ms": 5000}
+            return {"topic_names": ["no-such-topic"], "timeout_ms": 5000}
+        case ApiKey.DELETE_RECORDS:
+            kind = admin.DeleteRecordsRequest.DeleteRecordsTopic
+            rows = [kind.DeleteRecordsPartition(partition_index=0, offset=0)]
+            return {"topics": [kind(name=name, partitions=rows)], "timeout_ms": 5000}
+        case ApiKey.DESCRIBE_CONFIGS:
+            kind = admin.DescribeConfigsRequest.DescribeConfigsResource
+            return {"resources": [kind(resource_type=2, resource_name=name,
+                                       configuration_keys=None)]}  # fmt: skip
+        case ApiKey.DESCRIBE_LOG_DIRS:
+            return {"topics": None}
+        case ApiKey.CREATE_PARTITIONS:
+            row = admin.CreatePartitionsRequest.CreatePartitionsTopic(
+                name=name, count=2, assignments=None
+            )
+            return {"topics": [row], "timeout_ms": 5000, "validate_only": True}
+        case ApiKey.INCREMENTAL_ALTER_CONFIGS:
+            kind = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
+            rows = [kind.AlterableConfig(name="retention.ms", config_operation=0, value="9999")]
+            return {"resources": [kind(resource_type=2, resource_name=name, configs=rows)]}
+        case ApiKey.INIT_PRODUCER_ID:
+            return {"transactional_id": None, "transaction_timeout_ms": 1000}
+        case ApiKey.API_VERSIONS:
+            return {"client_software_name": "tests", "client_software_version": "1"}
+    return {}
+
+
+def topic_id_of(text: str) -> Any:
+    return UUID(bytes=topic_id_bytes(text))
+
+
+ALLOWED = {ApiKey.DELETE_TOPICS: {3}}
+"""Errors that are asked for."""
+
+
+def errors_in(item: Any) -> set[int]:
+    """Every error code anywhere in a response."""
+    found: set[int] = set()
+    if isinstance(item, dict):
+        for name, value in item.items():
+            if name.endswith("error_code"):
+                found.add(value)
+            found |= errors_in(value)
+    elif isinstance(item, list):
+        for each in item:
+            found |= errors_in(each)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), EVERY, ids=[f"{key.name.lower()}-{version}" for key, version in EVERY]
+)
+def test_every_version_is_answered(target: Target, key: ApiKey, version: int) -> None:
+    name = "".join(word.capitalize() for word in key.name.split("_"))
+    request = library(f"{name}Request")(version=version, **fields_of(key, version, target))
+    to_controller = key in (
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    )
+    connection = target.controller if to_controller else target.leader
+    answer = connection.call_library(request, library(f"{name}Response"))
+    assert errors_in(answer.to_dict()) - {0, None} <= ALLOWED.get(key, set())
+
+
+def test_settings_are_changed_through_any_broker(cluster: LocalCluster, target: Target) -> None:
+    """Clients ask any broker for it; it reaches the controller."""
+    for number, broker in enumerate(cluster.brokers):
+        value = str(70_000 + number)
+        row = AlterConfigsResource(2, target.name, (AlterableConfig("retention.ms", 0, value),))
+        with PlainConnection(broker.endpoint) as connection:
+            answer = connection.call(IncrementalAlterConfigsRequest((row,)))
+            assert (answer.responses[0].error_code, answer.responses[0].error_message) == (0, None)
+        described = target.controller.call(
+            DescribeConfigsRequest((ConfigResource(2, target.name, ("retention.ms",)),))
+        )
+        assert [each.value for each in described.results[0].configs] == [value]
+
+
+def test_records_are_deleted_by_their_leader_only(cluster: LocalCluster, target: Target) -> None:
+    kind = producer.ProduceRequest
+    produce = kind(version=13, **fields_of(ApiKey.PRODUCE, 13, target))
+    for _ in range(3):
+        target.leader.call_library(produce, producer.ProduceResponse)
+
+    def delete(connection: PlainConnection, name: str, offset: int) -> tuple[int, int]:
+        topic = DeleteRecordsTopic(name, (DeleteRecordsPartition(0, offset),))
+        (row,) = connection.call(DeleteRecordsRequest((topic,))).topics[0].partitions
+        return row.error_code, row.low_watermark
+
+    assert delete(target.leader, target.name, 2) == (0, 2)
+    assert delete(target.leader, target.name, 1) == (0, 2)
+    assert delete(target.leader, target.name, 1 << 40) == (OffsetOutOfRangeError.code, -1)
+    assert delete(target.leader, "no-such-topic", 0) == (UnknownTopicOrPartitionError.code, -1)
+    for broker in cluster.brokers:
+        if broker.id != target.leader_id:
+            with PlainConnection(broker.endpoint) as connection:
+                assert delete(connection, target.name, 3)[0] == NotLeaderError.code
+    code, low = delete(target.leader, target.name, -1)
+    assert (code, low >= 3) == (0, True)
