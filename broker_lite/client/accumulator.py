@@ -141,6 +141,14 @@ class Chunk(Outcome):
 Waiting = OpenRows | Chunk
 
 
+class Piece(NamedTuple):
+    """A part of what ``send_arrow`` was given: about a batch of it, or one for each partition."""
+
+    columns: Columns
+    wanted: PartitionIndex | int | None
+    size_bytes: int
+
+
 class TopicShape(NamedTuple):
     """What splitting needs to know of a topic."""
 

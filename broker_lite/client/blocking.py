@@ -150,6 +150,8 @@ class Reactor:
         try:
             while not self._stopping:
                 self._turn()
+            while self._calls:
+                self._calls.popleft()()
         except BaseException as error:  # the thread's outermost frame
             if self._on_crash is None:
                 raise

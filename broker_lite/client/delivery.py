@@ -29,7 +29,7 @@ from broker_lite.errors import (
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP, Endpoint, TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns, Compression
-from broker_lite.wire.produce import ProduceResponse
+from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 
 REQUEST_BYTES_MAX = 16 << 20
 """A request is closed when it holds this much: well below a broker's frame limit (64 MiB)."""
@@ -238,8 +238,8 @@ class Delivery:
             try:
                 if not self._number(part, batch):
                     continue
-            except LogbusError as error:
-                refused.append((part, batch, error))
+            except LogbusError as problem:
+                refused.append((part, batch, problem))
                 continue
             part.queue.popleft()
             part.in_flight.append(batch)
@@ -296,7 +296,7 @@ class Delivery:
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
         """The answer to a request; None where none was asked for (acks=0)."""
-        rows = {}
+        rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
             for topic in response.topics:
@@ -306,17 +306,17 @@ class Delivery:
             part = self._returned(batch)
             if part is None:
                 continue
-            row = rows.get((batch.topic, batch.partition))
+            found = rows.get((batch.topic, batch.partition))
             if response is None:
                 self._finish(batch, None)
-            elif row is None:
+            elif found is None:
                 self._refused(part, batch, error_for(-1, "the broker left a batch out"), now_ms)
-            elif row.error_code:
-                error = error_for(row.error_code, row.error_message or "")
+            elif found.error_code:
+                error = error_for(found.error_code, found.error_message or "")
                 self._refused(part, batch, error, now_ms)
             else:
-                batch.base_offset = row.base_offset
-                batch.log_append_time_ms = row.log_append_time_ms
+                batch.base_offset = found.base_offset
+                batch.log_append_time_ms = found.log_append_time_ms
                 self._accepted(part, batch)
             self._settle(batch.where, part)
 

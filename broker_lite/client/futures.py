@@ -44,7 +44,9 @@ class SentBatch(Protocol):
     log_append_time_ms: int
     timestamp_ms: int
     error: LogbusError | None
-    halves: Sequence[SentBatch]
+
+    @property
+    def halves(self) -> Sequence[SentBatch]: ...
 
 
 class Outcome:
@@ -159,15 +161,15 @@ class Outcome:
 class RecordFuture:
     """A record on its way."""
 
-    __slots__ = ("_index", "_outcome")
+    __slots__ = ("_index", "outcome")
 
     def __init__(self, outcome: Outcome, index: int) -> None:
-        self._outcome = outcome
+        self.outcome = outcome
         self._index = index
 
     def done(self) -> bool:
         """Whether the record was acknowledged or has failed."""
-        return self._outcome.done
+        return self.outcome.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait for the acknowledgement; asking ends the batch's linger.
@@ -175,7 +177,7 @@ class RecordFuture:
         Raises why the record was not written, e.g. DeliveryTimedOutError or MessageTooLargeError;
         RequestTimedOutError after ``timeout_s`` (None: for ever), the record then being under way.
         """
-        outcome, index = self._outcome, self._index
+        outcome, index = self.outcome, self._index
         outcome.wait(timeout_s)
         batch, at = outcome.find(index)
         error = outcome.error if batch is None else batch.error
@@ -193,7 +195,7 @@ class RecordFuture:
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
         """Wait for the end; the error, or None if the record was written."""
-        self._outcome.wait(timeout_s)
+        self.outcome.wait(timeout_s)
         try:
             self.result(0)
         except LogbusError as error:
@@ -202,27 +204,27 @@ class RecordFuture:
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:
         """Call back with this future once it is done, on the sender's thread: be quick there."""
-        self._outcome.add_done_callback(lambda: callback(self))
+        self.outcome.add_done_callback(lambda: callback(self))
 
 
 class BatchFuture:
     """Rows of a ``send_arrow`` or ``send_columns`` on their way."""
 
-    __slots__ = ("_outcomes",)
+    __slots__ = ("outcomes",)
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
-        self._outcomes = outcomes
+        self.outcomes = outcomes
 
     def done(self) -> bool:
         """Whether all rows were acknowledged or have failed."""
-        return all(outcome.done for outcome in self._outcomes)
+        return all(outcome.done for outcome in self.outcomes)
 
     def result(self, timeout_s: float | None = None) -> list[BatchMetadata]:
         """Wait for all acknowledgements: which batches the rows went in. Raises the first error."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         found: list[BatchMetadata] = []
         failure: LogbusError | None = None
-        for outcome in self._outcomes:
+        for outcome in self.outcomes:
             outcome.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
             if outcome.error is not None:
                 outcome.seen = True

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from broker_lite.client.accumulator import (
     ROW_OVERHEAD_BYTES,
     Chunk,
     OpenRows,
+    Piece,
     as_bytes,
     checked_headers,
     columns_of,
@@ -34,6 +36,7 @@ from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.futures import BatchFuture, Outcome, RecordFuture
 from broker_lite.client.sender import Sender
+from broker_lite.client.steps import Shell
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     BufferFullError,
@@ -62,7 +65,13 @@ class Producer:
     is opened, unless ``timestamp_ms`` says otherwise.
     """
 
-    def __init__(self, bootstrap_servers: str, config: ProducerConfig | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        config: ProducerConfig | None = None,
+        *,
+        shell: Shell | None = None,
+    ) -> None:
         self.config = config = ProducerConfig() if config is None else config
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
@@ -76,16 +85,26 @@ class Producer:
         self._end: LogbusError | None = None
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
-        self._reactor = Reactor(config.client_id, "logbus-producer")
+        # ``AsyncProducer`` brings an event loop's shell and then never lets a call here block.
+        self._reactor: Reactor | None = None
+        if shell is None:
+            shell = self._reactor = Reactor(config.client_id, "logbus-producer")
+        self._shell: Shell = shell
         self._sender = Sender(
-            self._reactor,
+            self._shell,
             self._cluster,
             config,
             on_released=self._released,
             on_finished=self._finished,
         )
-        self._reactor.start(self._crashed)
+        if self._reactor is not None:
+            self._reactor.start(self._crashed)
         _producers.add(self)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether ``send`` of a record that opens a batch would block now."""
+        return self._used_bytes >= self.config.buffer_bytes
 
     # -- sending
 
@@ -158,14 +177,20 @@ class Producer:
         Rows are sent as they lie in memory; keep the memory unchanged until the future is done.
         Raises InvalidSchemaError, MessageTooLargeError, BufferFullError, ClosedError.
         """
-        outcomes: list[Outcome] = []
+        outcomes = [
+            self._send_piece(topic, piece, timestamp_ms)
+            for piece in self.arrow_pieces(topic, data, key, value, partition)
+        ]
+        return BatchFuture(outcomes)
+
+    def arrow_pieces(
+        self, topic: str, data: Any, key: str | None, value: str | None, partition: int | None
+    ) -> Iterator[Piece]:
+        """What ``send_arrow`` sends, cut into pieces of about a batch."""
         for batch in tables_of(data):
             columns, wanted = columns_of(batch, key, value)
             if batch.num_rows:
-                outcomes += self._send_columns(
-                    topic, columns, wanted if partition is None else partition, timestamp_ms
-                )
-        return BatchFuture(outcomes)
+                yield from self._pieces(topic, columns, wanted if partition is None else partition)
 
     def send_columns(
         self,
@@ -178,51 +203,53 @@ class Producer:
         """Send columns; ``partitions`` is one for all rows, one for each (-1: choose), or None."""
         if not columns.row_count:
             return BatchFuture(())
-        return BatchFuture(self._send_columns(topic, columns, partitions, timestamp_ms))
+        return BatchFuture(
+            [
+                self._send_piece(topic, piece, timestamp_ms)
+                for piece in self._pieces(topic, columns, partitions)
+            ]
+        )
 
-    def _send_columns(
-        self,
-        topic: str,
-        columns: Columns,
-        wanted: npt.NDArray[np.int32] | int | None,
-        timestamp_ms: int | None,
-    ) -> list[Outcome]:
+    def _pieces(
+        self, topic: str, columns: Columns, wanted: npt.NDArray[np.int32] | int | None
+    ) -> Iterator[Piece]:
         self._check_columns(columns, wanted)
-        if timestamp_ms is None:
-            timestamp_ms = wall_ms()
         total_bytes = _size_bytes(columns)
         spreads = columns.key is not None if wanted is None else not isinstance(wanted, int)
         limit_bytes = self._limit_bytes(topic, spreads)
-        pieces = (
-            [columns]
-            if total_bytes <= limit_bytes + limit_bytes // 8
-            else arrow.split(columns, limit_bytes)
-        )
-        outcomes: list[Outcome] = []
+        is_one = total_bytes <= limit_bytes + limit_bytes // 8
         start = 0
-        for piece in pieces:
-            stop = start + piece.row_count
-            chunk = Chunk(
-                topic,
-                self._waking,
-                _already_sent,
-                columns=piece,
-                wanted=wanted[start:stop] if isinstance(wanted, np.ndarray) else wanted,
-                size_bytes=total_bytes * piece.row_count // columns.row_count,
-                timestamp_ms=timestamp_ms,
-            )
-            with self._lock:
-                self._await_space(topic)
-                rows = self._open.get(topic)
-                if rows is not None:
-                    self._seal(rows)
-                self._used_bytes += chunk.size_bytes
-                self._unfinished[chunk] = None
-                self._sender.inbox.append(chunk)
-                self._sender.kick()
-            outcomes.append(chunk)
+        for part in (columns,) if is_one else arrow.split(columns, limit_bytes):
+            stop = start + part.row_count
+            share = total_bytes * part.row_count // columns.row_count
+            chosen = wanted[start:stop] if isinstance(wanted, np.ndarray) else wanted
+            yield Piece(part, chosen, share)
             start = stop
-        return outcomes
+
+    def send_piece(self, topic: str, piece: Piece, timestamp_ms: int | None) -> BatchFuture:
+        """Send one of ``arrow_pieces``."""
+        return BatchFuture((self._send_piece(topic, piece, timestamp_ms),))
+
+    def _send_piece(self, topic: str, piece: Piece, timestamp_ms: int | None) -> Outcome:
+        chunk = Chunk(
+            topic,
+            self._waking,
+            _already_sent,
+            columns=piece.columns,
+            wanted=piece.wanted,
+            size_bytes=piece.size_bytes,
+            timestamp_ms=wall_ms() if timestamp_ms is None else timestamp_ms,
+        )
+        with self._lock:
+            self._await_space(topic)
+            rows = self._open.get(topic)
+            if rows is not None:
+                self._seal(rows)
+            self._used_bytes += chunk.size_bytes
+            self._unfinished[chunk] = None
+            self._sender.inbox.append(chunk)
+            self._sender.kick()
+        return chunk
 
     def _check_columns(self, columns: Columns, wanted: npt.NDArray[np.int32] | int | None) -> None:
         for name, column in (("key", columns.key), ("value", columns.value)):
@@ -263,7 +290,7 @@ class Producer:
         rows.timestamp_ms = wall_ms()
         self._open[topic] = rows
         self._unfinished[rows] = None
-        self._reactor.call_soon(partial(self._opened, rows))
+        self._shell.call_soon(partial(self._opened, rows))
         return rows
 
     def _await_space(self, topic: str) -> None:
@@ -314,7 +341,7 @@ class Producer:
 
     def _opened(self, rows: OpenRows) -> None:
         if self.config.linger_ms:
-            self._reactor.later(self.config.linger_ms, partial(self._due, rows))
+            self._shell.later(self.config.linger_ms, partial(self._due, rows))
         else:
             self._due(rows)
 
@@ -323,7 +350,7 @@ class Producer:
         if not rows.is_open:
             return
         if self._sender.delivery.is_backlogged(rows.topic):
-            self._reactor.later(
+            self._shell.later(
                 max(_EXPIRY_CHECK_MS, self.config.linger_ms), partial(self._due, rows)
             )
             return
@@ -372,16 +399,24 @@ class Producer:
         Raises the first failure since the last flush that no future has raised yet, and
         RequestTimedOutError after ``timeout_s``.
         """
-        with self._lock:
-            for rows in list(self._open.values()):
-                self._seal(rows)
-            waiting = list(self._unfinished)
+        waiting = self.start_flush()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for outcome in waiting:
             outcome.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self.end_flush(waiting)
+
+    def start_flush(self) -> list[Outcome]:
+        """End all lingering; what is to be waited for."""
+        with self._lock:
+            for rows in list(self._open.values()):
+                self._seal(rows)
+            return list(self._unfinished)
+
+    def end_flush(self, waited: list[Outcome]) -> None:
+        """Raise the first failure that nobody has seen."""
         with self._lock:
             failures, self._failures = self._failures, []
-        for outcome in (*waiting, *failures):
+        for outcome in (*waited, *failures):
             if not outcome.seen and outcome.error is not None:
                 outcome.seen = True
                 raise outcome.error
@@ -393,10 +428,19 @@ class Producer:
         try:
             self.flush(timeout_s)
         finally:
-            with self._lock:
-                self._end = ClosedError("the producer was closed")
-                self._space.notify_all()
-            self._reactor.call_soon(self._stop)
+            self.end()
+
+    def end(self) -> None:
+        """End without waiting: what is not acknowledged fails."""
+        with self._lock:
+            self._end = ClosedError("the producer was closed")
+            for rows in list(self._open.values()):
+                self._seal(rows)
+            self._space.notify_all()
+        if self._reactor is None:
+            self._stop()
+        else:
+            self._shell.call_soon(self._stop)
             self._reactor.stop()
 
     def _stop(self) -> None:

@@ -1,0 +1,193 @@
+"""The asyncio shell: connections, timers and operations on one event loop (asyncio's or uvloop's).
+
+The same ``Connection`` as under ``blocking.Reactor``; here the loop watches its socket. All methods
+are for the loop's thread. Needs a loop with ``add_reader``: every loop but Windows' Proactor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.connection import Connection
+from broker_lite.client.steps import Exchange, Operation, Timer, spawn
+from broker_lite.errors import ClosedError, LogbusError, NetworkError
+from broker_lite.model import Endpoint
+
+T = TypeVar("T")
+
+
+class LoopShell:
+    """Carries out what engines and operations ask for, on the running loop."""
+
+    def __init__(self, client_id: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.client_id = client_id
+        self._connections: dict[tuple[Endpoint, str], Connection] = {}
+        self._watched: dict[Connection, tuple[int, bool]] = {}
+        self._touched: set[Connection] = set()
+        self._flush_handle: asyncio.Handle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._lookups: set[asyncio.Task[None]] = set()
+
+    def now_ms(self) -> float:
+        return monotonic_ms()
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Carry an operation out; raises the error that ended it."""
+        future: asyncio.Future[T] = self.loop.create_future()
+
+        def done(result: T | LogbusError) -> None:
+            if future.done():
+                return
+            if isinstance(result, LogbusError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        spawn(self, operation, done)
+        return await future
+
+    def request(
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange[Any],
+        timeout_ms: float,
+        on_answer: Callable[[Any], None],
+        lane: str = "",
+    ) -> None:
+        connection = self._connections.get((endpoint, lane))
+        if connection is None or connection.closed:
+            connection = Connection(endpoint, self.client_id)
+            self._connections[endpoint, lane] = connection
+            task = self.loop.create_task(self._connect(connection))
+            self._lookups.add(task)
+            task.add_done_callback(self._lookups.discard)
+        connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
+        self._touch(connection)
+        self._set_deadline()
+
+    async def _connect(self, connection: Connection) -> None:
+        host, port = connection.endpoint
+        try:
+            addresses = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            why = error.strerror or str(error)
+            connection.close(NetworkError(f"cannot resolve {connection.endpoint}: {why}"))
+        else:
+            if not connection.closed:
+                connection.connect(list(addresses))
+        self._watch(connection)
+
+    def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.loop.call_later(max(0.0, delay_ms) / 1000.0, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(callback)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        connection = self._connections.get((endpoint, lane))
+        if connection is not None:
+            connection.close(ClosedError(f"the connection to {endpoint} was given up"))
+            self._touch(connection)
+
+    def _touch(self, connection: Connection) -> None:
+        """Write once everything of this turn is queued."""
+        self._touched.add(connection)
+        if self._flush_handle is None:
+            self._flush_handle = self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_handle = None
+        while self._touched:
+            connection = self._touched.pop()
+            connection.flush()
+            self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        descriptor = -1 if connection.closed else connection.fileno()
+        known, writes = self._watched.get(connection, (-1, False))
+        if known >= 0 and known != descriptor:
+            # A descriptor's number may already be another connection's.
+            if not any(
+                row[0] == known for other, row in self._watched.items() if other is not connection
+            ):
+                self.loop.remove_reader(known)
+                self.loop.remove_writer(known)
+            del self._watched[connection]
+            writes = False
+        if descriptor < 0:
+            self._watched.pop(connection, None)
+            if connection.closed:
+                for key, other in list(self._connections.items()):
+                    if other is connection:
+                        del self._connections[key]
+            return
+        if known != descriptor:
+            self.loop.add_reader(descriptor, self._on_readable, connection)
+        if connection.wants_write != writes or known != descriptor:
+            if connection.wants_write:
+                self.loop.add_writer(descriptor, self._on_writable, connection)
+            elif writes:
+                self.loop.remove_writer(descriptor)
+        self._watched[connection] = (descriptor, connection.wants_write)
+
+    def _on_readable(self, connection: Connection) -> None:
+        connection.on_readable()
+        self._touch(connection)
+
+    def _on_writable(self, connection: Connection) -> None:
+        connection.on_writable()
+        self._watch(connection)
+
+    def _set_deadline(self) -> None:
+        if self._deadline is not None:
+            return
+        due = min(
+            (each.next_deadline_ms() for each in self._connections.values()),
+            default=float("inf"),
+        )
+        if due != float("inf"):
+            delay = min(1000.0, max(1.0, due - self.now_ms()))
+            self._deadline = self.loop.call_later(delay / 1000.0, self._expire)
+
+    def _expire(self) -> None:
+        self._deadline = None
+        now = self.now_ms()
+        for connection in list(self._connections.values()):
+            if connection.next_deadline_ms() <= now:
+                connection.expire(now)
+                self._watch(connection)
+        self._set_deadline()
+
+    def close(self) -> None:
+        """End all connections; requests under way fail with ClosedError."""
+        error = ClosedError("the client was closed")
+        for task in list(self._lookups):
+            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.close(error)
+            self._watch(connection)
+        for handle in (self._deadline, self._flush_handle):
+            if handle is not None:
+                handle.cancel()
+        self._deadline = self._flush_handle = None
+
+
+def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
+    """Give a future the result of ``callback`` or its error, unless it was cancelled."""
+    if future.done():
+        return
+    try:
+        future.set_result(callback())
+    except LogbusError as error:
+        future.set_exception(error)
+
+
+def on_done(outcome: Any, future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
+    """Resolve a future once rows that were sent are done."""
+    outcome.add_done_callback(partial(resolve_with, future, callback))
