@@ -34,6 +34,7 @@ from broker_lite.server.handlers import (
     metadata,
     offset_commit,
     offset_fetch,
+    offset_for_leader_epoch,
     offsets_for_bytes,
     produce,
 )
@@ -50,6 +51,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.METADATA: metadata.handle,
     ApiKey.OFFSET_COMMIT: offset_commit.handle,
     ApiKey.OFFSET_FETCH: offset_fetch.handle,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
     ApiKey.FIND_COORDINATOR: find_coordinator.handle,
     ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
     ApiKey.LIST_GROUPS: list_groups.handle,

@@ -35,6 +35,7 @@ FindCoordinatorResponse: Any = metadata.FindCoordinatorResponse
 ListOffsetsResponse: Any = consumer.ListOffsetsResponse
 OffsetCommitResponse: Any = consumer.OffsetCommitResponse
 OffsetFetchResponse: Any = consumer.OffsetFetchResponse
+OffsetForLeaderEpochResponse: Any = consumer.OffsetForLeaderEpochResponse
 InitProducerIdResponse: Any = producer.InitProducerIdResponse
 CreateTopicsResponse: Any = admin.CreateTopicsResponse
 DeleteTopicsResponse: Any = admin.DeleteTopicsResponse
@@ -54,6 +55,7 @@ REQUESTS: dict[int, Any] = {
     ApiKey.LIST_OFFSETS: consumer.ListOffsetsRequest,
     ApiKey.OFFSET_COMMIT: consumer.OffsetCommitRequest,
     ApiKey.OFFSET_FETCH: consumer.OffsetFetchRequest,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: consumer.OffsetForLeaderEpochRequest,
     ApiKey.INIT_PRODUCER_ID: producer.InitProducerIdRequest,
     ApiKey.CREATE_TOPICS: admin.CreateTopicsRequest,
     ApiKey.DELETE_TOPICS: admin.DeleteTopicsRequest,
@@ -145,6 +147,7 @@ _MESSAGES = frozenset(
         ListOffsetsResponse,
         OffsetCommitResponse,
         OffsetFetchResponse,
+        OffsetForLeaderEpochResponse,
         InitProducerIdResponse,
         CreateTopicsResponse,
         DeleteTopicsResponse,

@@ -20,10 +20,11 @@ from plain_connection import PlainConnection
 from broker_lite.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.model import topic_id_bytes
+from broker_lite.model import LATEST_TIMESTAMP, topic_id_bytes
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.wire.api import VERSIONS, ApiKey
 from broker_lite.wire.calls.cluster import MetadataRequest, MetadataResponse
@@ -161,6 +162,10 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
                 return {"groups": [kind(group_id="versions", topics=[topic])]}
             kind = consumer.OffsetFetchRequest.OffsetFetchRequestTopic
             return {"group_id": "versions", "topics": [kind(name=name, partition_indexes=[0])]}
+        case ApiKey.OFFSET_FOR_LEADER_EPOCH:
+            kind = consumer.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+            rows = [kind.OffsetForLeaderPartition(partition=0, leader_epoch=0)]
+            return {"replica_id": -1, "topics": [kind(topic=name, partitions=rows)]}
         case ApiKey.FIND_COORDINATOR:
             return {"key": "versions", "coordinator_keys": ["versions"]}
         case ApiKey.DESCRIBE_GROUPS:
@@ -239,6 +244,32 @@ def test_every_version_is_answered(target: Target, key: ApiKey, version: int) ->
     connection = target.controller if to_controller else target.leader
     answer = connection.call_library(request, library(f"{name}Response"))
     assert errors_in(answer.to_dict()) - {0, None} <= ALLOWED.get(key, set())
+
+
+def test_where_an_epoch_ended(target: Target) -> None:
+    kind = consumer.OffsetForLeaderEpochRequest
+    topic = kind.OffsetForLeaderTopic
+
+    def ask(name: str, epoch: int, current: int = -1) -> tuple[int, int, int]:
+        rows = [
+            topic.OffsetForLeaderPartition(
+                partition=0, current_leader_epoch=current, leader_epoch=epoch
+            )
+        ]
+        request = kind(version=4, replica_id=-1, topics=[topic(topic=name, partitions=rows)])
+        answer = target.leader.call_library(request, consumer.OffsetForLeaderEpochResponse)
+        (row,) = answer.topics[0].partitions
+        return row.error_code, row.leader_epoch, row.end_offset
+
+    ends = ListOffsetsRequest(
+        (ListOffsetsTopic(target.name, (ListOffsetsPartition(0, LATEST_TIMESTAMP),)),)
+    )
+    (latest,) = target.leader.call(ends).topics[0].partitions
+    epoch = latest.leader_epoch
+    assert ask(target.name, epoch) == (0, epoch, latest.offset)
+    assert ask(target.name, epoch + 5) == (0, -1, -1)
+    assert ask(target.name, epoch, epoch + 1)[0] == UnknownLeaderEpochError.code
+    assert ask("no-such-topic", 0) == (UnknownTopicOrPartitionError.code, -1, -1)
 
 
 def test_settings_are_changed_through_any_broker(cluster: LocalCluster, target: Target) -> None:

@@ -1,0 +1,50 @@
+"""OffsetForLeaderEpoch 2-4: where an epoch ended, so that a consumer sees if its log was cut.
+
+From the leader-epoch file, without reading the log. -1, -1 where the log does not know the epoch.
+Followers find out by their fetches instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import OffsetForLeaderEpochResponse as Response
+from broker_lite.wire.tables import build
+
+_Topic = Response.OffsetForLeaderTopicResult
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each partition has its own error."""
+    return Response(
+        topics=[
+            build(
+                _Topic,
+                topic=topic.topic,
+                partitions=[_answer(parts, topic.topic, row) for row in topic.partitions],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _answer(parts: Parts, topic: str, row: Any) -> Any:
+    code, found = NO_ERROR, OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
+    try:
+        replica = parts.replicas.find(topic, row.partition)
+        replica.check_leader(row.current_leader_epoch)
+        log = replica.log
+        found = log.leader_epochs.end_offset_for(row.leader_epoch, log.log_end_offset) or found
+    except LogbusError as error:
+        code = wire_code(error)
+    return build(
+        _Topic.EpochEndOffset,
+        error_code=code,
+        partition=row.partition,
+        leader_epoch=found.leader_epoch,
+        end_offset=found.offset,
+    )
