@@ -362,6 +362,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        logger.log(logging.DEBUG if quiet else logging.WARNING, "%s: closed: %s", self.peer, reason)
         if self._reading:
             self._loop.remove_reader(self._fd)
         if self._writing:
@@ -375,7 +376,6 @@ class Connection:
             self.budget.give(held)
         # Requests under way keep their share until they end: their bytes are still in memory.
         self._replies.clear()
-        logger.log(logging.DEBUG if quiet else logging.WARNING, "%s: closed: %s", self.peer, reason)
         self._ended(self, reason)
 
 

@@ -27,7 +27,7 @@ BACKLOG = 512
 ACCEPTS_PER_TURN = 64
 """So that a storm of connections leaves time for those that are there."""
 SWEEP_S = 5.0
-"""How late an idle or stuck connection may be ended."""
+"""How late an idle or stuck connection may be ended, where the limits are not shorter still."""
 ACCEPT_PAUSE_S = 0.5
 """After the process ran out of file descriptors."""
 
@@ -43,6 +43,8 @@ class Listener:
         self._connections: set[Connection] = set()
         self._scratch = bytearray(SCRATCH_BYTES)
         self._sweep: asyncio.TimerHandle | None = None
+        shortest_ms = min(config.connection_idle_ms, config.frame_timeout_ms)
+        self._sweep_s = min(SWEEP_S, shortest_ms / 2000)
         self._accepting = False
         self._socket = _bind(config)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,7 +141,7 @@ class Listener:
         )
         self._connections.add(connection)
         if self._sweep is None:
-            self._sweep = self._loop.call_later(SWEEP_S, self._end_silent)
+            self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
 
     def _ended(self, connection: Connection, reason: str) -> None:
         self._connections.discard(connection)
@@ -158,7 +160,7 @@ class Listener:
                 connection.close("idle", quiet=True)
         self._sweep = None
         if self._connections:
-            self._sweep = self._loop.call_later(SWEEP_S, self._end_silent)
+            self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
 
 
 def _bind(config: BrokerConfig) -> socket.socket:

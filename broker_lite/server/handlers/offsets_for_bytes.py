@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import (
-    CorruptMessageError,
-    LogbusError,
-    OffsetOutOfRangeError,
-    wire_code,
-)
+from broker_lite.errors import LogbusError, OffsetOutOfRangeError, wire_code
 from broker_lite.model import NO_OFFSET
 from broker_lite.server.parts import Parts
 from broker_lite.storage.log import Log
@@ -45,7 +40,7 @@ async def _answer(parts: Parts, row: BytesPartition) -> BytesAnswer:
 
 
 def _reach(log: Log, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    try:
-        return log.offset_for_bytes(start, max_bytes, end)
-    except CorruptMessageError:
-        return min(log.next_readable(start), end), 0
+    """A range never joins damage with what follows it: who skips must know how far."""
+    found = log.offset_for_bytes(start, max_bytes, end)
+    readable = log.next_readable(start)
+    return found if readable == start else (min(readable, end), 0)
