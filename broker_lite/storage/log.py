@@ -17,6 +17,7 @@ from broker_lite.config import DAY, LONG_MAX, MINUTE, TopicConfig
 from broker_lite.errors import (
     CorruptMessageError,
     InvalidTimestampError,
+    LogbusError,
     OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -199,15 +200,21 @@ class Log(LogReader):
         if position >= self._next_save or position == len(buffer):
             self._save_progress(active)
 
-    def _repair(self, active: Segment, error: OSError) -> StorageError:
+    def _repair(self, active: Segment, error: OSError) -> LogbusError:
         """Cut what a failed write left; the error to raise."""
         try:
             active.repair()
         except OSError as second:
             return self._data.fail(f"cutting a half-written batch of {self.key}: {second}")
+        return self._refusal(f"writing to {self.key}", error)
+
+    def _refusal(self, doing: str, error: OSError) -> LogbusError:
+        """The error to raise for an append; any but a full disk stops the directory."""
+        if self._retired:
+            return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         if error.errno not in _SPACE_ERRORS:
-            return self._data.fail(f"writing to {self.key}: {error}")
-        return StorageError(f"log.dir {self._data.path} is full: {error}; free some space")
+            return self._data.fail(f"{doing}: {error}")
+        return StorageError(f"log.dir {self._data.path} is full ({doing}); free some space")
 
     def _roll(self, base_offset: int) -> Segment:
         """Close the active segment and begin one at ``base_offset``.
@@ -218,9 +225,7 @@ class Log(LogReader):
         try:
             segment = Segment.create(self._files, self.directory, base_offset)
         except OSError as error:
-            if error.errno in _SPACE_ERRORS:
-                raise StorageError(f"log.dir {self._data.path} is full: {error}") from error
-            raise self._data.fail(f"beginning a segment of {self.key}: {error}") from error
+            raise self._refusal(f"beginning a segment of {self.key}", error) from error
         self._publish((*self._chain[1], segment))
         self._next_save = SAVE_EVERY_BYTES
         self._note_loaded(old)
@@ -251,9 +256,7 @@ class Log(LogReader):
             self.leader_epochs.assign(epoch, offset)
         except OSError as error:
             self.leader_epochs.restore(before)
-            if error.errno in _SPACE_ERRORS:
-                raise StorageError(f"log.dir {self._data.path} is full: {error}") from error
-            raise self._data.fail(f"writing the leader epochs of {self.key}: {error}") from error
+            raise self._refusal(f"writing the leader epochs of {self.key}", error) from error
 
     # -- flushing ------------------------------------------------------------------------------
 
@@ -365,6 +368,10 @@ class Log(LogReader):
         Never the active one, nor one that reaches beyond ``high_watermark``. Forgets idle
         producers too. On the writer's thread.
         """
+        with self._flush_lock:
+            return self._apply_retention(now_ms, high_watermark)
+
+    def _apply_retention(self, now_ms: int, high_watermark: int) -> int:
         self._check_usable()
         self.producers.expire(now_ms, self._limits.producer_expiration_ms)
         active = self._tail[1]

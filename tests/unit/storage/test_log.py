@@ -460,6 +460,17 @@ def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
     assert [n for n in disk.files.list_dir("/data") if n.endswith(".deleted")] == []
 
 
+def test_append_that_races_with_the_deletion_stops_nothing() -> None:
+    disk = Disk()
+    disk.write(34)
+    log = disk.log
+    disk.manager.delete(KEY, 0)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        # As an append that was past its first check would.
+        log._write(batch(), (read_header(batch())._replace(base_offset=34),), 0)
+    assert not disk.manager.failed
+
+
 def test_close_twice_and_default_config() -> None:
     disk = Disk(TopicConfig())
     disk.write(3)
