@@ -26,8 +26,8 @@ from broker_lite.errors import (
     RequestTimedOutError,
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from pyspark_logbus import group_progress, offsets
 from pyspark_logbus import offset_ranges as plan
-from pyspark_logbus import offsets
 from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.live_offsets import LiveOffsets
 from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
@@ -306,6 +306,8 @@ class StreamPlanner:
                 group,
                 explicit=bool(self.options.group_id),
                 run=uuid.uuid4().hex[:12],
+                lease_ms=group_progress.LEASE_MS,
+                renew_ms=group_progress.RENEW_MS,
             )
         self._progress.publish(start)
         self._progress.check()

@@ -26,7 +26,6 @@ from pyspark_logbus.demo.screen import Progress, Screen
 from pyspark_logbus.demo.shipper import Shipper
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 LINES_TOPIC = "demo.lines"
@@ -105,20 +104,24 @@ def _start(
     cluster = LocalCluster(
         plan.brokers, directory=directory / "cluster", zookeeper_log_level="INFO"
     )
-    pool = stack.enter_context(ThreadPoolExecutor(1, "demo-spark"))
-    session = pool.submit(query.start_session, directory)
     began = time.monotonic()
-    stack.enter_context(cluster)
+    ready_after: list[float] = []
+    # Spark starts in this thread: its lookup of formats goes by the thread's active session.
+    with ThreadPoolExecutor(1, "demo-cluster") as pool:
+        stack.callback(cluster.stop)
+        starting = pool.submit(cluster.start)
+        starting.add_done_callback(lambda _: ready_after.append(time.monotonic() - began))
+        spark = query.start_session(directory)
+        stack.callback(spark.stop)
+        starting.result()
     screen.say(
         f"ZooKeeper {cluster.zookeeper} and {plan.brokers} brokers {cluster.bootstrap_servers} "
-        f"are up after {time.monotonic() - began:.1f} s"
+        f"were up after {ready_after[0]:.1f} s, Spark {spark.version} after "
+        f"{time.monotonic() - began:.1f} s\n"
     )
     bus = stack.enter_context(connect(cluster.bootstrap_servers))
     bus.create_topic(LINES_TOPIC, partitions=PARTITIONS)
     bus.create_topic(COUNTS_TOPIC, partitions=PARTITIONS)
-    spark = session.result()
-    stack.callback(_stop_spark, spark)
-    screen.say(f"Spark {spark.version} is up after {time.monotonic() - began:.1f} s\n")
     logs = [broker.log for broker in cluster.brokers] + [directory / "spark.log"]
     if cluster.zookeeper_server is not None:
         logs.append(cluster.zookeeper_server.log)
@@ -141,10 +144,6 @@ def _start(
     results.start()
     stack.callback(results.stop)
     return Parts(admin, shipper, results, counting), cluster
-
-
-def _stop_spark(spark: SparkSession) -> None:
-    spark.stop()
 
 
 def _follow(parts: Parts, screen: Screen) -> None:
