@@ -44,6 +44,12 @@ HINTS = 64
 """Batch positions that are remembered per log, for readers that come back where they ended."""
 
 
+def _integers(column: pa.Array) -> np.ndarray:
+    """A column of 64-bit values without nulls, in place; ``to_numpy`` would import pandas."""
+    values = np.frombuffer(column.buffers()[1], np.int64)
+    return values[column.offset : column.offset + len(column)]
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -416,7 +422,7 @@ class LogReader:
         if columns.timestamp is None:
             constant = header.constant_timestamp
             return ListedOffset(first, constant, header.leader_epoch)
-        times = columns.timestamp.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        times = _integers(columns.timestamp)
         deltas = columns.offset_deltas
         offsets = header.base_offset + (np.arange(len(times)) if deltas is None else deltas)
         rows = np.flatnonzero((times >= timestamp) & (offsets >= first))
