@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from broker_lite.client.arrays import binary_of, fixed, headers_of, numpy_of
 from broker_lite.client.delivery import Batch
 from broker_lite.client.futures import Outcome
 from broker_lite.client.partitioner import Sticky, partitions_for
@@ -27,7 +28,7 @@ from broker_lite.errors import (
     MessageTooLargeError,
 )
 from broker_lite.record import arrow
-from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
+from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 
 ROW_OVERHEAD_BYTES = 20
 """Offsets, validity and list slots of a row, roughly."""
@@ -94,15 +95,15 @@ class OpenRows(Outcome):
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
         """The rows as columns, and the partitions that were asked for (-1: none)."""
         count = len(self.values)
-        value = pa.array(self.values, pa.binary())
-        key = pa.array(self.keys, pa.binary()) if self.has_keys else None
+        value = binary_of(self.values)
+        key = binary_of(self.keys) if self.has_keys else None
         headers = timestamp = wanted = None
         if self.headers is not None:
-            headers = pa.array([self.headers.get(index) for index in range(count)], HEADERS_TYPE)
+            headers = headers_of([self.headers.get(index) for index in range(count)])
         if self.times is not None:
             times = np.full(count, self.timestamp_ms, np.int64)
             times[list(self.times)] = list(self.times.values())
-            timestamp = pa.array(times).cast(TIMESTAMP_TYPE)
+            timestamp = fixed(times, TIMESTAMP_TYPE)
         if self.partitions is not None:
             wanted = np.full(count, -1, np.int32)
             wanted[list(self.partitions)] = list(self.partitions.values())
@@ -233,7 +234,7 @@ def _plain(keys: pa.Array) -> pa.Array:
 
 
 def _take(columns: Columns, order: npt.NDArray[np.int64]) -> Columns:
-    indexes = pa.array(order)
+    indexes = fixed(order, pa.int64())
     taken = [
         None if column is None else column.take(indexes)
         for column in (columns.key, columns.value, columns.timestamp, columns.headers)
@@ -369,5 +370,4 @@ def _partition_column(array: pa.Array) -> PartitionIndex:
         whole = array.cast(pa.int32()).fill_null(-1)
     except pa.ArrowInvalid as error:
         raise InvalidPartitionsError(f"column 'partition': {error}") from None
-    found: PartitionIndex = whole.to_numpy(zero_copy_only=False)
-    return found
+    return numpy_of(whole, np.int32)

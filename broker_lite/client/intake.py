@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from broker_lite.client.arrays import fixed
 from broker_lite.client.fetching import Arrival, FetchEngine
 from broker_lite.client.received import (
     RawBatch,
@@ -239,7 +240,8 @@ def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) 
     """Rows as one record batch of ROW_SCHEMA, with ``headers`` as an eighth column."""
     schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
     if not parts:
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        empty = [pa.nulls(0, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(empty, schema=schema)
     columns = [_row_columns(where, rows, headers) for where, rows in parts]
     if len(columns) == 1:
         return pa.RecordBatch.from_arrays(columns[0], schema=schema)
@@ -257,10 +259,10 @@ def _row_columns(where: TopicPartition, rows: Slice, headers: bool) -> list[pa.A
         column(rows.columns.key, pa.binary()),
         column(rows.columns.value, pa.binary()),
         pa.repeat(pa.scalar(where.topic), count),
-        pa.array(np.full(count, where.partition, np.int32)),
-        pa.array(offsets_of(rows)),
+        fixed(np.full(count, where.partition, np.int32), pa.int32()),
+        fixed(offsets_of(rows), pa.int64()),
         _timestamp_column(rows),
-        pa.array(np.full(count, int(rows.header.is_log_append_time), np.int32)),
+        fixed(np.full(count, int(rows.header.is_log_append_time), np.int32), pa.int32()),
     ]
     if headers:
         found.append(column(rows.columns.headers, HEADERS_TYPE))
@@ -269,5 +271,4 @@ def _row_columns(where: TopicPartition, rows: Slice, headers: bool) -> list[pa.A
 
 def _timestamp_column(rows: Slice) -> pa.Array:
     times = timestamps_of(rows)
-    unknown = times < 0
-    return pa.array(times * 1000, mask=unknown if unknown.any() else None).view(TIMESTAMP_US)
+    return fixed(times * 1000, TIMESTAMP_US, times >= 0)

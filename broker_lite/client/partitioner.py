@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from broker_lite.client.arrays import nulls_of
+
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -86,7 +88,7 @@ def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32
     hashes = murmur2_column(keys) & np.uint32(0x7FFFFFFF)
     found: npt.NDArray[np.int32] = (hashes % np.uint32(partition_count)).astype(np.int32)
     if keys.null_count:
-        found[np.asarray(keys.is_null())] = -1
+        found[nulls_of(keys)] = -1
     return found
 
 
