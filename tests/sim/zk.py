@@ -398,12 +398,21 @@ class SimZk:
         connection, session = self._connection, self._session
         assert session is not None
 
+        def last_words() -> None:
+            if session.alive and self._service.running:
+                request(session)
+
         def arrive() -> None:
             # Packets that were sent before the loss may arrive after it, for a while.
             if not (session.alive and self._service.running):
                 return
-            if connection != self._connection and self._service.rng.random() < 0.5:
-                return
+            if connection != self._connection:
+                fate = self._service.rng.random()
+                if fate < 0.3 and self._closed:
+                    # The last words of a process that was killed, stuck somewhere.
+                    loop.call_later(self._service.rng.random() * 2, last_words)
+                if fate < 0.6:
+                    return
             answer = request(session)
             if may_lose_reply and self._service.rng.random() < self._service.lost_reply_rate:
                 self.lose_connection()

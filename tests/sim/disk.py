@@ -1,0 +1,133 @@
+"""The broker's disk threads in virtual time: the same jobs, the same code, no threads.
+
+A worker takes what waits as one group after a moment, carries it out at one instant, and posts the
+outcomes later, as slowly as the disk is. A power cut in the middle (``MemFiles.stop_at``) ends the
+process there and then: nothing of that group is told to anyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+
+from broker_lite.server.clock import Clock
+from broker_lite.server.disk import (
+    AppendJob,
+    Disk,
+    Done,
+    Job,
+    Result,
+    T,
+    _call,
+    _deliver,
+    _Worker,
+)
+from broker_lite.storage import MemFiles
+
+Observer = Callable[[Job], None]
+
+
+class SimClock(Clock):
+    """The loop's time; the wall begins in 2025."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return 1_735_689_600_000 + self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+
+class _SimWorker:
+    """One append thread."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self._disk = disk
+        self._waiting: deque[Job] = deque()
+        self._is_busy = False
+
+    @property
+    def queue(self) -> _SimWorker:
+        return self
+
+    def put(self, job: Job) -> None:
+        self._waiting.append(job)
+        if not self._is_busy:
+            self._is_busy = True
+            self._disk.later(0.0002, self._take)
+
+    def _take(self) -> None:
+        group = list(self._waiting)
+        self._waiting.clear()
+        disk = self._disk
+        for job in group:
+            disk.observe(job)
+        # The production code of the disk thread.
+        results = _Worker._carry_out(self, group)  # type: ignore[arg-type]
+        if disk.files.is_cut:
+            disk.on_power_cut()
+            return
+        is_slow = any(type(job) is not AppendJob for job in group)
+        disk.later(disk.sync_s() if is_slow else 0.0003, lambda: self._post(results))
+
+    def _post(self, results: list[Result]) -> None:
+        self._is_busy = False
+        if self._waiting:
+            self._is_busy = True
+            self._disk.later(0.0002, self._take)
+        self._disk.post(results)
+
+
+class SimDisk(Disk):
+    """``on_power_cut`` is called once the files were cut; ``observe`` sees every job first."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        files: MemFiles,
+        rng: random.Random,
+        *,
+        clock: Clock,
+        on_power_cut: Callable[[], None],
+        observe: Observer,
+    ) -> None:
+        self.clock = clock
+        self.files = files
+        self.rng = rng
+        self.on_power_cut = on_power_cut
+        self.observe = observe
+        self.slow_until = 0.0
+        self.reads_waiting = 0
+        self._loop = loop
+        self._stopped = False
+        self._workers = [_SimWorker(self) for _ in range(2)]  # type: ignore[misc]
+        self._keeper = _SimWorker(self)  # type: ignore[assignment]
+
+    def later(self, most_s: float, function: Callable[[], None]) -> None:
+        """Within ``most_s``, unless the process is dead by then."""
+
+        def run() -> None:
+            if not self._stopped:
+                function()
+
+        self._loop.call_later(self.rng.random() * most_s, run)
+
+    def sync_s(self) -> float:
+        """The longest that a flush takes now."""
+        return 0.2 if self._loop.time() < self.slow_until else 0.002
+
+    def read(self, function: Callable[[], T], done: Done[T]) -> None:
+        self.later(0.001, lambda: done(*_call(function)))
+
+    def post(self, results: list[Result]) -> None:
+        if not self._stopped:
+            _deliver(results)
+
+    def stop(self) -> None:
+        self._stopped = True
