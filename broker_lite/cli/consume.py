@@ -79,10 +79,12 @@ def consume(
         chosen = _partitions(admin, topics, partition)
         starts = moment.resolve(admin, chosen, moment.parse(start)) if start else {}
         ends = _ends(admin, chosen, end, at_end)
-    config = ConsumerConfig(client_id="logbus-cli", on_corrupt="skip" if skip_corrupt else "fail")
-    with Consumer(
-        servers, topics, group=group, start="earliest", partitions=chosen, config=config
-    ) as consumer:
+    config = ConsumerConfig(
+        start="earliest",
+        client_id="logbus-cli",
+        on_corrupt="skip" if skip_corrupt else "fail",
+    )
+    with Consumer(servers, topics, group=group, partitions=chosen, config=config) as consumer:
         for tp, offset in starts.items():
             consumer.seek(tp.topic, tp.partition, offset)
         chooser = _Chooser(grep, wanted_key)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,9 @@ from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.progress import group_progress
 from broker_lite.errors import GroupIdNotFoundError, NonEmptyGroupError
 from broker_lite.model import CommittedOffset, TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.admin import Admin
 
 
 @click.group()
@@ -85,9 +90,7 @@ def seek(
         targets = moment.resolve(admin, chosen, place)
         before = admin.committed(group, chosen)
         if yes:
-            described = admin.describe_groups([group])[group]
-            if described.members:
-                raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")
+            _refuse_live_members(admin, group)
             admin.commit_offsets(
                 group,
                 {tp: CommittedOffset(at, topic_id=facts.topic_id) for tp, at in targets.items()},
@@ -104,3 +107,10 @@ def seek(
     output.show(rows, form)
     if not yes:
         output.say("nothing was changed; add --yes to do it")
+
+
+def _refuse_live_members(admin: Admin, group: str) -> None:
+    # Seeking makes a group that is not there yet, as a first commit does.
+    with contextlib.suppress(GroupIdNotFoundError):
+        if admin.describe_groups([group])[group].members:
+            raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")

@@ -42,9 +42,16 @@ class LineRule:
 
 def tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
     """The records of one source, ``None`` being stdin, as tables of COLUMNS or some of them."""
+    if form == "parquet" and path is None:
+        raise click.UsageError("parquet cannot be read from a pipe; name the file")
+    try:
+        yield from _tables(path, form, rule)
+    except pa.ArrowInvalid as error:
+        raise InvalidSchemaError(f"{path or 'stdin'} cannot be read as {form}: {error}") from None
+
+
+def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
     if form == "parquet":
-        if path is None:
-            raise click.UsageError("parquet cannot be read from a pipe; name the file")
         for batch in pq.ParquetFile(path).iter_batches(batch_size=TABLE_ROWS):
             yield _known_columns(pa.Table.from_batches([batch]))
     elif form == "arrow":

@@ -53,8 +53,18 @@ _UNREACHABLE = (
 )
 
 
+class ReaderGone(Exception):
+    """Whoever read our stdout has closed it. (click would end with 1 on a BrokenPipeError.)"""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, not when they are listed."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGone from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -99,7 +109,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         # The reader (head, less) has seen enough; Python must not complain while it shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

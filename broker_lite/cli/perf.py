@@ -161,7 +161,7 @@ def _consume(servers: str, topic: str, records: int, api: str) -> tuple[float, i
     from broker_lite.config import ConsumerConfig
 
     got = size = 0
-    with Consumer(servers, [topic], start="earliest", config=ConsumerConfig()) as consumer:
+    with Consumer(servers, [topic], config=ConsumerConfig(start="earliest")) as consumer:
         started = last = time.monotonic()
         while got < records:
             if api == "arrow":
@@ -192,7 +192,7 @@ def _round_trips(servers: str, topic: str, records: int, size: int) -> list[floa
     value, times = b"x" * size, []
     with (
         Producer(servers, ProducerConfig(linger_ms=0)) as producer,
-        Consumer(servers, [topic], start="earliest", config=ConsumerConfig()) as consumer,
+        Consumer(servers, [topic], config=ConsumerConfig(start="earliest")) as consumer,
     ):
         for number in range(records + 20):
             started = time.perf_counter()

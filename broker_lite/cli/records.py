@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker_lite.cli.output import iso
+from broker_lite.record.arrow import TIMESTAMP_TYPE
 
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _FIELDS = "tpokvsThSK%"
@@ -66,7 +67,7 @@ class LinePrinter:
         self._ending = ending
 
     def write(self, batch: pa.RecordBatch) -> None:
-        stamps = batch.column("timestamp").cast(pa.int64())
+        stamps = batch.column("timestamp").cast(TIMESTAMP_TYPE).cast(pa.int64())
         rows = batch.drop_columns(["timestamp"]).to_pylist()
         lines = []
         for row, stamp in zip(rows, stamps.to_pylist(), strict=True):

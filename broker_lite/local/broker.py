@@ -80,8 +80,9 @@ class LocalBroker:
         if wait:
             self.wait_ready()
 
-    def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-        """Wait for the broker's word that it serves, and learn its port."""
+    def wait_ready(self, timeout_seconds: float | None = None) -> None:
+        """Wait for the broker's word that it serves, and learn its port. Default: 30 s."""
+        timeout_seconds = START_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         line = self._read_ready_line(time.monotonic() + timeout_seconds)
         if not line:
             assert self._process is not None

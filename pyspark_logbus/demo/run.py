@@ -32,7 +32,7 @@ LINES_TOPIC = "demo.lines"
 COUNTS_TOPIC = "demo.counts"
 GROUP = "demo"
 PARTITIONS = 4
-OWN_LINES = 1_000
+OWN_LINES = 500
 """Lines of its own ZooKeeper, brokers and Spark that top up the machine's."""
 FINISH_SECONDS = 120.0
 """After the last line: how long the query may take to catch up."""
@@ -137,13 +137,19 @@ def _start(
         GROUP,
         directory / "checkpoint",
     )
-    stack.callback(counting.stop)
+    stack.callback(_stop_query, counting)
     admin = stack.enter_context(Admin(cluster.bootstrap_servers, client_id="logbus-demo"))
     shipper.start()
     stack.callback(shipper.stop)
     results.start()
     stack.callback(results.stop)
     return Parts(admin, shipper, results, counting), cluster
+
+
+def _stop_query(counting: StreamingQuery) -> None:
+    # A query that failed has stopped, and says so by raising here what ended it.
+    with contextlib.suppress(Exception):
+        counting.stop()
 
 
 def _follow(parts: Parts, screen: Screen) -> None:

@@ -1,0 +1,222 @@
+"""``logbus`` against a real cluster, as a shell runs it: pipes, formats, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker_lite.local.cluster import LocalCluster
+
+Logbus = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture
+def environment(cluster: LocalCluster, tmp_path: Path) -> dict[str, str]:
+    return os.environ | {
+        "LOGBUS_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
+        "XDG_DATA_HOME": str(tmp_path),
+    }
+
+
+@pytest.fixture
+def logbus(environment: dict[str, str], tmp_path: Path) -> Logbus:
+    def run(*arguments: str, stdin: bytes = b"", code: int = 0) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "broker_lite", *arguments],
+            input=stdin,
+            capture_output=True,
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stderr.decode()
+        assert b"Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def new_topic(logbus: Logbus) -> str:
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    logbus("topic", "create", name, "-p", "2")
+    return name
+
+
+def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_lines_go_in_and_come_out(logbus: Logbus, new_topic: str) -> None:
+    lines = [f"line {number} \xff".encode("latin-1") for number in range(1000)]
+    logbus("produce", new_topic, stdin=b"\n".join(lines))
+    done = logbus("consume", new_topic, "-e")
+    assert sorted(done.stdout.splitlines()) == sorted(lines)
+    assert done.stderr == b""
+    assert logbus("consume", new_topic, "-e", "-n", "10").stdout.count(b"\n") == 10
+    assert logbus("consume", new_topic, "-e", "--grep", "line 99").stdout.count(b"\n") == 11
+    assert logbus("consume", new_topic, "-e", "-s", "latest").stdout == b""
+    assert logbus("consume", new_topic, "-e", "-s", "-3").stdout.count(b"\n") <= 6
+    assert logbus("groups", "list", "-r", ".*cli.*").stdout == b""
+
+
+def test_a_slow_pipe_is_passed_on_at_once(environment: dict[str, str], new_topic: str) -> None:
+    """``tail -f x.log | logbus produce t``, watched by ``logbus consume t``."""
+    command = [sys.executable, "-P", "-m", "broker_lite"]
+    consumer = subprocess.Popen(
+        [*command, "consume", new_topic], stdout=subprocess.PIPE, env=environment
+    )
+    producer = subprocess.Popen(
+        [*command, "produce", new_topic], stdin=subprocess.PIPE, env=environment
+    )
+    assert producer.stdin is not None and consumer.stdout is not None
+    try:
+        for number in range(3):
+            line = f"line {number}\n".encode()
+            producer.stdin.write(line)
+            producer.stdin.flush()
+            assert consumer.stdout.readline() == line
+        producer.stdin.close()
+        assert producer.wait(30) == 0
+    finally:
+        for process in (producer, consumer):
+            process.kill()
+            process.wait()
+        consumer.stdout.close()
+
+
+def test_keys_headers_and_json_make_the_round_trip(logbus: Logbus, new_topic: str) -> None:
+    logbus("produce", new_topic, "-K", ":", "-H", "h=x", "-Z", stdin=b'k1:{"a": 1}\nk2:\nk3:\xff\n')
+    done = logbus("consume", new_topic, "-e", "-o", "jsonl")
+    found = {row["key"]: row for row in rows(done)}
+    assert found["k1"]["value"] == {"a": 1}
+    assert found["k2"]["value"] is None
+    assert found["k3"]["value"] == {"$b64": "/w=="}
+    assert found["k1"]["headers"] == [["h", "x"]]
+    assert found["k1"]["timestamp"].endswith("Z")
+    assert abs(found["k1"]["timestamp_ms"] / 1000 - time.time()) < 600
+    logbus("produce", new_topic, "--input", "jsonl", "-p", "1", stdin=done.stdout)
+    again = rows(logbus("consume", new_topic, "-e", "-o", "jsonl", "-p", "1", "-s", "-3"))
+    kept = ("key", "value", "headers", "timestamp_ms")
+    assert sorted([str({k: row[k] for k in kept}) for row in again]) == sorted(
+        [str({k: row[k] for k in kept}) for row in found.values()]
+    )
+
+
+def test_arrow_and_parquet(logbus: Logbus, new_topic: str, tmp_path: Path) -> None:
+    logbus("produce", new_topic, "-k", "key", stdin=b"a\nb\nc\n")
+    (tmp_path / "t.parquet").write_bytes(logbus("consume", new_topic, "-e", "-o", "parquet").stdout)
+    logbus("produce", new_topic, "t.parquet")
+    stream = logbus("consume", new_topic, "-e", "-o", "arrow").stdout
+    table = pa.ipc.open_stream(io.BytesIO(stream)).read_all()
+    assert sorted(table.column("value").to_pylist()) == [b"a", b"a", b"b", b"b", b"c", b"c"]
+    assert set(table.column("key").to_pylist()) == {b"key"}
+    (tmp_path / "bad.parquet").write_bytes(b"nonsense")
+    assert b"INVALID_SCHEMA" in logbus("produce", new_topic, "bad.parquet", code=1).stderr
+
+
+def test_a_reader_that_leaves_is_no_error(environment: dict[str, str], new_topic: str) -> None:
+    logbus = f"{sys.executable} -P -m broker_lite"
+    script = (
+        f"seq 200000 | {logbus} produce {new_topic} && "
+        f"{logbus} consume {new_topic} | head -n 1; echo ${{PIPESTATUS[@]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "0 0", done.stderr
+    assert done.stderr == ""
+
+
+def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
+    group = f"g-{new_topic}"
+    logbus("produce", new_topic, stdin=b"x\n" * 100)
+    assert logbus("consume", new_topic, "-g", group, "-n", "60").stdout.count(b"\n") == 60
+    described = rows(logbus("groups", "describe", group))
+    assert sum(row["committed"] for row in described) == 60
+    assert rows(logbus("lag", "-g", group)) == [
+        {"group": group, "topic": new_topic, "partitions": len(described), "lag": 40}
+    ]
+    logbus("lag", "-g", group, "--warn", "40")
+    logbus("lag", "-g", group, "--warn", "39", code=4)
+    logbus("lag", "-g", group, "--warn", "1", "--crit", "39", code=5)
+    assert logbus("consume", new_topic, "-g", group, "-e").stdout.count(b"\n") == 40
+    plan = logbus("groups", "seek", group, new_topic, "--to", "earliest")
+    assert b"nothing was changed" in plan.stderr
+    assert rows(logbus("lag", "-g", group))[0]["lag"] == 0
+    logbus("groups", "seek", group, new_topic, "--to", "earliest", "--yes")
+    assert rows(logbus("lag", "-g", group))[0]["lag"] == 100
+    assert b"logbus groups list" in logbus("groups", "describe", "nosuch", code=1).stderr
+
+
+def test_topics(logbus: Logbus) -> None:
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    logbus("topic", "create", name, "-p", "2", "-c", "retention.ms=60000", "--dry-run")
+    assert name not in [row["topic"] for row in rows(logbus("topic", "list"))]
+    logbus("topic", "create", name, "-p", "2", "-c", "retention.ms=60000")
+    logbus("topic", "create", name, "--if-not-exists")
+    assert b"exists" in logbus("topic", "create", name, code=1).stderr
+    logbus("topic", "alter", name, "-c", "segment.ms=1000", "--reset", "retention.ms", "-p", "3")
+    described = rows(logbus("topic", "describe", name))[0]
+    assert described["config"] == {"segment.ms": "1000"}
+    assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
+    logbus("produce", name, "-p", "0", stdin=b"a\nb\nc\n")
+    trimmed = rows(logbus("topic", "trim", name, "--before", "2", "--yes"))
+    assert {row["partition"]: row["start"] for row in trimmed} == {0: 2, 1: 0, 2: 0}
+    assert logbus("consume", name, "-e").stdout == b"c\n"
+    near = logbus("topic", "describe", name[:-1], code=1).stderr
+    assert f"did you mean {name}".encode() in near
+    logbus("topic", "delete", name, code=130)
+    logbus("topic", "delete", name, "--yes")
+    assert b"no topic" in logbus("topic", "delete", name, "--yes", code=1).stderr
+    logbus("topic", "delete", name, "--yes", "--if-exists")
+
+
+def test_wrong_input_is_named(logbus: Logbus, new_topic: str) -> None:
+    assert b"no topic" in logbus("produce", "nosuch", code=1).stderr
+    assert b"logbus topic create" in logbus("consume", "nosuch", code=1).stderr
+    assert b"partitions 0 to 1" in logbus("consume", new_topic, "-p", "7", code=2).stderr
+    assert b"give earliest" in logbus("consume", new_topic, "-s", "never", code=2).stderr
+    assert (
+        b"did you mean" in logbus("topic", "alter", new_topic, "-c", "retention.m=1", code=1).stderr
+    )
+    assert b"KEY=VALUE" in logbus("topic", "create", "x", "-c", "retention", code=2).stderr
+    logbus("consume", new_topic, "-t", "0.2", code=124)
+    logbus("topic", "list", "-b", "127.0.0.1:1", code=3)
+
+
+def test_storage_reads_segments_offline(
+    logbus: Logbus, new_topic: str, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    logbus("produce", new_topic, "-p", "0", stdin=b"a\nb\n")
+    topic_id = rows(logbus("topic", "describe", new_topic))[0]["topic_id"]
+    (segment,) = cluster.directory.rglob(f"{topic_id}-0/*.log")
+    assert rows(logbus("storage", "inspect", str(segment)))[0]["records"] == 2
+    assert rows(logbus("storage", "verify", str(segment.parent)))[0]["problems"] == []
+    bad = tmp_path / segment.name
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    bad.write_bytes(data)
+    assert rows(logbus("storage", "verify", str(bad), code=5))[0]["problems"]
+
+
+def test_perf_prints_figures(logbus: Logbus) -> None:
+    for command in ("produce", "consume"):
+        (figures,) = rows(logbus("perf", command, "-n", "2000", "-p", "1"))
+        assert figures["records"] == 2000
+        assert figures["records_per_s"] > 0
+    (figures,) = rows(logbus("perf", "latency", "-n", "5"))
+    assert 0 < figures["p50_ms"] <= figures["p99_ms"]
+    assert not [row for row in rows(logbus("topic", "list")) if row["topic"].startswith("perf-")]

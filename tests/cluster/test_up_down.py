@@ -1,0 +1,229 @@
+"""``logbus up``, ``down``, ``status`` and LocalCluster: real processes that outlive nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_lite.client import discovery
+from broker_lite.client.admin import Admin
+from broker_lite.errors import (
+    BrokerNotAvailableError,
+    DirectoryLockedError,
+    InvalidConfigError,
+    LogbusError,
+    PortInUseError,
+)
+from broker_lite.local.cluster import LocalCluster, first_free_ports
+from broker_lite.local.process import start_mark
+
+Logbus = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def logbus(tmp_path: Path) -> Iterator[Logbus]:
+    environment = os.environ | {"XDG_DATA_HOME": str(tmp_path / "data")}
+
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "broker_lite", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+            timeout=100,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    yield run
+    subprocess.run(
+        [sys.executable, "-P", "-m", "broker_lite", "down"],
+        capture_output=True,
+        env=environment,
+        check=False,
+        timeout=100,
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def are_gone(facts: dict[str, Any]) -> bool:
+    return all(start_mark(int(pid)) != mark for pid, mark in facts["processes"].items())
+
+
+def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
+    facts = json.loads(logbus("up", "-d", "-n", "2", "--port", "0").stdout)
+    assert facts == json.loads((tmp_path / "data/logbus/cluster/cluster.json").read_text())
+    assert len(facts["brokers"]) == 2
+    assert set(facts["brokers"][0]) == {"id", "port", "pid"}
+    assert facts["zookeeper"].endswith("/logbus")
+    status = json.loads(logbus("status").stdout)
+    assert status["running"] == 2
+    assert all(broker["running"] for broker in status["brokers"])
+    # Every other command finds the cluster by itself.
+    logbus("topic", "create", "t", "-p", "2")
+    assert "DIRECTORY_LOCKED" in logbus("up", "-d", code=1).stderr
+    logbus("down")
+    assert are_gone(facts)
+    assert "logbus up" in logbus("status", code=3).stderr
+    assert "logbus up" in logbus("down", code=3).stderr
+    # Data stay.
+    logbus("up", "-d", "-n", "2", "--port", "0")
+    assert json.loads(logbus("topic", "list").stdout)["topic"] == "t"
+
+
+def test_nothing_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
+    facts = json.loads(logbus("up", "-d", "--port", "0").stdout)
+    os.kill(facts["pid"], signal.SIGKILL)
+    wait_until(lambda: are_gone(facts))
+    status = logbus("status", code=3)
+    assert json.loads(status.stdout)["running"] == 0
+    assert "not running" in logbus("down").stderr
+    # What it had recorded is no obstacle.
+    logbus("up", "-d", "--port", "0")
+
+
+def test_down_leaves_a_stranger_with_a_recorded_pid_alone(logbus: Logbus, tmp_path: Path) -> None:
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        record = tmp_path / "data/logbus/last-cluster.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(
+            json.dumps(
+                {
+                    "bootstrap_servers": "127.0.0.1:1",
+                    "zookeeper": "127.0.0.1:1/logbus",
+                    "brokers": [{"id": 0, "port": 1, "pid": stranger.pid}],
+                    "directory": str(tmp_path),
+                    "pid": stranger.pid,
+                    "processes": {str(stranger.pid): "another start"},
+                }
+            )
+        )
+        assert "not running" in logbus("down").stderr
+        assert stranger.poll() is None
+        assert not record.exists()
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_up_in_the_foreground_ends_on_a_signal_and_keeps_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    up = subprocess.Popen(
+        [sys.executable, "-P", "-m", "broker_lite", "up", "--ephemeral", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert up.stdout is not None and up.stderr is not None
+    facts = json.loads(up.stdout.readline())
+    assert Path(facts["directory"]).is_dir()
+    up.send_signal(signal.SIGINT)
+    said = up.communicate(timeout=60)[1]
+    assert (up.returncode, "Traceback" in said) == (0, False), said
+    assert are_gone(facts)
+    assert not Path(facts["directory"]).exists()
+    assert not discovery.last_cluster_path({"XDG_DATA_HOME": str(tmp_path)}).exists()
+
+
+def test_the_first_free_port_is_taken(logbus: Logbus) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        facts = json.loads(logbus("up", "-d", "-n", "2", "--port", str(port)).stdout)
+    ports = [broker["port"] for broker in facts["brokers"]]
+    assert port < ports[0] < ports[1] <= port + 50
+
+
+def test_an_existing_zookeeper(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> None:
+    first = make_cluster(1)
+    assert first.zookeeper_server is not None
+    other_chroot = f"{first.zookeeper_server.address}/other/place"
+    with LocalCluster(1, directory=tmp_path / "second", zookeeper=other_chroot) as second:
+        assert second.zookeeper_server is None
+        assert second.zookeeper == other_chroot
+        with Admin(second.bootstrap_servers) as admin, Admin(first.bootstrap_servers) as other:
+            assert admin.cluster().cluster_id != other.cluster().cluster_id
+
+
+def test_a_directory_of_another_cluster_is_refused(
+    make_cluster: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    first = make_cluster(1)
+    first.brokers[0].stop()
+    assert first.zookeeper_server is not None
+    foreign = f"{first.zookeeper_server.address}/foreign"
+    with pytest.raises(LogbusError, match="INCONSISTENT_CLUSTER_ID"):
+        (tmp_path / "copy").mkdir()
+        os.rename(first.directory / "broker-0", tmp_path / "copy" / "broker-0")
+        LocalCluster(1, directory=tmp_path / "copy", zookeeper=foreign).start()
+
+
+def test_a_broker_comes_back_on_its_port(make_cluster: Callable[..., LocalCluster]) -> None:
+    running = make_cluster(2)
+    ports = [broker.port for broker in running.brokers]
+    for ending in ("stop", "kill"):
+        getattr(running.brokers[1], ending)()
+        assert running.brokers[1].pid is None
+        running.brokers[1].start()
+        assert [broker.port for broker in running.brokers] == ports
+    with Admin(running.bootstrap_servers) as admin:
+        wait_until(lambda: len(admin.cluster().brokers) == 2)
+
+
+def test_wrong_settings_are_the_brokers_own_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"broker 0: .*max.connection.*did you mean"):
+        LocalCluster(1, directory=tmp_path / "c", config={"max.connection": "1"}).start()
+    with pytest.raises(InvalidConfigError, match=re.escape("log.dir is set by LocalCluster")):
+        LocalCluster(1, config={"log.dir": "/elsewhere"})
+    with pytest.raises(InvalidConfigError, match="give 1 to"):
+        LocalCluster(0)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("broker_lite.local.cluster.first_free_ports", lambda *_: [port])
+        with pytest.raises(PortInUseError, match=str(port)):
+            LocalCluster(1, directory=tmp_path).start()
+
+
+def test_a_directory_is_used_once(make_cluster: Callable[..., LocalCluster]) -> None:
+    running = make_cluster(1)
+    with pytest.raises(DirectoryLockedError, match="logbus down"):
+        LocalCluster(1, directory=running.directory).start()
+
+
+def test_a_broker_that_is_never_ready_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_lite.local.broker.START_TIMEOUT_SECONDS", 0.0)
+    running = LocalCluster(1, directory=tmp_path)
+    with pytest.raises(BrokerNotAvailableError, match="not ready within"):
+        running.start()
+    assert running.brokers[0].pid is None
+
+
+def test_free_ports() -> None:
+    assert first_free_ports("127.0.0.1", 0, 3) == [0, 0, 0]
+    with pytest.raises(InvalidConfigError, match="another --port"):
+        first_free_ports("127.0.0.1", 65535, 2)
