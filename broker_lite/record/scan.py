@@ -1,7 +1,7 @@
 """Where the records of a body of rows begin, found without walking from one to the next.
 
 Kafka fills a record's attributes, the byte after its length, with zero. So every record begins just
-before a zero byte: take all zero bytes, read the varint before each as a length, and keep those
+before a zero byte: take these, read the varint before each as a length, and keep those
 from which one comes to the end of the body in as many steps as the batch has records. Those that
 lead nowhere, or that nothing leads to, are dropped at once; what is left is followed by doubling.
 A body with other attributes, or with millions of zeros, is walked record by record: slower.
@@ -10,9 +10,10 @@ Called by ``transcode``; pure, any thread.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.record.varints import Bytes, Positions
@@ -48,36 +49,37 @@ def find_records(body: Bytes, count: int) -> tuple[Positions, Positions]:
 def _candidates(body: Bytes) -> tuple[Positions, Positions, Positions]:
     """Start, end and attributes position of whatever looks like a record, by start."""
     zeros = _zeros(body)
-    before = body.take(zeros - 1)
-    sieve = before < 128
-    zeros, before = zeros[sieve], before[sieve]
-    high = before.astype(np.int64)
+    # The varint read back so far, its first byte still to be judged; one byte each at first.
+    raw: npt.NDArray[Any] = body.take(zeros - 1)
     keys = []
     for width in range(1, _LENGTH_BYTES_MAX + 1):
-        # Here ``high`` is the varint read back so far, its first byte still to be judged.
-        even = (high & 1) == 0
-        ends = zeros + (high >> 1)
-        fits = even & (high >= 2 * _CONTENT_BYTES_MIN) & (ends <= len(body))
-        keys.append((zeros[fits] - width) << 32 | ends[fits])
-        zeros_left = zeros > width
-        zeros, high = zeros[zeros_left], high[zeros_left]
-        byte = body.take(zeros - width - 1)
-        more = byte > 127
+        long_enough = ((raw & 1) == 0) & (raw >= 2 * _CONTENT_BYTES_MIN)
+        attributes = zeros[long_enough]
+        ends = attributes + (raw[long_enough] >> 1)
+        inside = ends <= len(body)
+        keys.append((attributes[inside] - width) << 32 | ends[inside])
+        byte = body.take(zeros - (width + 1), mode="clip")
+        more = (byte > 127) & (zeros > width)
         zeros = zeros[more]
-        high = high[more] << 7 | (byte[more] & 0x7F)
         if not zeros.size:
             break
+        raw = raw[more].astype(np.int64) << 7 | (byte[more] & 0x7F)
     return _sieve(keys, body)
 
 
 def _zeros(body: Bytes) -> Positions:
-    """Positions of zero bytes but for the first, found in pieces that stay in the cache."""
-    found = [
-        np.flatnonzero(body[start : start + _PIECE_BYTES] == 0) + start
-        for start in range(0, len(body), _PIECE_BYTES)
-    ]
-    zeros = np.concatenate(found)
-    return zeros[1:] if zeros.size and zeros[0] == 0 else zeros
+    """Positions of zero bytes after a byte that may end a length, which is 1 to 127.
+
+    Found in pieces that stay in the cache; of a run of zeros at most the first is one.
+    """
+    found = [np.empty(0, np.int64)]
+    for start in range(1, len(body), _PIECE_BYTES):
+        piece = body[start : start + _PIECE_BYTES]
+        zero = piece == 0
+        # One less wraps 0 to 255, so one comparison does for both ends of the range.
+        zero &= body[start - 1 : start - 1 + len(piece)] - 1 < 127
+        found.append(np.flatnonzero(zero) + start)
+    return np.concatenate(found)
 
 
 def _sieve(keys: list[Positions], body: Bytes) -> tuple[Positions, Positions, Positions]:
