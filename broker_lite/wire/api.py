@@ -107,6 +107,13 @@ def is_served(key: int, version: int) -> bool:
     return first <= version <= last
 
 
+REQUEST_BYTES_MAX = 2 << 20
+"""The longest request of any API but Produce: reading one twice as long, full of the smallest
+items, would keep the broker's loop for seconds. Room for 50,000 partitions with long names."""
+PARTITIONS_MAX = 50_000
+"""Partitions that one Produce may name, for the same reason."""
+
+
 class RequestHeader(NamedTuple):
     """What precedes every request. ``body_at`` is where the body begins in the frame."""
 
@@ -119,10 +126,15 @@ class RequestHeader(NamedTuple):
 
 def parse_header(frame: memoryview) -> RequestHeader:
     """A request's header. Its tagged fields are skipped where the version is served; of an
-    API or version that is not, only the fixed part is certain. Raises ProtocolError."""
+    API or version that is not, only the fixed part is certain. Raises ProtocolError, also for a
+    request that is longer than its API may be."""
     reader = Reader(frame)
     key, version, correlation_id = reader.i16(), reader.i16(), reader.i32()
     client_id = reader.classic_nullable_string()
+    if len(frame) > REQUEST_BYTES_MAX and key != ApiKey.PRODUCE:
+        raise ProtocolError(
+            f"a request of {len(frame)} bytes for API {key}; at most {REQUEST_BYTES_MAX} are taken"
+        )
     if is_flexible(key, version) and is_served(key, version):
         reader.skip_tags()
     return RequestHeader(key, version, correlation_id, client_id, reader.position)

@@ -12,8 +12,10 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_BROKER, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, NULL_TOPIC_ID
 from broker_lite.wire.api import (
+    PARTITIONS_MAX,
     ApiKey,
     read_response_header,
     response_header_bytes,
@@ -112,6 +114,7 @@ def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
     transactional_id = reader.nullable_string()
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     topics = []
+    room = PARTITIONS_MAX
     for _ in range(reader.count()):
         name, topic_id = "", NULL_TOPIC_ID
         if version >= BY_TOPIC_ID:
@@ -119,7 +122,9 @@ def decode_request(frame: memoryview, version: int, at: int) -> ProduceRequest:
         else:
             name = reader.string()
         partitions = []
-        for _ in range(reader.count()):
+        count = reader.count()
+        room = _take_room(room, count)
+        for _ in range(count):
             partitions.append(ProducePartition(reader.i32(), reader.view()))
             reader.skip_tags()
         reader.skip_tags()
@@ -132,14 +137,22 @@ def _decode_classic_request(reader: Reader) -> ProduceRequest:
     transactional_id = reader.classic_nullable_string()
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     topics = []
+    room = PARTITIONS_MAX
     for _ in range(reader.classic_count()):
         name = reader.classic_string()
-        partitions = [
-            ProducePartition(reader.i32(), reader.classic_view())
-            for _ in range(reader.classic_count())
-        ]
+        count = reader.classic_count()
+        room = _take_room(room, count)
+        partitions = [ProducePartition(reader.i32(), reader.classic_view()) for _ in range(count)]
         topics.append(ProduceTopic(name, NULL_TOPIC_ID, partitions))
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _take_room(room: int, count: int) -> int:
+    """What is left of ``room`` after a topic of ``count`` partitions; topics count as one more."""
+    room -= 1 + max(count, 0)
+    if room < 0:
+        raise ProtocolError(f"a produce request names more than {PARTITIONS_MAX} partitions")
+    return room
 
 
 def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:

@@ -7,7 +7,7 @@ its answer; answers raise ProtocolError where they lie.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NULL_TOPIC_ID
@@ -15,8 +15,7 @@ from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRange:
+class VersionRange(NamedTuple):
     """Versions of one API that a broker answers."""
 
     api_key: int
@@ -24,8 +23,7 @@ class VersionRange:
     max_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureRange:
+class FeatureRange(NamedTuple):
     """Levels of one feature: supported by a broker, or finalized for the cluster."""
 
     name: str
@@ -33,8 +31,7 @@ class FeatureRange:
     max_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ApiVersionsResponse:
+class ApiVersionsResponse(NamedTuple):
     """``finalized_features_epoch`` is -1 where a broker names none."""
 
     error_code: int
@@ -102,8 +99,7 @@ def _finalized_feature(reader: Reader) -> FeatureRange:
     return FeatureRange(name, min_version, max_version)
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataBroker:
+class MetadataBroker(NamedTuple):
     """A live broker."""
 
     node_id: int
@@ -112,8 +108,7 @@ class MetadataBroker:
     rack: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataPartition:
+class MetadataPartition(NamedTuple):
     """A partition; ``leader_id`` is -1 while nobody leads it."""
 
     error_code: int
@@ -125,8 +120,7 @@ class MetadataPartition:
     offline_replicas: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataTopic:
+class MetadataTopic(NamedTuple):
     """A topic; ``name`` is empty where an unknown id was asked for."""
 
     error_code: int
@@ -136,8 +130,7 @@ class MetadataTopic:
     partitions: tuple[MetadataPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataResponse:
+class MetadataResponse(NamedTuple):
     """The cluster as one broker sees it."""
 
     throttle_time_ms: int
@@ -223,8 +216,7 @@ def _partition(reader: Reader) -> MetadataPartition:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeClusterResponse:
+class DescribeClusterResponse(NamedTuple):
     """The cluster's id, controller and live brokers."""
 
     throttle_time_ms: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
@@ -19,8 +19,7 @@ SOURCE_STATIC_BROKER = 4
 SOURCE_DEFAULT = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigResource:
+class ConfigResource(NamedTuple):
     """A topic or a broker; ``configuration_keys`` None asks for all settings."""
 
     resource_type: int
@@ -28,8 +27,7 @@ class ConfigResource:
     configuration_keys: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
+class ConfigSynonym(NamedTuple):
     """Where else a setting's value could come from, nearest first."""
 
     name: str
@@ -37,8 +35,7 @@ class ConfigSynonym:
     source: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConfig:
+class DescribedConfig(NamedTuple):
     """One setting: its value, who set it, what it means."""
 
     name: str
@@ -51,8 +48,7 @@ class DescribedConfig:
     documentation: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConfigsResult:
+class DescribeConfigsResult(NamedTuple):
     """The settings of one resource."""
 
     error_code: int
@@ -62,8 +58,7 @@ class DescribeConfigsResult:
     configs: tuple[DescribedConfig, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConfigsResponse:
+class DescribeConfigsResponse(NamedTuple):
     throttle_time_ms: int
     results: tuple[DescribeConfigsResult, ...]
 
@@ -131,8 +126,7 @@ def _synonym(reader: Reader) -> ConfigSynonym:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class AlterableConfig:
+class AlterableConfig(NamedTuple):
     """A change of one setting; ``value`` is None to delete it."""
 
     name: str
@@ -140,8 +134,7 @@ class AlterableConfig:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResource:
+class AlterConfigsResource(NamedTuple):
     """The changes of one resource; all of them or none are made."""
 
     resource_type: int
@@ -149,16 +142,14 @@ class AlterConfigsResource:
     configs: tuple[AlterableConfig, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResult:
+class AlterConfigsResult(NamedTuple):
     error_code: int
     error_message: str | None
     resource_type: int
     resource_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigsResponse:
+class IncrementalAlterConfigsResponse(NamedTuple):
     throttle_time_ms: int
     responses: tuple[AlterConfigsResult, ...]
 

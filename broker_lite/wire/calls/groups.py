@@ -4,7 +4,7 @@ DescribeGroups v6: the progress of consumer groups. Field names are Kafka's."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH
 from broker_lite.wire.api import ApiKey
@@ -14,8 +14,7 @@ KEY_TYPE_GROUP = 0
 KEY_TYPE_TRANSACTION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinator:
+class Coordinator(NamedTuple):
     """Which broker to ask about ``key``."""
 
     key: str
@@ -26,8 +25,7 @@ class Coordinator:
     error_message: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class FindCoordinatorResponse:
+class FindCoordinatorResponse(NamedTuple):
     throttle_time_ms: int
     coordinators: tuple[Coordinator, ...]
 
@@ -67,8 +65,7 @@ def _coordinator(reader: Reader) -> Coordinator:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetToCommit:
+class OffsetToCommit(NamedTuple):
     """``committed_offset`` is the next offset to read."""
 
     partition_index: int
@@ -77,26 +74,22 @@ class OffsetToCommit:
     committed_metadata: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitTopic:
+class OffsetCommitTopic(NamedTuple):
     name: str
     partitions: tuple[OffsetToCommit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedPartition:
+class CommittedPartition(NamedTuple):
     partition_index: int
     error_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedTopic:
+class CommittedTopic(NamedTuple):
     name: str
     partitions: tuple[CommittedPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitResponse:
+class OffsetCommitResponse(NamedTuple):
     throttle_time_ms: int
     topics: tuple[CommittedTopic, ...]
 
@@ -153,22 +146,19 @@ def _committed_partition(reader: Reader) -> CommittedPartition:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchTopic:
+class OffsetFetchTopic(NamedTuple):
     name: str
     partition_indexes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchGroup:
+class OffsetFetchGroup(NamedTuple):
     """``topics`` None asks for every partition that the group has an offset of."""
 
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedOffset:
+class FetchedOffset(NamedTuple):
     """``committed_offset`` is -1 where the group has none."""
 
     partition_index: int
@@ -178,21 +168,18 @@ class FetchedOffset:
     error_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedOffsetsTopic:
+class FetchedOffsetsTopic(NamedTuple):
     name: str
     partitions: tuple[FetchedOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedOffsetsGroup:
+class FetchedOffsetsGroup(NamedTuple):
     group_id: str
     topics: tuple[FetchedOffsetsTopic, ...]
     error_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchResponse:
+class OffsetFetchResponse(NamedTuple):
     throttle_time_ms: int
     groups: tuple[FetchedOffsetsGroup, ...]
 
@@ -249,8 +236,7 @@ def _fetched_offset(reader: Reader) -> FetchedOffset:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
+class ListedGroup(NamedTuple):
     """A group of any kind that the asked broker knows."""
 
     group_id: str
@@ -259,8 +245,7 @@ class ListedGroup:
     group_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListGroupsResponse:
+class ListGroupsResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int
     groups: tuple[ListedGroup, ...]
@@ -294,8 +279,7 @@ def _listed_group(reader: Reader) -> ListedGroup:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroupMember:
+class DescribedGroupMember(NamedTuple):
     """A member and, as bytes, what it subscribed to and was given."""
 
     member_id: str
@@ -306,8 +290,7 @@ class DescribedGroupMember:
     member_assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedGroup(NamedTuple):
     error_code: int
     error_message: str | None
     group_id: str
@@ -317,8 +300,7 @@ class DescribedGroup:
     members: tuple[DescribedGroupMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(NamedTuple):
     throttle_time_ms: int
     groups: tuple[DescribedGroup, ...]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirPartition:
+class LogDirPartition(NamedTuple):
     """``partition_size`` in bytes; ``offset_lag`` behind the high watermark."""
 
     partition_index: int
@@ -19,14 +18,12 @@ class LogDirPartition:
     is_future_key: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirTopic:
+class LogDirTopic(NamedTuple):
     name: str
     partitions: tuple[LogDirPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LogDir:
+class LogDir(NamedTuple):
     """One data directory; sizes of its file system are -1 where unknown."""
 
     error_code: int
@@ -36,15 +33,13 @@ class LogDir:
     usable_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeLogDirsResponse:
+class DescribeLogDirsResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int
     results: tuple[LogDir, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribableTopic:
+class DescribableTopic(NamedTuple):
     topic: str
     partitions: tuple[int, ...]
 

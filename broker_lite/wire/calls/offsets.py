@@ -6,15 +6,14 @@ Both go to each partition's leader. Field names are Kafka's; topic ids are their
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(NamedTuple):
     """``timestamp``: milliseconds, or -1 latest, -2 earliest, -3 that of the greatest timestamp."""
 
     partition_index: int
@@ -22,14 +21,12 @@ class ListOffsetsPartition:
     current_leader_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsTopic:
+class ListOffsetsTopic(NamedTuple):
     name: str
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPartition:
+class ListedPartition(NamedTuple):
     """``offset`` is -1 where no record is as late as the timestamp asked for."""
 
     partition_index: int
@@ -39,14 +36,12 @@ class ListedPartition:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListedTopic:
+class ListedTopic(NamedTuple):
     name: str
     partitions: tuple[ListedPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(NamedTuple):
     throttle_time_ms: int
     topics: tuple[ListedTopic, ...]
 
@@ -97,8 +92,7 @@ def _listed_partition(reader: Reader) -> ListedPartition:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class BytesPartition:
+class BytesPartition(NamedTuple):
     """How far ``max_bytes`` of stored batches reach from ``start_offset``."""
 
     topic_id: str
@@ -107,8 +101,7 @@ class BytesPartition:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class BytesAnswer:
+class BytesAnswer(NamedTuple):
     """``end_offset`` is a batch boundary, at least one batch on; ``size_bytes`` as stored."""
 
     error_code: int
@@ -116,8 +109,7 @@ class BytesAnswer:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsForBytesResponse:
+class OffsetsForBytesResponse(NamedTuple):
     """One answer for each partition asked for, in the request's order."""
 
     answers: tuple[BytesAnswer, ...]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NO_EPOCH, NO_PRODUCER
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int
     producer_id: int

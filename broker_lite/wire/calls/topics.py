@@ -7,7 +7,7 @@ the controller only; DeleteRecords by each partition's leader.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.wire.api import ApiKey
@@ -17,16 +17,14 @@ DEFAULT_COUNT = -1
 """For partitions and replication factor: what the broker's configuration says."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAssignment:
+class ReplicaAssignment(NamedTuple):
     """Which brokers hold a partition, the preferred leader first."""
 
     partition_index: int
     broker_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CreatableTopic:
+class CreatableTopic(NamedTuple):
     """With ``assignments`` both counts must be -1."""
 
     name: str
@@ -36,8 +34,7 @@ class CreatableTopic:
     configs: tuple[tuple[str, str | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedConfig:
+class CreatedConfig(NamedTuple):
     """A setting that a created topic has."""
 
     name: str
@@ -47,8 +44,7 @@ class CreatedConfig:
     is_sensitive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedTopic:
+class CreatedTopic(NamedTuple):
     """What became of one topic."""
 
     name: str
@@ -60,8 +56,7 @@ class CreatedTopic:
     configs: tuple[CreatedConfig, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicsResponse:
+class CreateTopicsResponse(NamedTuple):
     throttle_time_ms: int
     topics: tuple[CreatedTopic, ...]
 
@@ -134,8 +129,7 @@ def _created_config(reader: Reader) -> CreatedConfig:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedTopic:
+class DeletedTopic(NamedTuple):
     """What became of one topic; ``name`` is empty where an unknown id was given."""
 
     name: str
@@ -144,8 +138,7 @@ class DeletedTopic:
     error_message: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(NamedTuple):
     throttle_time_ms: int
     responses: tuple[DeletedTopic, ...]
 
@@ -198,8 +191,7 @@ class PartitionsToCreate:
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsResult:
+class CreatePartitionsResult(NamedTuple):
     """What became of one topic."""
 
     name: str
@@ -207,8 +199,7 @@ class CreatePartitionsResult:
     error_message: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsResponse:
+class CreatePartitionsResponse(NamedTuple):
     throttle_time_ms: int
     results: tuple[CreatePartitionsResult, ...]
 
@@ -253,22 +244,19 @@ def _partitions_result(reader: Reader) -> CreatePartitionsResult:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(NamedTuple):
     """Delete what is before ``offset``; -1 is the high watermark."""
 
     partition_index: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsTopic:
+class DeleteRecordsTopic(NamedTuple):
     name: str
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedRecordsPartition:
+class DeletedRecordsPartition(NamedTuple):
     """``low_watermark`` is the first offset that is left."""
 
     partition_index: int
@@ -276,14 +264,12 @@ class DeletedRecordsPartition:
     error_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedRecordsTopic:
+class DeletedRecordsTopic(NamedTuple):
     name: str
     partitions: tuple[DeletedRecordsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(NamedTuple):
     throttle_time_ms: int
     topics: tuple[DeletedRecordsTopic, ...]
 

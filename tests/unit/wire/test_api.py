@@ -10,6 +10,7 @@ from broker_lite.errors import ProtocolError
 from broker_lite.wire.api import (
     ADVERTISED,
     FLEXIBLE_FROM,
+    REQUEST_BYTES_MAX,
     VERSIONS,
     ApiKey,
     correlation_id_of,
@@ -65,6 +66,16 @@ def test_librdkafka_sees_the_old_produce_versions_but_may_not_use_them() -> None
 def test_request_headers_by_table(octets: str, expected: tuple[object, ...]) -> None:
     frame = memoryview(bytes.fromhex(octets.replace(" ", "")))
     assert tuple(parse_header(frame)) == expected
+
+
+def test_only_a_produce_may_be_long() -> None:
+    header = bytes.fromhex("0000000d00000001ffff00")
+    long = memoryview(header + bytes(REQUEST_BYTES_MAX))
+    assert parse_header(long).api_key == ApiKey.PRODUCE
+    for key in (ApiKey.FETCH, ApiKey.METADATA, 4095):
+        other = memoryview(key.to_bytes(2, "big") + header[2:] + bytes(REQUEST_BYTES_MAX))
+        with pytest.raises(ProtocolError):
+            parse_header(other)
 
 
 def test_a_cut_header_is_refused_at_every_byte() -> None:

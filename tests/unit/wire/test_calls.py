@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import kafka.protocol.admin as admin
@@ -292,8 +291,8 @@ RENAMED = {"broker_id": "node_id"}
 
 def ours(item: Any) -> Any:
     """A response of ours as dictionaries and lists."""
-    if is_dataclass(item):
-        return {field.name: ours(getattr(item, field.name)) for field in fields(item)}
+    if hasattr(item, "_asdict"):
+        return {name: ours(value) for name, value in item._asdict().items()}
     if isinstance(item, tuple):
         return [ours(each) for each in item]
     return item

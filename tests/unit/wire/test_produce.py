@@ -13,7 +13,7 @@ from wire_samples import id_text, message, plain
 
 from broker_lite.errors import LogbusError, ProtocolError
 from broker_lite.model import NULL_TOPIC_ID
-from broker_lite.wire.api import VERSIONS, ApiKey, parse_header
+from broker_lite.wire.api import PARTITIONS_MAX, VERSIONS, ApiKey, parse_header
 from broker_lite.wire.produce import (
     PartitionRecords,
     ProducedPartition,
@@ -221,6 +221,23 @@ def test_noise_is_refused_or_understood_but_never_worse(noise: bytes, version: i
             decode()
         except LogbusError as error:
             assert isinstance(error, ProtocolError)
+
+
+@pytest.mark.parametrize("version", [3, 13])
+def test_too_many_partitions_are_refused(version: int) -> None:
+    rows = [PartitionRecords(0, b"")] * (PARTITIONS_MAX // 2)
+    for times, refused in ((1, False), (2, True)):
+        topics = [TopicRecords("t", TOPIC_ID, rows)] * times
+        parts = encode_request(
+            topics, acks=1, timeout_ms=1, correlation_id=1, client_id=None, version=version
+        )
+        frame = view(b"".join(parts))
+        at = parse_header(frame).body_at
+        if refused:
+            with pytest.raises(ProtocolError):
+                decode_request(frame, version, at)
+        else:
+            assert len(decode_request(frame, version, at).topics[0].partitions) == len(rows)
 
 
 def test_a_long_error_message_fits_a_classic_string() -> None:
