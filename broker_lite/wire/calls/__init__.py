@@ -2,6 +2,7 @@
 
 ``cluster`` (ApiVersions, Metadata, DescribeCluster), ``topics``, ``configs``, ``offsets``
 (ListOffsets, OffsetsForBytes), ``groups``, ``producers``, ``log_dirs``. Produce and Fetch are in
-``wire.produce`` and ``wire.fetch``. ``wire.api.encode_call`` and ``decode_call`` carry them. Rows are
-named tuples: a class of those costs an eighth of a dataclass to import, and every Spark worker does.
+``wire.produce`` and ``wire.fetch``. ``wire.api.encode_call`` and ``decode_call`` carry them. Rows
+are named tuples: importing such a class costs an eighth of a dataclass, and every Spark worker
+imports them.
 """
