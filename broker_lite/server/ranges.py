@@ -116,12 +116,11 @@ def _warm(found: LogSlice) -> None:
 def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
     """Go through the batches: check each, and turn columns into rows if the reader needs that."""
     out = _Parts(found)
-    expected = found.base_offset
-    checked_end = -1
+    expected = checked_end = -1
     try:
         for position, buffer, header in _batches(found):
             if row.check or header.is_columns:
-                _check(row.log, buffer, header, expected)
+                _check(row, buffer, header, expected)
             if row.rows_only and header.is_columns:
                 rows = columns_to_rows(buffer, header)
                 if out.length and out.length + len(rows) > max_bytes:
@@ -164,17 +163,24 @@ def _read(found: LogSlice, position: int, size: int, end: int) -> memoryview:
     return memoryview(found.file.pread(position, min(size, end - position)))
 
 
-def _check(log: Log, buffer: memoryview, header: BatchHeader, expected: int) -> None:
-    """The CRC, and what it does not cover: offsets that go on, and the leader epoch."""
+def _check(row: Wanted, buffer: memoryview, header: BatchHeader, expected: int) -> None:
+    """The CRC, and what it does not cover: offsets that go on, and the leader epoch.
+
+    ``expected`` is -1 for the first batch, which may begin before the offset that was asked for.
+    Logs have no gaps as long as compaction is not built, so neither may what is sent.
+    """
     check_crc(buffer, header)
-    if header.base_offset < expected:
+    base, following = header.base_offset, header.next_offset
+    goes_on = base <= row.offset < following if expected < 0 else base == expected
+    if not goes_on or following > row.end_offset:
         raise CorruptMessageError(
-            f"a batch says base offset {header.base_offset} where {expected} is due"
+            f"a batch says that it is offsets {base} to {following - 1}; "
+            f"{row.offset if expected < 0 else expected} is due, before {row.end_offset}"
         )
-    epoch = log.epoch_at(header.base_offset)
+    epoch = row.log.epoch_at(base)
     if header.leader_epoch != epoch:
         raise CorruptMessageError(
-            f"the batch at offset {header.base_offset} is of leader epoch {header.leader_epoch}; "
+            f"the batch at offset {base} is of leader epoch {header.leader_epoch}; "
             f"the epoch file says {epoch}"
         )
 

@@ -1,0 +1,42 @@
+"""Binding: the errors name the option, and a free port is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import InvalidConfigError, PortInUseError
+from broker_lite.server.clock import Clock
+from broker_lite.server.listener import Listener
+from broker_lite.server.metrics import Metrics
+
+
+def listener(**settings: object) -> Listener:
+    return Listener(BrokerConfig(**settings), clock=Clock(), metrics=Metrics())  # type: ignore[arg-type]
+
+
+def test_a_free_port_is_bound_and_told() -> None:
+    one = listener(port=0)
+    assert one.bound.port > 0
+    assert one.endpoint == one.bound
+    one.close()
+
+
+def test_what_clients_are_told_can_be_set() -> None:
+    one = listener(port=0, advertised_host="broker.example", advertised_port=443)
+    assert one.endpoint == ("broker.example", 443)
+    one.close()
+
+
+def test_a_port_in_use_names_the_option() -> None:
+    one = listener(port=0)
+    with pytest.raises(PortInUseError, match=f"port={one.bound.port} on host=127.0.0.1"):
+        listener(port=one.bound.port)
+    one.close()
+    listener(port=one.bound.port).close()
+
+
+@pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
+def test_a_host_that_is_not_ours(host: str) -> None:
+    with pytest.raises(InvalidConfigError, match="host="):
+        listener(port=0, host=host)
