@@ -38,7 +38,7 @@ from broker_lite.storage.scan import (
 )
 from broker_lite.storage.segment import Segment
 
-LOADED_SEGMENTS_MAX = 8
+LOADED_SEGMENTS_MAX = 4
 """Closed segments of one log whose file and indexes stay open; more are loaded again when read."""
 HINTS = 64
 """Batch positions that are remembered per log, for readers that come back where they ended."""
@@ -165,6 +165,7 @@ class LogReader:
         else:
             segment, (position, header) = self._locate(offset)
             base = header.base_offset
+            self._hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
         if at_tail and segment is active:
             stop = size
         else:
@@ -452,7 +453,7 @@ class LogReader:
                 offset = beyond
                 continue
             try:
-                segment, (position, header) = self._locate(offset)
+                segment, position, base = self._boundary(offset)
             except CorruptMessageError:
                 if counted:
                     break
@@ -463,10 +464,19 @@ class LogReader:
             budget = max_bytes - counted
             if stop - position > budget:
                 cut, offset = self._cut(
-                    segment, position, header.base_offset, budget, stop, stop_offset, not counted
+                    segment, position, base, budget, stop, stop_offset, not counted
                 )
                 counted += cut - position
                 break
             counted += stop - position
             offset = max(stop_offset, offset + 1)
         return max(min(offset, end), start + 1), counted
+
+    def _boundary(self, offset: int) -> tuple[Segment, int, int]:
+        """The segment, position and base of the batch at ``offset``; a segment's start unread."""
+        bases, segments = self._chain
+        i = bisect_right(bases, offset) - 1
+        if i >= 0 and bases[i] == offset:
+            return segments[i], 0, offset
+        segment, (position, header) = self._locate(offset)
+        return segment, position, header.base_offset

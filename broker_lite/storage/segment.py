@@ -223,11 +223,13 @@ class Segment:
     @property
     def index(self) -> OffsetIndex:
         """The offset index; rebuilt if its file is missing or wrong."""
-        return self._index or self._load_indexes()[0]
+        index = self._index
+        return self._load_indexes()[0] if index is None else index
 
     @property
     def times(self) -> TimeIndex:
-        return self._times or self._load_indexes()[1]
+        times = self._times
+        return self._load_indexes()[1] if times is None else times
 
     @property
     def is_loaded(self) -> bool:

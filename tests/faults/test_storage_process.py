@@ -1,0 +1,105 @@
+"""Storage in a process of its own on the real disk: killed with -9, and out of space."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from stored import KEY, SMALL, append, offsets
+
+from broker_lite.storage import Log, LogManager, OsFiles
+
+TESTS = Path(__file__).parent.parent
+
+PRELUDE = f"""
+import sys; sys.path.insert(0, {str(TESTS)!r})
+from stored import KEY, SMALL, append, batch, offsets
+from broker_lite.errors import StorageError
+from broker_lite.storage import LogManager, OsFiles
+manager = LogManager(OsFiles(), sys.argv[1], default_config=SMALL)
+manager.lock()
+manager.open_all(0)
+log = manager.create(KEY)
+"""
+
+WRITER = """
+while True:
+    for _ in range(7):
+        append(log)
+    print(log.flush(), flush=True)
+    manager.checkpoint()
+"""
+
+FULL = """
+import resource
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+try:
+    while True:
+        append(log, batch(size=90))
+except StorageError as error:
+    assert "full" in str(error) and not log.failed, error
+end = log.flush()
+assert 0 < end <= 11
+try:
+    append(log)
+except StorageError:
+    pass
+else:
+    raise AssertionError("appended to a full disk")
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+assert append(log).base_offset == end
+log.flush()
+assert offsets(log) == list(range(end + 1))
+print("went on")
+"""
+
+
+def run(code: str, directory: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", PRELUDE + code, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def opened(directory: Path) -> tuple[LogManager, Log]:
+    manager = LogManager(OsFiles(), str(directory), default_config=SMALL)
+    manager.lock()
+    return manager, manager.open_all(0)[KEY]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_in_the_middle_of_writing(tmp_path: Path, seed: int) -> None:
+    """Everything that was said to be flushed is there; the lock is free at once."""
+    random, promised = Random(seed), 0
+    for start in range(1, 4):
+        process = run(WRITER, tmp_path)
+        assert process.stdout is not None
+        try:
+            for _ in range(random.randint(1, 60)):
+                promised = int(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGKILL)
+            said, _ = process.communicate()
+        promised = max([promised, *map(int, said.split("\n")[:-1])])
+        manager, log = opened(tmp_path)
+        assert manager.start_counter == 2 * start
+        assert not manager.was_clean
+        assert log.log_end_offset >= promised
+        assert offsets(log) == list(range(log.log_end_offset))
+        assert log.corruption == ()
+        append(log)
+        promised = log.flush()
+        manager.close()
+
+
+def test_out_of_space_and_back(tmp_path: Path) -> None:
+    process = run(FULL, tmp_path)
+    said, _ = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "went on\n")
+    assert opened(tmp_path)[1].log_end_offset > 1
