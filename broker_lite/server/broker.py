@@ -298,7 +298,7 @@ def main(config: BrokerConfig, ready_fd: int | None = None) -> int:
     Writes one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd`` (stdout if None).
     """
     if sys.flags.optimize:
-        print("logbus broker: python -O removes checks that it relies on", file=sys.stderr)  # noqa: T201
+        sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")
         return 2
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
@@ -306,7 +306,7 @@ def main(config: BrokerConfig, ready_fd: int | None = None) -> int:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_main(config, ready_fd))
     except LogbusError as error:
-        print(f"logbus broker {config.broker_id}: {error}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"logbus broker {config.broker_id}: {error}\n")
         return 1
     return 0
 

@@ -1,10 +1,8 @@
-"""The partitions of this broker: requests become events, effects are carried out in their order.
+"""The partitions of this broker: finding them, producing to them, making and removing them.
 
-Loop thread only. A ``Replica`` joins a log and its replication role; every event goes through
-``Replica.deliver``, every effect through ``Replica._carry_out``, and nothing else touches either.
-Appends, epoch starts and flushes go to the disk thread that owns the partition, whose outcomes come
-back as events. Metadata snapshots make, change and remove replicas, by topic id: a topic that was
-deleted and made again is another topic and gets another log.
+Loop thread only. Metadata snapshots make, change and remove replicas, by topic id: a topic that was
+deleted and made again is another topic and gets another log. A failure of the data directory takes
+all of them offline. What a replica does is in ``replica``.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from broker_lite import config as configs
 from broker_lite.config import BrokerConfig, TopicConfig
@@ -29,35 +26,22 @@ from broker_lite.errors import (
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import NO_OFFSET, PartitionKey, PartitionView, ReplicaId, TopicView
 from broker_lite.replication import partition as replication
-from broker_lite.replication.effects import (
-    Append,
-    Effect,
-    HighWatermark,
-    ProposeIsr,
-    Reply,
-    StartEpoch,
-    Sync,
-    Truncate,
-)
 from broker_lite.replication.events import (
     ACKS_LEADER,
     ACKS_NONE,
     Appended,
-    AppendFailed,
     AppendRequested,
     Closed,
-    EpochStarted,
-    Event,
     LeaderAndIsrChanged,
     Limits,
     StorageFailed,
     Tick,
 )
 from broker_lite.server.clock import Clock
-from broker_lite.server.disk import AppendJob, Batch, CallJob, Disk, SyncJob
+from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.purgatory import Deadlines, Waiters
-from broker_lite.server.trust import Trust
+from broker_lite.server.purgatory import Deadlines
+from broker_lite.server.replica import Replica, as_storage_error
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
 
@@ -78,137 +62,6 @@ class PartitionUsage:
     partition: int
     size_bytes: int
     log_end_offset: int
-
-
-class Replica:
-    """One partition that this broker holds: its log, its role, and who waits for it."""
-
-    __slots__ = (
-        "_corrupt_offsets",
-        "_manager",
-        "_queue",
-        "closed",
-        "columns_under_way",
-        "key",
-        "log",
-        "partition",
-        "role",
-        "topic",
-        "trust",
-        "waiters",
-    )
-
-    def __init__(
-        self, manager: ReplicaManager, topic: str, log: Log, role: replication.Partition
-    ) -> None:
-        self._manager = manager
-        self._queue = manager.disk.queue_of(log.key)
-        self.key = log.key
-        self.topic = topic
-        self.partition = log.key.partition
-        self.log = log
-        self.role = role
-        self.trust = Trust(log.log_end_offset)
-        self.waiters = Waiters()
-        self.columns_under_way: set[int] = set()
-        self._corrupt_offsets: set[int] = set()
-        self.closed = False
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    @property
-    def high_watermark(self) -> int:
-        """Exclusive end of what may be read."""
-        return self.role.high_watermark
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.role.leader_epoch
-
-    def check_leader(self, leader_epoch: int = -1) -> None:
-        """Raise what a request to a replica that does not lead, or of another epoch, must get."""
-        try:
-            self.role.check_leader(leader_epoch)
-        except NotLeaderError:
-            raise NotLeaderError(
-                f"this broker does not lead {self}; refresh the metadata"
-            ) from None
-
-    def deliver(self, event: Event) -> None:
-        """Something happened to this replica."""
-        manager = self._manager
-        if self.columns_under_way and isinstance(event, Appended | AppendFailed):
-            # Before the high watermark shows it to a reader that knows rows alone.
-            self._note_columns(event)
-        elif isinstance(event, StorageFailed):
-            manager.storage_failed(event.error)
-        self._carry_out(self.role.step(manager.clock.monotonic_ms(), event))
-
-    def _note_columns(self, event: Appended | AppendFailed) -> None:
-        if event.token in self.columns_under_way:
-            self.columns_under_way.discard(event.token)
-            if isinstance(event, Appended):
-                self.trust.has_columns(event.next_offset)
-
-    def _carry_out(self, effects: list[Effect]) -> None:
-        """In the order of the list, which is the order that replication relies on."""
-        for effect in effects:
-            kind = type(effect)
-            if kind is Append:
-                assert isinstance(effect, Append)
-                self._queue.put(AppendJob(self, effect.token, effect.payload, effect.leader_epoch))
-            elif kind is Sync:
-                self._queue.put(SyncJob(self))
-            elif kind is HighWatermark:
-                self.waiters.wake()
-            elif kind is Reply:
-                assert isinstance(effect, Reply)
-                self._manager.replied(effect.token, effect.appended, effect.error)
-            elif isinstance(effect, StartEpoch):
-                self._start_epoch(effect.leader_epoch)
-            elif isinstance(effect, Truncate):
-                self._truncate(effect.offset)
-            else:
-                assert not isinstance(effect, ProposeIsr), "an ISR of one never changes"
-
-    def _start_epoch(self, leader_epoch: int) -> None:
-        log = self.log
-
-        def start() -> EpochStarted:
-            log.start_epoch(leader_epoch)
-            return EpochStarted(leader_epoch, log.log_end_offset, log.flushed_end)
-
-        self._queue.put(CallJob(start, self._delivered))
-
-    def _truncate(self, offset: int) -> None:
-        log = self.log
-        self.trust.truncated(offset)
-        self._queue.put(CallJob(lambda: log.truncate_to(offset), self._delivered))
-
-    def _delivered(self, event: Any, error: BaseException | None) -> None:
-        if error is not None:
-            logger.error("%s: %s", self, error)
-            self.deliver(StorageFailed(_as_storage_error(error)))
-        elif event is not None:
-            self.deliver(event)
-
-    def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """A reader met a bad batch; said once per offset, however often it is met."""
-        if offset not in self._corrupt_offsets:
-            self._corrupt_offsets.add(offset)
-            logger.error(
-                "topic %s partition %d offset %d: corrupt batch on disk in %s: %s",
-                self.topic,
-                self.partition,
-                offset,
-                self.key,
-                error.message,
-            )
-
-    def leadership_changed(self) -> None:
-        """Waiting fetches find out by themselves what they must answer now."""
-        self.waiters.wake()
 
 
 class ReplicaManager:
@@ -321,7 +174,7 @@ class ReplicaManager:
         event = AppendRequested(
             token, ACKS_LEADER if acks == ACKS_NONE else acks, batch, batch.header.record_count
         )
-        replica._carry_out(replica.role.step(now_ms, event))
+        replica.carry_out(replica.role.step(now_ms, event))
         if replica in self._ticking and self._tick_timer is None:
             self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
 
@@ -349,7 +202,7 @@ class ReplicaManager:
         now_ms = self.clock.monotonic_ms()
         unflushed = False
         for replica in self._ticking:
-            replica._carry_out(replica.role.step(now_ms, Tick()))
+            replica.carry_out(replica.role.step(now_ms, Tick()))
             unflushed = unflushed or replica.role.flushed_end < replica.role.log_end_offset
         if unflushed:
             self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
@@ -417,7 +270,7 @@ class ReplicaManager:
         self._making.discard(key)
         if log is None:
             logger.error("%s: the log could not be created: %s", key, error)
-            self.storage_failed(_as_storage_error(error))
+            self.storage_failed(as_storage_error(error))
             return
         view = self._snapshot.topics_by_id.get(key.topic_id)
         partition = self._snapshot.partition_by_key(key)
@@ -474,7 +327,7 @@ class ReplicaManager:
         def deleted(_: object, error: BaseException | None) -> None:
             if error is not None:
                 logger.error("%s: the log could not be deleted: %s", key, error)
-                self.storage_failed(_as_storage_error(error))
+                self.storage_failed(as_storage_error(error))
 
         self.disk.keep(lambda: self._logs.delete(key, now_ms), deleted)
 
@@ -507,7 +360,7 @@ class ReplicaManager:
         )
         self._metrics.count("directory_failed")
         for replica in list(self._replicas.values()):
-            replica._carry_out(
+            replica.carry_out(
                 replica.role.step(self.clock.monotonic_ms(), StorageFailed(self._failure))
             )
             replica.waiters.wake()
@@ -557,7 +410,7 @@ class ReplicaManager:
         def done(count: int | None, error: BaseException | None) -> None:
             if error is not None:
                 logger.error("%s: retention: %s", replica, error)
-                self.storage_failed(_as_storage_error(error))
+                self.storage_failed(as_storage_error(error))
             elif count:
                 logger.info("%s: %d old segments deleted", replica, count)
                 self._metrics.count("segments_deleted", count)
@@ -567,7 +420,3 @@ class ReplicaManager:
 
 def _nothing() -> None:
     """What a barrier in a queue does."""
-
-
-def _as_storage_error(error: BaseException | None) -> LogbusError:
-    return error if isinstance(error, LogbusError) else StorageError(str(error))

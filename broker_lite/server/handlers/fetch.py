@@ -27,7 +27,7 @@ from broker_lite.record.format import BODY_VERSION
 from broker_lite.server import ranges
 from broker_lite.server.connection import Reply
 from broker_lite.server.parts import Parts
-from broker_lite.server.replica_manager import Replica
+from broker_lite.server.replica import Replica
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import RequestHeader
 

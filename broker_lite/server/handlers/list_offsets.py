@@ -24,7 +24,7 @@ from broker_lite.model import (
     ListedOffset,
 )
 from broker_lite.server.parts import Parts
-from broker_lite.server.replica_manager import Replica
+from broker_lite.server.replica import Replica
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import ListOffsetsResponse, build
 

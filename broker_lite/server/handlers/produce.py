@@ -24,7 +24,7 @@ from broker_lite.replication.events import Appended
 from broker_lite.server.connection import Reply
 from broker_lite.server.disk import Batch
 from broker_lite.server.parts import Parts
-from broker_lite.server.replica_manager import Replica
+from broker_lite.server.replica import Replica
 from broker_lite.wire import produce as wire
 from broker_lite.wire.api import RequestHeader
 

@@ -19,7 +19,8 @@ from broker_lite.replication.events import Appended
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.replica_manager import Replica, ReplicaManager
+from broker_lite.server.replica import Replica
+from broker_lite.server.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
 from broker_lite.storage.memory import MemFiles
 
