@@ -213,6 +213,8 @@ class ControllerShell:
         except Deposed:
             self._task = None
             self.resign()
+            # Where /controller is ours although the epoch is not, let somebody be elected.
+            await self._give_up()
         except Exception:
             # A mistake of ours must not leave the cluster with a controller that does nothing.
             _log.exception("the controller of broker %d failed; it gives up", self._broker_id)

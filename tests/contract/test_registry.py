@@ -33,7 +33,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, Delete, MetadataStore
+from broker_lite.metadata.store import Create, Delete, MetadataStore, Set
 from broker_lite.metadata.zookeeper import read_brokers, read_group_offsets
 from broker_lite.model import (
     NO_BROKER,
@@ -333,6 +333,39 @@ def test_a_controller_that_dies_is_replaced(world: World) -> None:
         assert again.state.leader_epoch == dead.state.leader_epoch + 2
         assert again.state.leader_broker_epoch == back.registry.broker_epoch
         assert back.registry.leaderless_reason("t", dead.partition) is None
+
+    run(world, body)
+
+
+def test_a_deposed_controller_writes_nothing(world: World) -> None:
+    """Another one was elected, and this one has not heard of it yet."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await create(broker, "t")
+        epoch = await broker.store.get(znodes.CONTROLLER_EPOCH)
+        assert epoch is not None
+        later = znodes.encode_controller_epoch(2)
+        await broker.store.write([Set(znodes.CONTROLLER_EPOCH, later, epoch.version)])
+        [result] = await broker.registry.create_topics([NewTopic("u", 1, 1)])
+        assert isinstance(result.error, NotControllerError)
+        assert await broker.store.get(znodes.topic_path("u")) is None
+        # Nobody else is there, so it is elected again, in an epoch of its own.
+        await until(lambda: broker.registry.is_controller)
+        await until(lambda: broker.registry.snapshot.controller_epoch == 3)
+        await create(broker, "u")
+
+    run(world, body)
+
+
+def test_a_controller_whose_znode_is_deleted_stands_again(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await two.store.write([Delete(znodes.CONTROLLER)])
+        for broker in (one, two):
+            await until(lambda broker=broker: broker.registry.snapshot.controller_epoch == 2)
+        await until(lambda: one.registry.is_controller != two.registry.is_controller)
+        await create(cluster.controller(), "t")
 
     run(world, body)
 

@@ -6,17 +6,15 @@ A simulator that finds nothing may just be blind; this shows that it is not.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
 from sim import scenario
-from sim.zk import ZkService
 
 from broker_lite.metadata.group_offsets import GroupOffsets
-from broker_lite.metadata.store import Check, Operation
 from broker_lite.model import BrokerView, LeaderAndIsr, ReplicaId
-from broker_lite.replication import election
+from broker_lite.replication import controller, election
 from broker_lite.replication import partition as partition_module
 from broker_lite.replication.effects import Effect
 from broker_lite.replication.events import Appended
@@ -72,8 +70,6 @@ def any_disk_leads(patch: pytest.MonkeyPatch) -> None:
 
 
 def same_epoch_elected_again(patch: pytest.MonkeyPatch) -> None:
-    from broker_lite.replication import controller
-
     elect = election.elect
 
     def lazy(state: LeaderAndIsr, *values: Any) -> LeaderAndIsr | None:
@@ -83,15 +79,6 @@ def same_epoch_elected_again(patch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(elected, leader_epoch=state.leader_epoch)
 
     patch.setattr(controller, "elect", lazy)
-
-
-def writes_are_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    write = ZkService.write
-
-    def unfenced(self: ZkService, session: Any, operations: Sequence[Operation]) -> Any:
-        return write(self, session, [op for op in operations if not isinstance(op, Check)])
-
-    patch.setattr(ZkService, "write", unfenced)
 
 
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
@@ -111,7 +98,6 @@ PLANTS: tuple[Plant, ...] = (
     epoch_of_an_earlier_process,
     any_disk_leads,
     same_epoch_elected_again,
-    writes_are_not_fenced,
     duplicates_are_appended,
     commits_are_not_written,
 )
