@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.admin import Admin
+from broker_lite.client.arrays import fixed
 from broker_lite.client.blocking import shared_pool
 from broker_lite.client.fetcher import FetchedBatch, read_range
 from broker_lite.client.received import offsets_of, timestamps_of
@@ -170,7 +171,7 @@ def _partition(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
 
 
 def _offset(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
-    return pa.array(offsets_of(rows))
+    return fixed(offsets_of(rows), pa.int64())
 
 
 def _timestamp(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
@@ -184,8 +185,8 @@ def _timestamp(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
     low, high = int(millis.min()), int(millis.max())
     if low < -MILLIS_MAX or high > MILLIS_MAX:
         _check_millis(item, header.base_offset, low if low < -MILLIS_MAX else high)
-    mask = millis == NO_TIMESTAMP if low < 0 else None
-    return pa.array(millis * 1000, mask=mask).view(TIMESTAMP)
+    is_known = millis != NO_TIMESTAMP if low < 0 else None
+    return fixed(millis * 1000, TIMESTAMP, is_known)
 
 
 def _check_millis(item: OffsetRange, offset: int, millis: int) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker_lite.client.admin import Admin
+from broker_lite.client.arrays import fixed, nulls_of, numpy_of
 from broker_lite.client.blocking import shared_pool
 from broker_lite.client.cluster import unknown_topic
 from broker_lite.client.producer import Producer
@@ -148,7 +149,7 @@ def _send(sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns) -
     check_partitions(topic, wanted, count)
     # -1 lets the key, or the producer, choose.
     chosen = wanted.fill_null(-1) if wanted.null_count else wanted
-    sink.producer.send_columns(topic, rows, chosen.to_numpy())
+    sink.producer.send_columns(topic, rows, numpy_of(chosen, np.int32))
 
 
 def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
@@ -191,11 +192,7 @@ def _headers(column: pa.Array) -> pa.Array | None:
 
 def _millis(column: pa.Array) -> pa.Array:
     """Spark's microseconds as milliseconds, rounded down; null is now."""
-    now = pa.scalar(int(time.time() * 1000), pa.int64())
-    micros = column.cast(pa.timestamp("us")).view(pa.int64())
-    values = micros.to_numpy(zero_copy_only=False)
-    if micros.null_count:
-        mask = micros.is_valid().to_numpy(zero_copy_only=False)
-        filled = np.where(mask, values, 0).astype(np.int64) // 1000
-        return pa.array(np.where(mask, filled, now.as_py())).view(TIMESTAMP_TYPE)
-    return pa.array(values // 1000).view(TIMESTAMP_TYPE)
+    millis = numpy_of(column, np.int64) // 1000
+    if column.null_count:
+        millis[nulls_of(column)] = int(time.time() * 1000)
+    return fixed(millis, TIMESTAMP_TYPE)

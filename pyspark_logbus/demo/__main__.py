@@ -21,7 +21,7 @@ from pyspark_logbus.demo.screen import Screen
 )
 @click.option("--lines", default=200_000, show_default=True, help="Ship at most so many.")
 @click.option("--brokers", default=3, show_default=True)
-@click.option("--seconds", default=15.0, show_default=True, help="Ship the lines over this time.")
+@click.option("--seconds", default=20.0, show_default=True, help="Ship the lines over this time.")
 def main(file: Path | None, lines: int, brokers: int, seconds: float) -> None:
     """Ship real log lines through three brokers and count them with Spark, live."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -17,6 +17,7 @@ from pyspark_logbus.demo.results import Count
 _BAR_WIDTH = 28
 _RESULTS_SHOWN = 8
 _PLAIN_SECONDS = 2.0
+_PLAIN_RESULTS = 4
 _COLUMNS = 96
 
 
@@ -79,8 +80,9 @@ class Screen:
         elif force or time.monotonic() - self._last_plain >= _PLAIN_SECONDS:
             self._last_plain = time.monotonic()
             print(_figures(progress), file=self._out)
-            for count in changed[:3]:
+            for count in list(reversed(self._recent.values()))[:_PLAIN_RESULTS]:
                 print(f"    {_result(count)}", file=self._out)
+            self._recent.clear()
             self._out.flush()
 
     def _redraw(self, progress: Progress) -> None:

@@ -20,7 +20,8 @@ LINE_BYTES_MAX = 1 << 20
 JOURNAL_LINES_MAX = 50_000
 _LOGS = Path("/var/log")
 _NOT_LINES = {".journal", ".journal~"}
-_BINARY = {"wtmp", "btmp", "lastlog", "faillog", "README"}
+_NO_LOGS = {"wtmp", "btmp", "lastlog", "faillog", "README", "eipp.log.xz"}
+"""Tables of logins, a text about logs, and apt's copy of the package list."""
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
@@ -55,7 +56,7 @@ def from_machine(lines_max: int) -> list[Source]:
 def _machine_logs() -> Iterator[tuple[str, list[bytes]]]:
     yield "journal", _journal()
     for path in sorted(_LOGS.rglob("*")) if _LOGS.is_dir() else []:
-        if path.name in _BINARY or path.suffix in _NOT_LINES or not path.is_file():
+        if path.name in _NO_LOGS or path.suffix in _NOT_LINES or not path.is_file():
             continue
         try:
             with _OPENERS.get(path.suffix, open)(path, "rb") as file:

@@ -1,0 +1,134 @@
+"""The source in batch queries: columns, options, tasks, damage. KafkaRelationSuite's behaviours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+
+from broker_lite.record.batch import iter_headers
+
+
+def test_columns_types_nulls_headers_and_times(queries, bus):
+    topic = queries.topic(0)
+    with bus.producer() as producer:
+        producer.send(topic, b"v0", key=b"k0", timestamp_ms=1_700_000_000_123, partition=0,
+                      headers=[("a", b"1"), ("a", b"2"), ("n", None)])  # fmt: skip
+        producer.send(topic, None, key=None, timestamp_ms=1_700_000_000_124, partition=0)
+        producer.send(topic, b"", key=b"", timestamp_ms=0, partition=0)
+    frame = queries.read(subscribe=topic, includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    ordered = frame.orderBy("offset").withColumn("ms", F.unix_millis("timestamp"))
+    first, second, third = ordered.drop("timestamp").collect()
+    headers = [("a", b"1"), ("a", b"2"), ("n", None)]
+    assert first[:6] == (b"k0", b"v0", topic, 0, 0, 0)
+    assert [(h.key, h.value) for h in first.headers] == headers
+    assert first.ms == 1_700_000_000_123
+    assert second[:7] == (None, None, topic, 0, 1, 0, None)
+    assert third[:7] == (b"", b"", topic, 0, 2, 0, None)
+    # A choice of columns in any order; headers there need no option.
+    chosen = queries.read("offset bigint, headers array<struct<key:string,value:binary>>",
+                          subscribe=topic)  # fmt: skip
+    assert [row.offset for row in chosen.orderBy("offset").collect()] == [0, 1, 2]
+    # The plan is made once for each load(): later actions read the same ranges.
+    assert frame.count() == 3
+    queries.fill(topic, 2)
+    assert frame.union(frame).count() == 6
+    assert queries.read(subscribe=topic).count() == 5
+    # Spark's own row format and Kafka's spelling of the connection.
+    reader = queries.spark.read.format("logbus").option("subscribe", topic)
+    kafka = reader.option("kafka.bootstrap.servers", bus.bootstrap_servers).load()
+    assert kafka.where("value is null").count() == 1
+
+
+def test_the_broker_s_time(queries):
+    topic = queries.topic(2, **{"message.timestamp.type": "LogAppendTime"})
+    rows = queries.read(subscribe=topic).selectExpr("timestampType", "timestamp > '2020-01-01' ok")
+    assert [tuple(row) for row in rows.collect()] == [(1, True)] * 2
+
+
+def test_tasks_ranges_and_every_row_once(queries):
+    topic = queries.topic(40, 10, 0)
+    for given, tasks in (
+        ({}, 2),
+        ({"minPartitions": "6"}, 6),
+        ({"maxRecordsPerPartition": "7"}, 8),
+        ({"maxPartitions": "1"}, 1),
+    ):
+        frame = queries.read(subscribe=topic, **given)
+        found = frame.withColumn("task", F.spark_partition_id()).select(
+            "task", "partition", "offset"
+        )
+        rows = found.collect()
+        assert len({row.task for row in rows}) == tasks, given
+        assert sorted((row.partition, row.offset) for row in rows) == [
+            *((0, number) for number in range(40)),
+            *((1, number) for number in range(10)),
+        ]
+    some = {topic: {"0": 5, "1": 2, "2": -2}}
+    until = {topic: {"0": 9, "1": -1, "2": 0}}
+    frame = queries.read(
+        subscribe=topic, startingOffsets=json.dumps(some), endingOffsets=json.dumps(until)
+    )
+    assert frame.count() == 4 + 8
+    nothing = queries.read(subscribePattern="no-such-topic-.*")
+    assert nothing.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "t", "assign": "{}"}, "[LOGBUS_INVALID_CONFIG]"),
+        ({"subscribe": "t", "startingOffset": "latest"}, "did you mean 'startingOffsets'"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}, "two spellings of one option"),
+        ({}, "One of the following options must be specified"),
+    ],
+)
+def test_bad_options_fail_at_load(queries, given, said):
+    with pytest.raises(Exception) as raised:
+        queries.read(**given)
+    assert said in str(raised.value)
+
+
+def test_what_only_the_plan_can_know_fails_with_the_cure(queries):
+    topic = queries.topic(1)
+    for given, said in (
+        ({"subscribe": "nowhere"}, "create it with: logbus topic create nowhere"),
+        ({"subscribe": topic, "startingOffsets": "latest"}, "can't be latest"),
+        ({"subscribe": topic, "startingOffsets": '{"x":{"0":1}}'}, "specify all TopicPartitions"),
+        ({"subscribe": topic, "schema": "value string"}, "'value' is binary, not string"),
+        ({"subscribe": topic, "schema": "value binary, nosuch int"}, "'nosuch'"),
+    ):
+        with pytest.raises(Exception) as raised:
+            queries.read(**given).count()
+        assert said in str(raised.value)
+        assert "[LOGBUS_" in str(raised.value)
+
+
+def test_a_damaged_batch_is_an_error_with_its_place_or_skipped(queries, bus, cluster):
+    topic = queries.topic(0)
+    with bus.producer() as producer:
+        for number in range(3):
+            for value in range(10):
+                producer.send(topic, f"{number}-{value}".encode(), partition=0)
+            producer.flush()
+    topic_id = bus.admin.cluster((topic,)).topic_id(topic)
+    [log] = Path(cluster.directory).glob(f"**/{topic_id}-0/*.log")
+    data = bytearray(log.read_bytes())
+    batches = list(iter_headers(data))
+    position, header = next((at, h) for at, h in batches if h.base_offset <= 10 < h.next_offset)
+    with log.open("r+b") as file:
+        file.seek(position + header.size_bytes - 1)
+        file.write(bytes([data[position + header.size_bytes - 1] ^ 0xFF]))
+    with pytest.raises(Exception) as raised:
+        queries.read(subscribe=topic).count()
+    said = str(raised.value)
+    assert "[LOGBUS_CORRUPT_MESSAGE]" in said
+    assert f"topic '{topic}' partition 0 offset {header.base_offset}" in said
+    lost = header.next_offset - header.base_offset
+    assert queries.read(subscribe=topic, failOnDataLoss="false").count() == 30 - lost

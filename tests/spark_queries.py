@@ -1,0 +1,110 @@
+"""What the Spark tests share: reading, writing and running queries on the worker's cluster."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+_NUMBERS = itertools.count()
+DEADLINE_S = 60
+
+
+def until(call: Any, good: Any = bool) -> Any:
+    """Call again until the result is good; what a cluster and Spark do takes its own time."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        result = call()
+        if good(result):
+            return result
+        assert time.monotonic() < deadline, f"still {result!r}"
+        time.sleep(0.02)
+
+
+class Queries:
+    """Spark on a cluster: frames, streams and the rows that they leave."""
+
+    def __init__(self, spark: Any, bus: Any, folder: Path) -> None:
+        self.spark = spark
+        self.bus = bus
+        self.folder = folder
+        self.running: list[Any] = []
+
+    def topic(self, *counts: int, name: str | None = None, **config: object) -> str:
+        """A topic whose partitions hold so many records: "0", "1", … in each."""
+        name = name or f"s-{os.getpid()}-{next(_NUMBERS)}"
+        self.bus.create_topic(name, partitions=len(counts), config=config)
+        self.fill(name, *counts)
+        return name
+
+    def fill(self, topic: str, *counts: int, word: str = "") -> None:
+        with self.bus.producer() as producer:
+            for partition, count in enumerate(counts):
+                for number in range(count):
+                    producer.send(topic, f"{word}{number}".encode(), partition=partition)
+
+    def _with(self, reader: Any, given: dict[str, Any]) -> Any:
+        reader = reader.format("logbus").option("bootstrap.servers", self.bus.bootstrap_servers)
+        for key, value in given.items():
+            reader = reader.option(key, value)
+        return reader
+
+    def read(self, schema: str | None = None, **given: Any) -> Any:
+        reader = self._with(self.spark.read, given)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def stream(self, schema: str | None = None, **given: Any) -> Any:
+        given.setdefault("fetchOffset.retryIntervalMs", "100")
+        reader = self._with(self.spark.readStream, given)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def values(self, topic: str) -> list[str]:
+        """A topic's values, sorted."""
+        rows = self.read("value binary", subscribe=topic).collect()
+        return sorted(bytes(row.value).decode() for row in rows)
+
+    def write(self, frame: Any, **given: Any) -> None:
+        self._with(frame.write.mode("append"), given).save()
+
+    def checkpoint(self) -> str:
+        return str(self.folder / f"checkpoint-{next(_NUMBERS)}")
+
+    def start(
+        self,
+        frame: Any,
+        *,
+        checkpoint: str | None = None,
+        mode: str = "append",
+        trigger: dict[str, Any] | None = None,
+        each: Any = None,
+        **given: Any,
+    ) -> Any:
+        """Start a query into a topic, or into ``each`` batch's function."""
+        writer = frame.writeStream.outputMode(mode)
+        writer = writer.option("checkpointLocation", checkpoint or self.checkpoint())
+        if trigger:
+            writer = writer.trigger(**trigger)
+        writer = self._with(writer, given) if each is None else writer.foreachBatch(each)
+        self.running.append(writer.start())
+        return self.running[-1]
+
+    def stop(self) -> None:
+        for query in self.running:
+            query.stop()
+
+    def committed(self, group: str) -> dict[str, int]:
+        """A group's offsets, by the partition's name."""
+        return {str(where): row.offset for where, row in self.bus.admin.committed(group).items()}
+
+
+def offsets(query: Any, source: int = 0) -> list[dict[str, Any]]:
+    """The end offsets of a query's batches that had rows or moved, oldest first."""
+    found = []
+    for progress in query.recentProgress:
+        end = json.loads(progress.json)["sources"][source]["endOffset"]
+        if end and end not in found:
+            found.append(end)
+    return found
