@@ -66,7 +66,7 @@ format: $(VENV)/.dependencies-check
 	$(BIN)/ruff check --fix .
 
 bench: java $(VENV)/.installed $(VENV)/.dependencies-check
-	$(BIN)/python -P -m benchmarks
+	$(BIN)/python -P benchmarks/all.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
