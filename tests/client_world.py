@@ -1,0 +1,166 @@
+"""A world without time or network: a shell whose clock the test moves, with scripted brokers.
+
+Requests and answers pass through their bytes, so the codecs are under test as well.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broker_lite.client.cluster import ClusterView, PartitionMetadata, TopicMetadata
+from broker_lite.errors import LogbusError, RequestTimedOutError
+from broker_lite.model import Endpoint
+from broker_lite.wire import fetch, produce
+from broker_lite.wire.api import ApiKey, parse_header
+
+ONE, TWO = Endpoint("one", 1), Endpoint("two", 2)
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
+
+
+def view(
+    partitions: int = 2, leaders: tuple[int, ...] = (1,), topic_id: str = TOPIC_ID
+) -> ClusterView:
+    """A cluster of two brokers with topic ``t``, its partitions led in turn by ``leaders``."""
+    rows = tuple(
+        PartitionMetadata(each, leaders[each % len(leaders)], 5, (1, 2), (1,))
+        for each in range(partitions)
+    )
+    return ClusterView(
+        "cluster", 1, {1: ONE, 2: TWO}, {"t": TopicMetadata("t", topic_id, None, rows)}
+    )
+
+
+class _Timer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+@dataclass
+class Asked:
+    """A request that waits for the test's answer."""
+
+    world: World
+    endpoint: Endpoint
+    lane: str
+    exchange: Any
+    on_answer: Callable[[Any], None]
+    correlation_id: int
+    api_key: int
+    message: Any
+
+    def answer(self, frame: bytes | bytearray) -> None:
+        """Answer with a frame, its length included."""
+        self.world.asked.remove(self)
+        self.on_answer(self.exchange.answer(memoryview(bytearray(frame))[4:]))
+
+    def fail(self, error: LogbusError) -> None:
+        """End the connection."""
+        self.world.asked.remove(self)
+        self.on_answer(error)
+
+    def produced(self, **rows: Any) -> None:
+        """Answer a produce: what each partition gets, by ``p0=(error, base offset)``."""
+        assert self.api_key == ApiKey.PRODUCE
+        answers = [
+            produce.ProducedPartition(int(name[1:]), error, base)
+            for name, (error, base) in rows.items()
+        ]
+        topic_id = self.message.topics[0].topic_id
+        topics = [produce.ProducedTopic("", topic_id, answers)]
+        self.answer(
+            produce.encode_response(produce.ProduceResponse(topics), 13, self.correlation_id)
+        )
+
+    def fetched(self, rows: list[fetch.PartitionAnswer], topic_id: str = TOPIC_ID) -> None:
+        """Answer a fetch."""
+        parts = fetch.encode_response(
+            [fetch.TopicAnswer("", topic_id, rows)], 17, self.correlation_id
+        )
+        self.answer(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
+
+
+class World:
+    """The shell. ``run`` lets time pass; ``asked`` holds what waits for an answer."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.asked: list[Asked] = []
+        self.automatic: dict[int, Callable[[Asked], None]] = {}
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._order = itertools.count()
+        self._ids = itertools.count(1)
+        self._calls: list[Callable[[], None]] = []
+
+    def now_ms(self) -> float:
+        return self.now
+
+    def request(
+        self,
+        endpoint: Endpoint,
+        exchange: Any,
+        timeout_ms: float,
+        on_answer: Callable[[Any], None],
+        lane: str = "",
+    ) -> None:
+        correlation_id = next(self._ids)
+        raw = b"".join(bytes(part) for part in exchange.frame(correlation_id, "test"))
+        frame = memoryview(bytearray(raw))[4:]
+        header = parse_header(frame)
+        message: Any = exchange
+        if header.api_key == ApiKey.PRODUCE:
+            message = produce.decode_request(frame, header.api_version, header.body_at)
+        elif header.api_key == ApiKey.FETCH:
+            message = fetch.decode_request(frame, header.api_version, header.body_at)
+        elif hasattr(exchange, "call"):
+            message = exchange.call
+        asked = Asked(
+            self, endpoint, lane, exchange, on_answer, correlation_id, header.api_key, message
+        )
+        self.asked.append(asked)
+        self.later(
+            timeout_ms,
+            lambda: asked.fail(RequestTimedOutError("late")) if asked in self.asked else None,
+        )
+        if header.api_key in self.automatic:
+            self.automatic[header.api_key](asked)
+
+    def later(self, delay_ms: float, callback: Callable[[], None]) -> _Timer:
+        timer = _Timer(callback)
+        heapq.heappush(self._timers, (self.now + delay_ms, next(self._order), timer))
+        return timer
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._calls.append(callback)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        for asked in list(self.asked):
+            if (asked.endpoint, asked.lane) == (endpoint, lane):
+                asked.fail(RequestTimedOutError("given up"))
+
+    def run(self, passing_ms: float = 0.0) -> None:
+        """Do what is to be done, and let time pass."""
+        until = self.now + passing_ms
+        while True:
+            while self._calls:
+                self._calls.pop(0)()
+            if not self._timers or self._timers[0][0] > until:
+                break
+            due, _, timer = heapq.heappop(self._timers)
+            self.now = max(self.now, due)
+            if timer.callback is not None:
+                timer.callback()
+        self.now = until
+
+    def the(self, api_key: int) -> Asked:
+        """The one request of an API that waits."""
+        found = [asked for asked in self.asked if asked.api_key == api_key]
+        assert len(found) == 1, found
+        return found[0]

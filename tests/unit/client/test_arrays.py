@@ -1,0 +1,67 @@
+"""Buffers instead of pa.array, and the same columns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from broker_lite.client.arrays import binary_of, fixed, headers_of, nulls_of, numpy_of, python_of
+from broker_lite.record.arrow import HEADERS_TYPE
+
+VALUES = [b"a", None, b"", b"ccc", None, b"\x00\xff" * 50]
+
+
+@pytest.mark.parametrize("values", [VALUES, [], [None], [b""], [b"x"] * 17])
+def test_bytes_there_and_back(values: list[bytes | None]) -> None:
+    column = binary_of(values)
+    column.validate(full=True)
+    assert column.to_pylist() == values
+    assert python_of(column, len(values)) == values
+
+
+def test_slices() -> None:
+    column = binary_of(VALUES * 5)
+    for start in range(0, 30, 7):
+        part = column.slice(start, 9)
+        assert python_of(part, len(part)) == part.to_pylist()
+        assert nulls_of(part).tolist() == [value is None for value in part.to_pylist()]
+
+
+def test_a_missing_column_is_all_none() -> None:
+    assert python_of(None, 3) == [None] * 3
+
+
+def test_fixed_width() -> None:
+    values = np.array([5, 6, 7], np.int64)
+    column = fixed(values, pa.int64(), np.array([True, False, True]))
+    assert column.to_pylist() == [5, None, 7]
+    assert numpy_of(fixed(values, pa.int64()).slice(1), np.int64).tolist() == [6, 7]
+
+
+def test_headers() -> None:
+    rows = [None, [("h", b"x"), ("é", None)], [], [("h", b"")]]
+    column = headers_of(rows)
+    column.validate(full=True)
+    assert column.type == HEADERS_TYPE
+    assert column.to_pylist() == [
+        None,
+        [{"key": "h", "value": b"x"}, {"key": "é", "value": None}],
+        None,
+        [{"key": "h", "value": b""}],
+    ]
+
+
+def test_pandas_is_not_imported() -> None:
+    code = (
+        "import sys\n"
+        "from broker_lite.client.arrays import *\n"
+        "import numpy as np, pyarrow as pa\n"
+        "column = binary_of([b'a', None]); python_of(column, 2)\n"
+        "numpy_of(fixed(np.arange(3), pa.int64()), np.int64); headers_of([[('h', b'x')]])\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

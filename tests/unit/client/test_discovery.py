@@ -1,0 +1,81 @@
+"""Which cluster is meant, in which order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker_lite.client import discovery
+from broker_lite.client.discovery import (
+    data_directory,
+    join,
+    last_cluster_path,
+    parse_endpoints,
+    read_cluster,
+    resolve,
+)
+from broker_lite.errors import InvalidConfigError, NoClusterError
+from broker_lite.model import Endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1,b:2", [("a", 1), ("b", 2)]),
+        (" a:1 , ", [("a", 1)]),
+        ("a", [("a", 9092)]),
+        ("[::1]:9093", [("::1", 9093)]),
+        ("[::1]", [("::1", 9092)]),
+        ("PLAINTEXT://h:7", [("h", 7)]),
+    ],
+)
+def test_addresses(text: str, expected: list[tuple[str, int]]) -> None:
+    assert list(parse_endpoints(text)) == [Endpoint(*row) for row in expected]
+    assert parse_endpoints(join(parse_endpoints(text))) == parse_endpoints(text)
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:70000", ":9092", "::1:9092", " , "])
+def test_wrong_addresses_are_named(text: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"host:port|brackets"):
+        parse_endpoints(text)
+
+
+def test_order_of_what_names_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def brokers(address: str) -> list[Endpoint]:
+        asked.append(address)
+        return [Endpoint("zk-found", 1)]
+
+    monkeypatch.setattr(discovery, "brokers_in_zookeeper", brokers)
+    environment = {"XDG_DATA_HOME": str(tmp_path)}
+    with pytest.raises(NoClusterError, match="logbus up"):
+        resolve(environment=environment)
+    path = last_cluster_path(environment)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"bootstrap_servers": "last:1", "zookeeper": "z"}))
+    assert resolve(environment=environment) == "last:1"
+    environment["LOGBUS_ZOOKEEPER"] = "z:2181/logbus"
+    assert resolve(environment=environment) == "zk-found:1"
+    environment["LOGBUS_BOOTSTRAP_SERVERS"] = "env:1"
+    assert resolve(environment=environment) == "env:1"
+    assert resolve(None, "z2:2181", environment=environment) == "zk-found:1"
+    assert resolve(["given:1", "given:2"], environment=environment) == "given:1,given:2"
+    assert asked == ["z:2181/logbus", "z2:2181"]
+    with pytest.raises(InvalidConfigError, match="both"):
+        resolve("a:1", "z:1", environment=environment)
+
+
+def test_cluster_files_that_are_none(tmp_path: Path) -> None:
+    assert read_cluster(tmp_path / "missing") is None
+    broken = tmp_path / "broken"
+    broken.write_text("{")
+    assert read_cluster(broken) is None
+    broken.write_text("[]")
+    assert read_cluster(broken) is None
+
+
+def test_the_data_directory_without_xdg() -> None:
+    assert data_directory({}) == Path.home() / ".local" / "share" / "logbus"

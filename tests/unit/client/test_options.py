@@ -1,0 +1,65 @@
+"""Options by name or as Kafka spells them; anything else names the nearest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_lite.client.options import build, check_names
+from broker_lite.config import ConsumerConfig, ProducerConfig
+from broker_lite.errors import InvalidConfigError
+
+
+def test_both_spellings() -> None:
+    ours = build(ProducerConfig, {"batch_bytes": 5, "compression": "lz4"}, {})
+    kafkas = build(ProducerConfig, {"batch_size": 5, "compression_type": "lz4"}, {})
+    assert ours == kafkas
+    assert build(ConsumerConfig, {"auto_offset_reset": "earliest"}, {}).start == "earliest"
+
+
+def test_the_nearest_is_named() -> None:
+    with pytest.raises(InvalidConfigError, match="did you mean 'linger_ms'"):
+        build(ProducerConfig, {"linger": 5}, {})
+    with pytest.raises(InvalidConfigError, match="did you mean 'fetch_max_wait_ms'"):
+        check_names({"fetch_max_wait": 1})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"linger_ms": "soon"},
+        {"linger_ms": True},
+        {"linger_ms": -1},
+        {"idempotence": 3},
+        {"client_id": 3},
+        {"acks": 2},
+        {"batch_bytes": 1, "batch_size": 2},
+        {"acks": "1", "idempotence": True},
+        {"delivery_timeout_ms": 1, "linger_ms": 5},
+        {"compression": "gzip"},
+    ],
+)
+def test_wrong_values(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError):
+        build(ProducerConfig, options, {})
+
+
+@pytest.mark.parametrize(("given", "kept"), [(-1, "all"), ("all", "all"), (1, "1"), (0, "0")])
+def test_acks(given: Any, kept: str) -> None:
+    config = build(ProducerConfig, {"acks": given}, {})
+    assert config.acks == kept
+    assert config.idempotence == (kept == "all")
+
+
+def test_text_and_none() -> None:
+    config = build(ProducerConfig, {"linger_ms": "7", "idempotence": "false"}, {})
+    assert (config.linger_ms, config.idempotence) == (7, False)
+    assert build(ProducerConfig, {"compression": None}, {}).compression == "none"
+
+
+def test_defaults_of_the_connection() -> None:
+    base = {"client_id": "c", "linger_ms": 9, "start": "earliest"}
+    assert build(ProducerConfig, {}, base).linger_ms == 9
+    assert build(ProducerConfig, {"linger_ms": 1}, base).linger_ms == 1
+    assert build(ConsumerConfig, {}, base).start == "earliest"

@@ -1,0 +1,124 @@
+"""What a fetch brought: boundaries, lies, damage, and rows as records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from broker_lite.client.arrays import binary_of, fixed, headers_of
+from broker_lite.client.received import Record, cut, decode, offsets_of, records
+from broker_lite.errors import CorruptMessageError
+from broker_lite.model import TopicPartition
+from broker_lite.record import arrow
+from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
+from broker_lite.record.batch import read_header, stamp
+from broker_lite.record.records import Row, encode_rows
+
+WHERE = TopicPartition("t", 1)
+
+
+def batch(base: int, values: list[bytes | None], epoch: int = 3) -> bytearray:
+    columns = Columns(len(values), None, binary_of(values))
+    buffer = bytearray(arrow.encode(columns, timestamp_ms=1000))
+    stamp(buffer, read_header(buffer), base, epoch)
+    return buffer
+
+
+def answer(*batches: bytes | bytearray) -> memoryview:
+    return memoryview(bytearray(b"".join(batches)))
+
+
+def test_batches_one_after_the_other() -> None:
+    found = cut(answer(batch(10, [b"a", b"b"]), batch(12, [b"c"])), WHERE, 11, 3)
+    assert [each.header.base_offset for each in found.batches] == [10, 12]
+    assert (found.next_offset, found.damage) == (13, None)
+    rows = decode(found.batches[0], WHERE, 11, None)
+    assert rows is not None
+    assert records(WHERE, rows) == [Record("t", 1, 11, 1000, None, b"b", [])]
+
+
+def test_a_batch_cut_at_the_end_is_left_for_the_next_fetch() -> None:
+    whole, part = batch(0, [b"a"]), batch(1, [b"b"])
+    found = cut(answer(whole, part[:-5]), WHERE, 0, 3)
+    assert (len(found.batches), found.next_offset, found.damage) == (1, 1, None)
+
+
+def test_a_range_cuts_both_ends() -> None:
+    (raw,) = cut(answer(batch(10, [b"a", b"b", b"c", b"d"])), WHERE, 11, 3).batches
+    rows = decode(raw, WHERE, 11, 13)
+    assert rows is not None
+    assert (rows.first_row, rows.row_count) == (1, 2)
+    assert offsets_of(rows).tolist() == [11, 12]
+    assert decode(raw, WHERE, 14, 20) is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "offset", "boundary"),
+    [
+        ([batch(10, [b"a"])], 12, False),  # ends before what was asked for
+        ([batch(13, [b"a"])], 12, False),  # begins behind it
+        ([batch(11, [b"a", b"b"])], 12, True),  # overlaps what was read before
+        ([batch(12, [b"a"], epoch=9)], 12, False),  # of a leader that is not yet
+        ([bytes(100)], 12, False),
+        ([b"x" * 30], 12, False),
+    ],
+)
+def test_what_lies_is_damage_at_its_offset(
+    batches: list[bytes], offset: int, boundary: bool
+) -> None:
+    found = cut(answer(*batches), WHERE, offset, 3, at_boundary=boundary)
+    assert found.batches == []
+    assert found.next_offset == offset
+    assert found.damage is not None
+    assert "'t' partition 1 offset 12" in str(found.damage)
+
+
+def test_damage_behind_good_batches_stops_there() -> None:
+    for second in (batch(2, [b"x"]), batch(1, [b"x"], epoch=2), bytearray(100)):
+        found = cut(answer(batch(0, [b"a"]), second), WHERE, 0, 3)
+        assert (len(found.batches), found.next_offset) == (1, 1)
+        assert found.damage is not None
+
+
+def test_a_wrong_crc_is_never_delivered() -> None:
+    buffer = batch(5, [b"value"])
+    buffer[-1] ^= 1
+    (raw,) = cut(answer(buffer), WHERE, 5, 3).batches
+    with pytest.raises(CorruptMessageError, match="'t' partition 1 offset 5"):
+        decode(raw, WHERE, 5, None)
+
+
+def test_rows_with_gaps_keep_their_offsets() -> None:
+    rows = [
+        Row(20, 5, b"k", b"a", ()),
+        Row(23, 6, None, b"b", [("h", b"x")]),
+        Row(27, 7, b"", None, ()),
+    ]
+    buffer = bytearray(encode_rows(rows))
+    header = read_header(buffer)
+    stamp(buffer, header, 20, 3)
+    found = cut(answer(buffer), WHERE, 21, 3)
+    assert found.next_offset == 28
+    decoded = decode(found.batches[0], WHERE, 21, 27)
+    assert decoded is not None
+    assert records(WHERE, decoded) == [Record("t", 1, 23, 6, None, b"b", [("h", b"x")])]
+
+
+def test_records_of_all_columns() -> None:
+    columns = Columns(
+        3,
+        binary_of([b"k", None, b""]),
+        binary_of([b"v", None, b""]),
+        fixed(np.array([7, 8, 9], np.int64), TIMESTAMP_TYPE),
+        headers_of([[("a", b"1"), ("a", None)], None, None]),
+    )
+    buffer = bytearray(arrow.encode(columns, timestamp_ms=0))
+    stamp(buffer, read_header(buffer), 0, 3)
+    (raw,) = cut(answer(buffer), WHERE, 0, 3).batches
+    rows = decode(raw, WHERE, 0, None)
+    assert rows is not None
+    assert records(WHERE, rows) == [
+        Record("t", 1, 0, 7, b"k", b"v", [("a", b"1"), ("a", None)]),
+        Record("t", 1, 1, 8, None, None, []),
+        Record("t", 1, 2, 9, b"", b"", []),
+    ]
