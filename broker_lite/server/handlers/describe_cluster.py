@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.server.handlers.metadata import brokers
+from broker_lite.server.handlers.metadata import brokers, controller
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DescribeClusterResponse as Response
@@ -31,6 +31,6 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     return Response(
         endpoint_type=ENDPOINT_BROKERS,
         cluster_id=snapshot.cluster_id,
-        controller_id=snapshot.controller_id,
+        controller_id=controller(snapshot),
         brokers=brokers(parts, snapshot, Response.DescribeClusterBroker, "broker_id"),
     )

@@ -48,7 +48,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     return Response(
         brokers=brokers(parts, snapshot, Response.MetadataResponseBroker, "node_id"),
         cluster_id=snapshot.cluster_id,
-        controller_id=snapshot.controller_id,
+        controller_id=controller(snapshot),
         topics=topics,
     )
 
@@ -64,6 +64,11 @@ def brokers(parts: Parts, snapshot: MetadataSnapshot, kind: Any, id_field: str) 
         build(kind, **{id_field: broker_id}, host=endpoint.host, port=endpoint.port, rack=rack)
         for broker_id, (endpoint, rack) in sorted(endpoints.items())
     ]
+
+
+def controller(snapshot: MetadataSnapshot) -> int:
+    """The controller's id, -1 while it is not one of the live brokers: clients then ask again."""
+    return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 
 def _wanted(row: Any, snapshot: MetadataSnapshot, version: int) -> Any:
