@@ -9,6 +9,7 @@ logs raises StorageError. Called from disk threads; what they share is assigned 
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -26,6 +27,9 @@ from broker_lite.storage.checkpoint import (
     write_offsets,
 )
 from broker_lite.storage.files import Files, Lock
+
+SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Faults that pass when somebody makes room."""
 
 
 def random_directory_id() -> str:
@@ -173,9 +177,18 @@ class DataDirectory:
         if self.failure:
             raise StorageError(f"log.dir {self.path} has stopped: {self.failure}")
 
-    def guard(self, doing: str) -> _Guard:
-        """A block in which an OSError stops the directory."""
-        return _Guard(self, doing)
+    def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
+        """A block in which an OSError stops the directory.
+
+        ``spare_full``: not a full disk, where nothing that was promised hangs on the block.
+        """
+        return _Guard(self, doing, spare_full)
+
+    def full(self, doing: str, error: OSError) -> StorageError | None:
+        """The error to raise where only space is missing; None for any other fault."""
+        if error.errno not in SPACE_ERRORS:
+            return None
+        return StorageError(f"log.dir {self.path} is full ({doing}); free some space")
 
     # -- checkpoints ---------------------------------------------------------------------------
 
@@ -203,7 +216,7 @@ class DataDirectory:
 
     def _write_recovery_points(self, points: dict[PartitionKey, int]) -> None:
         if points != self.recovery_points:
-            with self.guard("writing recovery points"):
+            with self.guard("writing recovery points", spare_full=True):
                 write_offsets(self.files, self.path, paths.RECOVERY_POINTS, points)
             self.recovery_points = points
 
@@ -220,17 +233,26 @@ class DataDirectory:
 
     def _write_log_starts(self, starts: dict[PartitionKey, int]) -> None:
         if starts != self.log_starts:
-            with self.guard("writing log start offsets"):
+            with self.guard("writing log start offsets", spare_full=True):
                 write_offsets(self.files, self.path, paths.LOG_STARTS, starts)
             self.log_starts = starts
 
     # -- deleted files -------------------------------------------------------------------------
 
     def discard(self, path: str, due_ms: int) -> None:
-        """Rename to ``.deleted`` now, unlink when ``empty_trash`` passes ``due_ms``."""
+        """Rename to ``.deleted`` now, unlink when ``empty_trash`` passes ``due_ms``.
+
+        A full disk may have no room for a new name: what is to go then goes at once.
+        """
         target = path + paths.DELETED
-        self.files.rename(path, target)
-        self._trash.append((due_ms, target))
+        try:
+            self.files.rename(path, target)
+        except OSError as error:
+            if error.errno not in SPACE_ERRORS:
+                raise
+            remove_tree(self.files, path)
+        else:
+            self._trash.append((due_ms, target))
 
     def empty_trash(self, now_ms: int) -> int:
         """Unlink what is due; how many names went. What fails waits for the next start."""
@@ -242,17 +264,20 @@ class DataDirectory:
 class _Guard:
     """See ``DataDirectory.guard``."""
 
-    __slots__ = ("_directory", "_doing")
+    __slots__ = ("_directory", "_doing", "_spare_full")
 
-    def __init__(self, directory: DataDirectory, doing: str) -> None:
+    def __init__(self, directory: DataDirectory, doing: str, spare_full: bool) -> None:
         self._directory = directory
         self._doing = doing
+        self._spare_full = spare_full
 
     def __enter__(self) -> None:
         self._directory.check()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
+            if self._spare_full and (full := self._directory.full(self._doing, error)):
+                raise full from error
             raise self._directory.fail(f"{self._doing}: {error}") from error
 
 

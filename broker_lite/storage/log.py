@@ -9,7 +9,6 @@ write leaves nothing visible: the tail is cut back. A failed fsync stops the who
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
 from typing import NamedTuple
 
@@ -45,7 +44,6 @@ SAVE_EVERY_BYTES = 64 << 20
 """The active segment's indexes and the producers are saved this often, so that a start after a
 crash scans no more than this."""
 SNAPSHOTS_KEPT = 2
-_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Appended(NamedTuple):
@@ -212,9 +210,7 @@ class Log(LogReader):
         """The error to raise for an append; any but a full disk stops the directory."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
-        if error.errno not in _SPACE_ERRORS:
-            return self._data.fail(f"{doing}: {error}")
-        return StorageError(f"log.dir {self._data.path} is full ({doing}); free some space")
+        return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
 
     def _roll(self, base_offset: int) -> Segment:
         """Close the active segment and begin one at ``base_offset``.
@@ -387,14 +383,24 @@ class Log(LogReader):
             high_watermark=high_watermark,
         )
         if count:
-            self._raise_start(segments[count].base_offset)
+            self._raise_start_if_room(segments[count].base_offset)
             self._hints[:] = [None] * len(self._hints)
             self._publish(segments[count:])
             with self._data.guard(f"deleting old segments of {self.key}"):
                 for segment in segments[:count]:
                     self._discard(segment, now_ms)
+                    if self._data.log_starts.get(self.key, 0) < self.log_start_offset:
+                        # Not on disk elsewhere: let the segments go in order at least.
+                        self._files.sync_dir(self.directory)
                 self._drop_leftovers()
         return count
+
+    def _raise_start_if_room(self, offset: int) -> None:
+        """A full disk must not keep retention from making room; a start finds the same end."""
+        try:
+            self._raise_start(offset)
+        except StorageError:
+            self._data.check()
 
     def _discard(self, segment: Segment, now_ms: int) -> None:
         for suffix in paths.SEGMENT_SUFFIXES:
@@ -450,8 +456,12 @@ class Log(LogReader):
     # -- closing -------------------------------------------------------------------------------
 
     def _save_epochs(self, *, sync: bool = True) -> None:
-        with self._data.guard(f"writing the leader epochs of {self.key}"):
-            self.leader_epochs.save(sync=sync)
+        """After a truncation: opening the log would truncate again, so a full disk may refuse."""
+        try:
+            with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
+                self.leader_epochs.save(sync=sync)
+        except StorageError:
+            self._data.check()
 
     def retire(self) -> None:
         """Refuse writes from now on: the partition is being deleted. Waits for a flush."""
@@ -466,7 +476,7 @@ class Log(LogReader):
         if self._closed or self._retired:
             return
         self.flush()
-        with self._data.guard(f"closing {self.key}"):
+        with self._data.guard(f"closing {self.key}", spare_full=True):
             self._tail[1].save_indexes(sync=True)
             self.save_snapshot(sync=True)
         self._closed = True

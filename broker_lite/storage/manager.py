@@ -180,11 +180,18 @@ class LogManager:
     # -- time passing --------------------------------------------------------------------------
 
     def checkpoint(self, now_ms: int = 0) -> None:
-        """Write recovery points and log starts if any changed. StorageError stops the directory."""
+        """Write recovery points and log starts if any changed.
+
+        A full disk is passed over: an older point only makes the next start longer. Other faults
+        stop the directory (StorageError).
+        """
         assert self._opened, "open_all first: its recovery points would be lost"
         self._data.check()
-        self._data.save_recovery_points(self._recovery_points)
-        self._data.save_log_starts(self._log_starts)
+        try:
+            self._data.save_recovery_points(self._recovery_points)
+            self._data.save_log_starts(self._log_starts)
+        except StorageError:
+            self._data.check()
 
     def _recovery_points(self) -> dict[PartitionKey, int]:
         return {key: log.flushed_end for key, log in self.logs.items()}

@@ -47,8 +47,9 @@ def create_log(
 ) -> Log:
     """A new, empty log; its directory and first segment are on disk on return. StorageError."""
     directory = paths.partition_dir(data.path, key)
-    with data.guard(f"creating {key}"):
+    with data.guard(f"creating {key}", spare_full=True):
         data.files.make_dir(directory)
+        _remove_empty(data, directory)
         segment = Segment.create(data.files, directory, start_offset)
         data.files.sync_dir(directory)
         data.files.sync_dir(data.path)
@@ -57,6 +58,13 @@ def create_log(
     log = Log(key, data, (segment,), epochs, config=config, limits=limits)
     log.flushed_end = start_offset
     return log
+
+
+def _remove_empty(data: DataDirectory, directory: str) -> None:
+    """What a creation left that found no room."""
+    for name in data.files.list_dir(directory):
+        if data.files.size(f"{directory}/{name}") == 0:
+            data.files.remove(f"{directory}/{name}")
 
 
 def open_log(
@@ -199,7 +207,8 @@ class _Opening:
             segment.datasync()
             self._changed = True
             if following != UNBOUNDED:
-                segment.save_indexes()
+                with contextlib.suppress(OSError):
+                    segment.save_indexes()
                 segment.release()
         return found.torn
 

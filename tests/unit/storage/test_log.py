@@ -176,6 +176,30 @@ def test_really_full_disk_goes_on_when_space_is_back() -> None:
     assert offsets(disk.log) == list(range(end + 1))
 
 
+def test_full_disk_stops_neither_checkpoints_nor_creation_nor_retention() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096))
+    disk.write(200, checkpoint=True)
+    disk.write(1)
+    disk.files.capacity_bytes = 0
+    disk.manager.checkpoint()
+    other = KEY._replace(partition=9)
+    disk.files.fail_next("datasync", ENOSPC, path="checkpoint")
+    for operation in ("create", "sync_dir"):
+        disk.files.fail_next(operation, ENOSPC, path=f"-{other.partition}")
+        with pytest.raises(StorageError, match="full"):
+            disk.manager.create(other)
+    disk.files.fail_next("rename", ENOSPC, path=".log", times=99)
+    assert disk.log.apply_retention(0, 201) == 4
+    assert not disk.manager.failed
+    disk.files.clear_faults()
+    disk.files.capacity_bytes = None
+    assert disk.manager.create(other).log_end_offset == 0
+    disk.write(3)
+    disk.manager.checkpoint()
+    log = disk.reopen()
+    assert (log.log_start_offset, log.log_end_offset, log.corruption) == (136, 204, ())
+
+
 def test_full_disk_at_a_roll_or_an_epoch_refuses_that_append_alone() -> None:
     disk = Disk()
     disk.write(34)
