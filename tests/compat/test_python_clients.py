@@ -241,7 +241,7 @@ def test_librdkafka_keeps_a_groups_offsets(
     assert described.state == confluent_kafka.ConsumerGroupState.EMPTY
 
 
-# kafka-python
+# kafka-python: its other codecs take a package each; the two other clients bring theirs.
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def py_consume(servers: str, topic: str, count: int) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_kafka_python_produces_and_consumes(cluster: LocalCluster, topic: str, codec: str) -> None:
     producer = kafka.KafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers,
