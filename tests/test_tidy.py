@@ -29,6 +29,8 @@ LAZY_IMPORTS = {
     "broker_lite/cli/produce.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
+    "broker_lite/client/bus.py": "an admin's bus must not load pyarrow: producer and consumer do",
+    "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",
     "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",
     "pyspark_logbus/datasource.py": "each Spark process imports its own part: reader or writer",
     "pyspark_logbus/stream_reader.py": "executors unpickle it and must not import what plans",

@@ -21,6 +21,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker_lite.client.arrays import binary_of
 from broker_lite.errors import InvalidSchemaError
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
@@ -106,12 +107,12 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
         # A line without the delimiter is a value without a key, not a key without a value.
         keys = [key if found else None for key, found, _ in parts]
         values = [value if found else key for key, found, value in parts]
-        columns["key"] = pa.array(keys, pa.binary())
+        columns["key"] = binary_of(keys)
     elif rule.key is not None:
-        columns["key"] = pa.array([rule.key] * len(lines), pa.binary())
+        columns["key"] = binary_of([rule.key] * len(lines))
     if rule.null_empty:
         values = [value or None for value in values]
-    columns["value"] = pa.array(values, pa.binary())
+    columns["value"] = binary_of(values)
     if rule.headers:
         columns["headers"] = pa.array([list(rule.headers)] * len(lines), HEADERS_TYPE)
     return pa.table(columns)
@@ -130,8 +131,8 @@ def _from_json(lines: list[bytes]) -> pa.Table:
         if not isinstance(rows[-1], dict):
             raise InvalidSchemaError(f"not a JSON object: {line[:80]!r}")
     columns = {
-        "key": pa.array([_bytes(row.get("key")) for row in rows], pa.binary()),
-        "value": pa.array([_bytes(row.get("value")) for row in rows], pa.binary()),
+        "key": binary_of([_bytes(row.get("key")) for row in rows]),
+        "value": binary_of([_bytes(row.get("value")) for row in rows]),
     }
     if any("timestamp_ms" in row for row in rows):
         stamps = pa.array([row.get("timestamp_ms") for row in rows], pa.int64())

@@ -136,12 +136,13 @@ def _produce(
 ) -> float:
     import pyarrow as pa
 
+    from broker_lite.client.arrays import binary_of
     from broker_lite.client.producer import Producer
     from broker_lite.config import ProducerConfig
 
     config = ProducerConfig(acks=acks, compression=compression, idempotence=acks == "all")
     value = (b"0123456789abcdef" * (size // 16 + 1))[:size]
-    table = pa.table({"value": pa.array([value] * min(_ARROW_ROWS, records), pa.binary())})
+    table = pa.table({"value": binary_of([value] * min(_ARROW_ROWS, records))})
     with Producer(servers, config) as producer:
         started = time.monotonic()
         if api == "arrow":

@@ -24,7 +24,7 @@ appender.out.type = File
 appender.out.name = out
 appender.out.fileName = {log}
 appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}} %p %c{{1}}: %m%n
+appender.out.layout.pattern = %d{{ISO8601_OFFSET_DATE_TIME_HHCMM}} %p %c{{1}}: %m%n
 """
 
 
