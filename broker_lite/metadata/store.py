@@ -8,10 +8,14 @@ once; a write that raises it may have happened (``write_surely`` decides by read
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from broker_lite.errors import CoordinationUnavailableError
+
+RETRY_S = 0.05
+"""Between two tries, whatever it is that fails, so that no fault becomes a busy loop."""
 
 
 class Znode(NamedTuple):
@@ -140,9 +144,9 @@ async def write_surely(
             await wait_connected()
             try:
                 written = await was_written(store, operations)
+                break
             except CoordinationUnavailableError:
-                continue
-            break
+                await asyncio.sleep(RETRY_S)
         if written is True:
             return None
         if isinstance(written, Refused):

@@ -23,6 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import loader, znodes
 from broker_lite.metadata.store import (
+    RETRY_S,
     Check,
     Create,
     Delete,
@@ -331,6 +332,7 @@ class ControllerShell:
                 await self._reconnected()
 
     async def _reconnected(self) -> None:
+        await asyncio.sleep(RETRY_S)
         await self._wait_connected()
         if self._store.session_id != self._session_id:
             raise Deposed

@@ -70,6 +70,8 @@ class Process:
         )
         self.logs: LogManager | None = None
         self.replicas: ReplicaManager | None = None
+        self.starting: asyncio.Task[None] | None = None
+        self.housekeeping: asyncio.Task[None] | None = None
         self._exposed: dict[tuple[PartitionKey, int], int] = {}
 
     async def start(self) -> None:
@@ -105,7 +107,7 @@ class Process:
         )
         self.registry.on_change(self.replicas.apply)
         self.serving = True
-        self._housekeeping = cluster.loop.create_task(self._keep_house())
+        self.housekeeping = cluster.loop.create_task(self._keep_house())
 
     async def _keep_house(self) -> None:
         logs = self.logs
@@ -120,8 +122,8 @@ class Process:
         """Nothing of this process runs any more."""
         self.alive = self.serving = False
         self.disk.stop()
-        for task in (self.registry._keeper, getattr(self, "_housekeeping", None)):
-            if task is not None:
+        for task in (self.registry._keeper, self.housekeeping, self.starting):
+            if task is not None and not task.done():
                 task.cancel()
         self.registry._controller.resign()
         self.registry._groups.close()
@@ -230,8 +232,13 @@ class SimCluster:
         process = Process(self, broker_id, files)
         self.processes[broker_id] = process
         self.trace("start", broker_id, process.number, "spare" if spare else "")
+        process.starting = self.loop.create_task(process.start())
         try:
-            await process.start()
+            await process.starting
+        except asyncio.CancelledError:
+            if process.alive:
+                raise
+            return False
         except PowerCut:
             self.power_cut(process)
             return False
