@@ -24,6 +24,7 @@ from broker_lite.errors import (
     MessageTooLargeError,
 )
 from broker_lite.record import format as fmt
+from broker_lite.record.arrays import fixed, lengths_of, numpy_of
 from broker_lite.record.batch import BatchHeader, Buffer, check_structure, set_crc
 
 __all__ = [
@@ -199,7 +200,7 @@ def decode(buffer: Buffer, header: BatchHeader) -> Columns:
 
 
 def _deltas(array: pa.Array, header: BatchHeader) -> npt.NDArray[np.int32]:
-    deltas: npt.NDArray[np.int32] = array.to_numpy()
+    deltas: npt.NDArray[np.int32] = numpy_of(array, np.int32)
     if deltas[0] < 0 or deltas[-1] > header.last_offset_delta or (deltas[1:] <= deltas[:-1]).any():
         raise CorruptMessageError("the columns' offset deltas do not ascend within the batch")
     return deltas
@@ -217,7 +218,9 @@ def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.Reco
     key = _binary(columns.key, "key", count)
     value = _binary(columns.value, "value", count)
     headers = _headers(columns.headers, count)
-    deltas = None if columns.offset_deltas is None else pa.array(columns.offset_deltas, pa.int32())
+    deltas = None
+    if columns.offset_deltas is not None:
+        deltas = fixed(columns.offset_deltas.astype(np.int32), pa.int32())
     for (flag, _), array in zip(_FIELDS, (key, value, timestamp, headers, deltas)):
         if array is not None:
             flags |= flag
@@ -323,8 +326,8 @@ def _timestamps(
         except pa.ArrowInvalid as error:
             raise InvalidTimestampError(f"a timestamp is out of range: {error}") from error
     if array.null_count:
-        array = array.fill_null(pa.scalar(timestamp_ms, TIMESTAMP_TYPE))
-    millis = array.view(pa.int64()).to_numpy()
+        array = array.fill_null(fixed(np.array([timestamp_ms]), TIMESTAMP_TYPE)[0])
+    millis = numpy_of(array, np.int64)
     base = int(millis[0])
     if base == millis[-1] and (millis == base).all():
         return None, base, base
@@ -337,16 +340,14 @@ def _row_ends(columns: Columns) -> npt.NDArray[np.int64]:
     ends = np.arange(1, count + 1, dtype=np.int64) * 20
     for name, array in (("key", columns.key), ("value", columns.value)):
         if array is not None:
-            lengths = pc.binary_length(_one_array(array, name, count).cast(pa.large_binary()))
-            ends += np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+            array = _one_array(array, name, count).cast(pa.binary())
+            ends += np.cumsum(lengths_of(array, 0))
     if columns.headers is not None:
         array = _one_array(columns.headers, "headers", count).cast(HEADERS_TYPE)
         items = array.flatten()
         sizes = np.full(len(items), 24, np.int64)
         for name in ("key", "value"):
-            lengths = pc.binary_length(items.field(name).cast(pa.binary())).fill_null(0)
-            sizes += lengths.to_numpy(zero_copy_only=False)
+            sizes += lengths_of(items.field(name), 0)
         totals = np.concatenate(([0], np.cumsum(sizes)))
-        counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-        ends += totals[np.cumsum(counts)]
+        ends += totals[np.cumsum(lengths_of(array, 0))]
     return ends

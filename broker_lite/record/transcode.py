@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from broker_lite.errors import CorruptMessageError
 from broker_lite.record import format as fmt
 from broker_lite.record import varints
+from broker_lite.record.arrays import binary, bitmap, fixed, lengths_of, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, NO_ROWS, TIMESTAMP_TYPE, Columns, decode
 from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.compression import compress
@@ -25,7 +26,8 @@ from broker_lite.record.records import batch_of_rows, read_varint, rows_body
 from broker_lite.record.scan import find_records
 from broker_lite.record.varints import Bytes, Positions
 
-_NO_HEADERS: Final = b"\x00"
+_NOTHING: Final = binary(np.zeros(2, np.int32), b"")[0]
+_NO_HEADERS: Final = binary(np.array([0, 1], np.int32), b"\x00")[0]
 _LEVELS_MAX: Final = 64
 """Headers of a record that are read level by level; records with more are read one by one."""
 
@@ -76,8 +78,7 @@ def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Posi
 def _read_timestamps(deltas: Positions, header: BatchHeader) -> pa.Array | None:
     if header.is_log_append_time or not deltas.any():
         return None
-    millis = deltas + header.base_timestamp
-    return pa.Array.from_buffers(TIMESTAMP_TYPE, len(millis), [None, pa.py_buffer(millis)])
+    return fixed(deltas + header.base_timestamp, TIMESTAMP_TYPE)
 
 
 def _read_deltas(deltas: Positions, header: BatchHeader) -> npt.NDArray[np.int32] | None:
@@ -102,17 +103,13 @@ def _gather(data: pa.Buffer, starts: Positions, lengths: Positions) -> pa.Array 
     alternating = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), data], null_count=0
     )
-    taken = alternating.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    taken = alternating.take(fixed(np.arange(0, 2 * count, 2, dtype=np.int32), pa.int32()))
     if not null_count:
         return taken
     _, offsets, content = taken.buffers()
     return pa.Array.from_buffers(
-        pa.binary(), count, [_bitmap(~nulls), offsets, content], null_count=null_count
+        pa.binary(), count, [bitmap(~nulls), offsets, content], null_count=null_count
     )
-
-
-def _bitmap(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def _read_headers(
@@ -174,15 +171,22 @@ def _headers_array(
     try:
         keys = raw.cast(pa.string())
     except pa.ArrowInvalid:
-        keys = pa.array([key.decode("utf-8", "replace") for key in raw.to_pylist()], pa.string())
+        keys = _replaced(raw)
     values = _gather(data, contents[0], contents[1])
     if values is None:
         values = pa.nulls(len(keys), pa.binary())
     items = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     offsets = pa.py_buffer(firsts.astype(np.int32))
     return pa.Array.from_buffers(
-        HEADERS_TYPE, len(counts), [_bitmap(counts > 0), offsets], children=[items]
+        HEADERS_TYPE, len(counts), [bitmap(counts > 0), offsets], children=[items]
     )
+
+
+def _replaced(keys: pa.Array) -> pa.Array:
+    """Keys that are not UTF-8, with replacement characters; one by one, for none should come."""
+    texts = [key.decode("utf-8", "replace").encode() for key in keys.to_pylist()]
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return binary(offsets, b"".join(texts)).cast(pa.string())
 
 
 def columns_to_rows(buffer: Buffer, header: BatchHeader, codec: int = fmt.CODEC_NONE) -> bytearray:
@@ -204,7 +208,7 @@ def encode_body(columns: Columns, base_timestamp: int) -> memoryview:
     if timestamp is None:
         timestamps = np.zeros(count, np.int64)
     else:
-        millis: Positions = timestamp.view(pa.int64()).to_numpy()
+        millis: Positions = numpy_of(timestamp, np.int64)
         timestamps = millis - np.int64(base_timestamp)
     if columns.offset_deltas is None:
         deltas = np.arange(count, dtype=np.int64)
@@ -237,8 +241,7 @@ def _lengths(array: pa.Array | None, count: int) -> Positions:
     """Bytes of each entry; -1 where it is null."""
     if array is None:
         return np.full(count, -1, np.int64)
-    lengths: Positions = pc.binary_length(array).fill_null(-1).to_numpy().astype(np.int64)
-    return lengths
+    return lengths_of(array, -1)
 
 
 _ATTRIBUTES: Final = (np.zeros((1, 1), np.uint8), np.ones(1, np.int64))
@@ -267,18 +270,17 @@ def _pack(fields: list[tuple[Bytes, Positions]], count: int) -> pa.Array:
 def _binary_array(lengths: Positions, content: Bytes) -> pa.Array:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(content))]
-    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+    return binary(offsets, np.ascontiguousarray(content))
 
 
 def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | int]:
     """The count of headers and the headers of each record, and how many bytes they take."""
     if headers is None:
-        return pa.scalar(_NO_HEADERS, pa.binary()), 1
-    counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+        return _NO_HEADERS, 1
+    counts = lengths_of(headers, 0)
     items = headers.flatten()
     if len(items) == 0:
-        return pa.scalar(_NO_HEADERS, pa.binary()), 1
+        return _NO_HEADERS, 1
     keys, values = items.field("key").cast(pa.binary()), items.field("value")
     entries = _join_entries(
         [
@@ -292,9 +294,7 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     _, offsets, content = entries.buffers()
     edges = np.frombuffer(offsets, np.int32, len(items) + 1)[firsts]
-    grouped = pa.Array.from_buffers(
-        pa.binary(), len(counts), [None, pa.py_buffer(edges), content], null_count=0
-    )
+    grouped = binary(edges, content)
     count_field = varints.encode(counts)
     sizes = count_field[1] + np.diff(edges)
     return _join_entries([_pack([count_field], len(counts)), grouped]), sizes
@@ -302,9 +302,8 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
 
 def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
     """Entry by entry, the parts one after the other; null counts as empty."""
-    separator = pa.scalar(b"", pa.binary())
     return pc.binary_join_element_wise(
-        *parts, separator, null_handling="replace", null_replacement=b""
+        *parts, _NOTHING, null_handling="replace", null_replacement=b""
     )
 
 

@@ -1,0 +1,47 @@
+"""Wrapping numpy as Arrow and back, slices and nulls included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from broker_lite.record import arrays
+
+
+def test_fixed_width_both_ways() -> None:
+    values = np.arange(10, dtype=np.int64)
+    array = arrays.fixed(values, pa.int64())
+    array.validate(full=True)
+    assert arrays.numpy_of(array, np.int64).tolist() == values.tolist()
+    assert arrays.numpy_of(array.slice(3, 4), np.int64).tolist() == [3, 4, 5, 6]
+    assert arrays.numpy_of(array.slice(3, 0), np.int64).tolist() == []
+    assert arrays.fixed(values[::2], pa.int64()).to_pylist() == [0, 2, 4, 6, 8]
+
+
+def test_binary() -> None:
+    array = arrays.binary(np.array([0, 1, 1, 3], np.int32), b"abc")
+    array.validate(full=True)
+    assert array.to_pylist() == [b"a", b"", b"bc"]
+
+
+@pytest.mark.parametrize(
+    "array, expected",
+    [
+        (pa.array([b"a", None, b"", b"bcd"]), [1, -1, 0, 3]),
+        (pa.array(["é", "e"]), [2, 1]),
+        (pa.array([[1, 2], None, []]), [2, -1, 0]),
+        (pa.array([], pa.binary()), []),
+        (pa.nulls(3, pa.binary()), [-1, -1, -1]),
+        (pa.array([b"x" * i if i % 3 else None for i in range(40)]).slice(7, 4), [7, 8, -1, 10]),
+    ],
+)
+def test_lengths(array: pa.Array, expected: list[int]) -> None:
+    assert arrays.lengths_of(array, -1).tolist() == expected
+
+
+def test_bitmap() -> None:
+    valid = np.array([True, False, True] * 5)
+    buffers = [arrays.bitmap(valid), pa.py_buffer(np.arange(15))]
+    array = pa.Array.from_buffers(pa.int64(), 15, buffers)
+    assert [value is not None for value in array.to_pylist()] == valid.tolist()
