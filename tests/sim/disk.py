@@ -24,6 +24,7 @@ from broker_lite.server.disk import (
     _deliver,
     _Worker,
 )
+from broker_lite.server.metrics import Metrics
 from broker_lite.storage import MemFiles
 
 Observer = Callable[[Job], None]
@@ -47,7 +48,8 @@ class SimClock(Clock):
 class _SimWorker:
     """One append thread."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, name: str, disk: SimDisk) -> None:
+        self.name = name
         self._disk = disk
         self._waiting: deque[Job] = deque()
         self._is_busy = False
@@ -98,6 +100,7 @@ class SimDisk(Disk):
         observe: Observer,
     ) -> None:
         self.clock = clock
+        self.metrics = Metrics()
         self.files = files
         self.rng = rng
         self.on_power_cut = on_power_cut
@@ -106,8 +109,8 @@ class SimDisk(Disk):
         self.reads_waiting = 0
         self._loop = loop
         self._stopped = False
-        self._workers = [_SimWorker(self) for _ in range(2)]  # type: ignore[misc]
-        self._keeper = _SimWorker(self)  # type: ignore[assignment]
+        self._workers = [_SimWorker(f"disk-{n}", self) for n in range(2)]  # type: ignore[misc]
+        self._keeper = _SimWorker("keeper", self)  # type: ignore[assignment]
 
     def later(self, most_s: float, function: Callable[[], None]) -> None:
         """Within ``most_s``, unless the process is dead by then."""

@@ -142,6 +142,7 @@ class _Scenario:
             process = cluster.processes.get(broker_id)
             files.clear_faults()
             files.stop_at = None
+            files.capacity_bytes = None
             if process is not None:
                 wrong_disk = process.files is not files
                 failed = process.logs is not None and process.logs.failed
@@ -218,6 +219,7 @@ class _Faults:
             self._power_cut_in_a_write,
             self._fail_sync,
             self._slow_disk,
+            self._full_disk,
             self._other_disk,
             self._expire_session,
             self._cut_zookeeper_off,
@@ -314,6 +316,19 @@ class _Faults:
         if broker_id is not None:
             disk = self.cluster.processes[broker_id].disk
             disk.slow_until = self.cluster.loop.time() + self.rng.random() * 5
+
+    def _full_disk(self) -> None:
+        broker_id = self._some_broker()
+        if broker_id is None:
+            return
+        files = self.cluster.processes[broker_id].files
+        total, usable = files.space("/")
+        files.capacity_bytes = total - usable + self.rng.choice((0, 100, 5000))
+
+        def free() -> None:
+            files.capacity_bytes = None
+
+        self.cluster.loop.call_later(self.rng.random() * 5, free)
 
     async def _other_disk(self) -> None:
         """The broker starts with a directory that is not its own, then with its own again."""
