@@ -22,7 +22,7 @@ from typing import Any
 
 from broker_lite import config as configs
 from broker_lite.config import BrokerConfig, TopicConfig
-from broker_lite.errors import BrokerNotAvailableError, InvalidConfigError, LogbusError
+from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
 from broker_lite.server.dispatch import Dispatcher
@@ -87,6 +87,7 @@ class Broker:
             append_threads=config.disk_threads,
             read_threads=config.read_threads,
             clock=clock,
+            metrics=self._metrics,
         )
         stack.push_async_callback(self._loop.run_in_executor, None, disk.stop)
         registry = Registry(config, now_ms=clock.now_ms)
@@ -195,7 +196,8 @@ class Broker:
         until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
         while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
-        replicas.close(BrokerNotAvailableError(f"broker {self._config.broker_id} is stopping"))
+        # Retriable for every client: another broker leads soon, or this one is started again.
+        replicas.close(NotLeaderError(f"broker {self._config.broker_id} is stopping"))
         while not listener.is_idle and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
         dispatcher.close()

@@ -29,6 +29,7 @@ from broker_lite.replication.events import (
     Synced,
 )
 from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
 from broker_lite.storage.log import Log
 
 logger = logging.getLogger("logbus.disk")
@@ -122,8 +123,12 @@ class _Worker(threading.Thread):
             else:
                 assert isinstance(job, CallJob)
                 results.append((None, job.done, _call(job.function)))
-        for target in dirty:
-            results.append(_flush(target))
+        if dirty:
+            began_ms = self._disk.clock.monotonic_ms()
+            for target in dirty:
+                results.append(_flush(target))
+            took_ms = self._disk.clock.monotonic_ms() - began_ms
+            self._disk.metrics.observe_ms("flush", took_ms, label=self.name)
         return results
 
 
@@ -174,8 +179,10 @@ class Disk:
         append_threads: int,
         read_threads: int,
         clock: Clock,
+        metrics: Metrics | None = None,
     ) -> None:
         self.clock = clock
+        self.metrics = metrics or Metrics()
         self._loop = loop
         self._stopped = False
         self._workers = [_Worker(f"disk-{n}", self) for n in range(append_threads)]

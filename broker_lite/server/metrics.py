@@ -1,8 +1,8 @@
 """Counters and gauges of one broker, and their text on /metrics where a port is set.
 
-Counting is a dictionary update on the calling thread; gauges are read when somebody asks. Loop
-thread, but for ``count`` and ``observe_ms``, which disk threads call too: each of those updates
-names of its own. Without ``metrics.port`` nothing listens.
+Counting is a dictionary update; gauges are read when somebody asks. Loop thread, but for
+``observe_ms``, which disk threads call too, each with a label of its own. Without ``metrics.port``
+nothing listens.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Metrics:
         for name, read in sorted(self._gauges.items()):
             _head(lines, typed, name, "gauge")
             lines.append(f"{PREFIX}{name} {read()}")
-        for (name, label), row in sorted(self._histograms.items()):
+        for (name, label), row in sorted(self._histograms.copy().items()):
             _head(lines, typed, f"{name}_ms", "histogram")
             total = 0
             for bound, taken in zip((*BUCKETS_MS, "+Inf"), row[:-1]):

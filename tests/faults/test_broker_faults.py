@@ -119,7 +119,7 @@ def test_a_graceful_stop_is_clean_and_quick(make_cluster: Make) -> None:
         began = time.monotonic()
         broker.request_stop()
         told = fetch.decode_response(waiting.receive()).topics[0].partitions[0]
-        assert (told.error_code, len(told.records)) == (errors.BrokerNotAvailableError.code, 0)
+        assert (told.error_code, len(told.records)) == (errors.NotLeaderError.code, 0)
         broker.wait_stopped()
         took = time.monotonic() - began
     assert took < 10, "killed, not stopped"

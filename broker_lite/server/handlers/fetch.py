@@ -100,7 +100,8 @@ class _Fetch:
         elif self._ends_only:
             self._answer(rows, {})
         else:
-            self._collect(rows, self._message.min_bytes)
+            may_wait = self._message.max_wait_ms > 0
+            self._collect(rows, self._message.min_bytes if may_wait else 0)
 
     def _rows(self) -> list[_Row]:
         replicas = self._parts.replicas

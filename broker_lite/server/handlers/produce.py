@@ -133,7 +133,8 @@ class _Produce:
         self._left -= 1
         if self._left:
             return
-        reply, message = self._reply, self._message
+        reply, message, parts = self._reply, self._message, self._parts
+        parts.metrics.observe_ms("produce", parts.clock.monotonic_ms() - reply.began_ms)
         if message.acks == wire.ACKS_NONE:
             self._end_silently()
             return
