@@ -1,0 +1,221 @@
+"""Administration through real brokers, and how a cluster is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker_lite import client
+from broker_lite.client import Admin, Bus
+from broker_lite.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTopicError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+def test_topics(bus: Bus) -> None:
+    topic_id = bus.create_topic("adm", 2, config={"retention.ms": 60000})
+    assert "adm" in bus.topics()
+    view = bus.admin.cluster(["adm", "absent"])
+    assert view.topic_id("adm") == topic_id
+    assert len(view.partitions_of("adm")) == 2
+    assert view.topics["absent"].error is not None
+    with pytest.raises(TopicExistsError):
+        bus.create_topic("adm")
+    assert bus.create_topic("adm", if_not_exists=True) == topic_id
+    bus.admin.create_partitions("adm", 5)
+    assert len(bus.cluster().partitions_of("adm")) == 5
+    with pytest.raises(InvalidPartitionsError):
+        bus.admin.create_partitions("adm", 3)
+    bus.delete_topic("adm")
+    assert "adm" not in bus.topics()
+    with pytest.raises(UnknownTopicOrPartitionError, match="'adm' does not exist"):
+        bus.delete_topic("adm")
+    bus.delete_topic("adm", if_exists=True)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        bus.admin.create_partitions("adm", 9)
+
+
+def test_what_no_topic_can_be(bus: Bus) -> None:
+    with pytest.raises(InvalidTopicError, match="letters"):
+        bus.create_topic("no spaces")
+    with pytest.raises(InvalidReplicationFactorError):
+        bus.create_topic("many", 1, 9)
+    with pytest.raises(InvalidConfigError, match="did you mean"):
+        bus.create_topic("odd", 1, config={"retention.mss": "1"})
+    assert bus.admin.create_topic("dry", 1, validate_only=True) is not None
+    assert "dry" not in bus.topics()
+
+
+def test_settings(bus: Bus, topic: str) -> None:
+    before = bus.admin.describe_configs([topic])["topic", topic]["retention.ms"]
+    assert before.is_default and before.documentation
+    bus.admin.alter_configs(topic, {"retention.ms": 12345})
+    after = bus.admin.describe_configs([topic])["topic", topic]["retention.ms"]
+    assert (after.value, after.is_default, after.source) == ("12345", False, "topic")
+    bus.admin.alter_configs(topic, {"retention.ms": None})
+    assert bus.admin.describe_configs([topic])["topic", topic]["retention.ms"] == before
+    with pytest.raises(InvalidConfigError):
+        bus.admin.alter_configs(topic, {"retention.ms": "soon"})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        bus.admin.alter_configs("nowhere", {"retention.ms": 1})
+    broker = min(bus.cluster().brokers)
+    assert "log.dir" in bus.admin.describe_configs(brokers=[broker])["broker", str(broker)]
+    with pytest.raises(NoBrokersError):
+        bus.admin.describe_configs(brokers=[99])
+
+
+def test_offsets(bus: Bus, topic: str) -> None:
+    where = TopicPartition(topic, 1)
+    with bus.producer(batch_bytes=1) as producer:
+        for n in range(10):
+            producer.send(topic, b"x" * 100, partition=1, timestamp_ms=1000 + n)
+    admin = bus.admin
+    assert admin.list_offsets({where: -1})[where].offset == 10
+    assert admin.list_offsets({where: -2})[where].offset == 0
+    assert admin.list_offsets({where: 1004})[where][:2] == (4, 1004)
+    assert admin.list_offsets({where: 9999})[where].offset == -1
+    end, size = admin.offsets_for_bytes({where: (0, 1)})[where]
+    assert (end, size > 100) == (1, True)
+    assert admin.offsets_for_bytes({where: (0, 1 << 30)})[where][0] == 10
+    assert admin.delete_records({where: 3}) == {where: 3}
+    assert admin.list_offsets({where: -2})[where].offset == 3
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-1"):
+        admin.delete_records({where: 99})
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.list_offsets({TopicPartition(topic, 9): -1})
+    with pytest.raises(InvalidConfigError, match="read_committed"):
+        admin.list_offsets({where: -1}, isolation="dirty")
+
+
+def test_groups(bus: Bus, topic: str) -> None:
+    rows = {TopicPartition(topic, 0): CommittedOffset(5, 0, "note"), TopicPartition(topic, 1): 7}
+    bus.admin.commit_offsets("adm-group", rows)
+    found = bus.admin.committed("adm-group")
+    assert {where: row.offset for where, row in found.items()} == {
+        TopicPartition(topic, 0): 5,
+        TopicPartition(topic, 1): 7,
+    }
+    assert found[TopicPartition(topic, 0)].metadata == "note"
+    assert bus.admin.committed("adm-group", [TopicPartition(topic, 2)]) == {}
+    assert "adm-group" in [row.group for row in bus.admin.list_groups()]
+    assert bus.admin.describe_groups(["adm-group"])["adm-group"].members == ()
+
+
+def test_disks(bus: Bus, topic: str) -> None:
+    with bus.producer() as producer:
+        producer.send(topic, b"v")
+    found = bus.admin.log_dirs()
+    assert [row.broker_id for row in found] == sorted(bus.cluster().brokers)
+    assert any(where.topic == topic for row in found for where in row.partitions)
+    assert all(row.error is None and row.total_bytes > 0 for row in found)
+
+
+def test_finding_the_cluster(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with client.connect(zookeeper=cluster.zookeeper) as bus:
+        assert len(bus.cluster().brokers) == 3
+    monkeypatch.setenv("LOGBUS_ZOOKEEPER", cluster.zookeeper)
+    with client.connect() as bus:
+        assert len(bus.cluster().brokers) == 3
+    monkeypatch.delenv("LOGBUS_ZOOKEEPER")
+    monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
+    with client.connect() as bus:
+        assert bus.bootstrap_servers == cluster.bootstrap_servers
+    monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS")
+    (tmp_path / "logbus").mkdir()
+    facts = {"bootstrap_servers": cluster.bootstrap_servers}
+    (tmp_path / "logbus" / "last-cluster.json").write_text(json.dumps(facts))
+    with client.connect() as bus:
+        assert bus.bootstrap_servers == cluster.bootstrap_servers
+
+
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker_lite.client.requests.FIRST_CONTACT_MS", 300)
+    with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1"):
+        client.connect("127.0.0.1:1")
+    with pytest.raises(InvalidConfigError, match="did you mean 'linger_ms'"):
+        client.connect("127.0.0.1:1", linger=5)
+
+
+def test_administration_imports_little(cluster: LocalCluster) -> None:
+    code = (
+        "import sys\n"
+        "import broker_lite.client as client\n"
+        "bus = client.connect(sys.argv[1])\n"
+        "bus.topics()\n"
+        "heavy = {'pyarrow', 'numpy', 'pandas', 'kazoo', 'asyncio'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code, cluster.bootstrap_servers], check=True, timeout=60)
+
+
+def test_a_forked_child_uses_the_bus_but_not_the_parents_producer(
+    cluster: LocalCluster, topic: str
+) -> None:
+    code = """
+import os, sys
+from broker_lite.client import connect
+from broker_lite.errors import ClosedError
+servers, topic = sys.argv[1:]
+bus = connect(servers)
+producer = bus.producer()
+consumer = bus.consumer(topic, start="earliest")
+producer.send(topic, b"parent", partition=0).result(30)
+pending = producer.send(topic, b"pending", partition=0)
+pid = os.fork()
+if pid == 0:
+    try:
+        for use in (lambda: producer.send(topic, b"x"), lambda: consumer.poll(1)):
+            try:
+                use()
+            except ClosedError as error:
+                assert "fork" in str(error)
+            else:
+                os._exit(3)
+        bus.topics()
+        with bus.producer() as own:
+            own.send(topic, b"child", partition=0).result(30)
+        os._exit(0)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+        os._exit(4)
+_, status = os.waitpid(pid, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+pending.result(30)
+producer.send(topic, b"parent again", partition=0).result(30)
+values = set()
+while len(values) < 4:
+    values |= {record.value for record in consumer.poll(5.0)}
+assert values == {b"parent", b"pending", b"child", b"parent again"}
+bus.topics()
+producer.close(); consumer.close()
+"""
+    subprocess.run(
+        [sys.executable, "-c", code, cluster.bootstrap_servers, topic],
+        check=True,
+        timeout=90,
+        env={**os.environ},
+    )
+
+
+def test_admin_alone(cluster: LocalCluster) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        view = admin.describe_cluster()
+        assert view.controller_id in view.brokers
+        assert view.topics == {}

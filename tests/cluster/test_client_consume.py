@@ -1,0 +1,278 @@
+"""The consumer, ranges and ends through real brokers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from broker_lite.client import Bus, EndOffsetsWatch, read_range
+from broker_lite.client.received import records
+from broker_lite.errors import (
+    InvalidConfigError,
+    InvalidGroupIdError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.model import TopicPartition
+
+
+def fill(bus: Bus, topic: str, count: int, partition: int = 0, **options: object) -> None:
+    with bus.producer(**options) as producer:
+        for n in range(count):
+            producer.send(topic, b"%d" % n, partition=partition, timestamp_ms=1000 + n)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_iteration_waits_at_the_end(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 3)
+    found: list[bytes | None] = []
+    with bus.consumer(topic, start="earliest") as consumer, bus.producer() as producer:
+        later = threading.Timer(0.2, producer.send, (topic, b"late"))
+        for record in consumer:
+            found.append(record.value)
+            if len(found) == 3:
+                later.start()
+            if record.value == b"late":
+                break
+        later.join()
+    assert found == [b"0", b"1", b"2", b"late"]
+
+
+def test_leaving_the_loop_loses_nothing(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 10)
+    with bus.consumer(topic, start="earliest") as consumer:
+        for record in consumer:
+            if record.offset == 3:
+                break
+        assert consumer.position(topic, 0) == 4
+        assert [record.offset for record in consumer.poll(5.0, max_records=2)] == [4, 5]
+        assert consumer.poll_arrow(5.0, max_rows=2).column("offset").to_pylist() == [6, 7]
+        assert next(iter(consumer)).offset == 8
+
+
+def test_latest_begins_behind_what_is_there(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 5)
+    with bus.consumer(topic) as consumer:
+        assert consumer.poll(0.1) == []
+        with bus.producer() as producer:
+            producer.send(topic, b"new", partition=0)
+        assert [record.value for record in consumer.poll(10.0)] == [b"new"]
+
+
+def test_seeking(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 100, batch_bytes=500)
+    with bus.consumer(topic, partitions=[0], start="earliest") as consumer:
+        consumer.seek(topic, 0, 50)
+        assert consumer.poll(5.0, max_records=1)[0].offset == 50
+        consumer.seek(TopicPartition(topic, 0), 7)
+        assert consumer.poll(5.0, max_records=1)[0].offset == 7
+        consumer.seek_to_time(1033)
+        assert consumer.poll(5.0, max_records=1)[0].offset == 33
+        consumer.seek_to_end()
+        assert consumer.positions() == {TopicPartition(topic, 0): 100}
+        assert consumer.lag() == {TopicPartition(topic, 0): 0}
+        consumer.seek_to_time(10**12)
+        assert consumer.position(topic, 0) == 100
+        consumer.seek_to_beginning()
+        assert consumer.lag() == {TopicPartition(topic, 0): 100}
+        consumer.seek(topic, 0, 10**6)
+        assert consumer.poll(0.5) and consumer.position(topic, 0) == 100, "start=earliest"
+        with pytest.raises(InvalidConfigError, match="from 0 on"):
+            consumer.seek(topic, 0, -1)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            consumer.seek(topic, 1, 0)
+
+
+def test_start_none_makes_a_missing_offset_an_error(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 3)
+    with pytest.raises(OffsetOutOfRangeError, match="start='earliest'"):
+        bus.consumer(topic, group="g-none", start="none")
+    with bus.consumer(topic, group="g-none-2", start="earliest") as consumer:
+        consumer.poll(5.0)
+    with bus.consumer(topic, group="g-none-2", start="none", partitions=[0]) as consumer:
+        consumer.seek(topic, 0, 99)
+        with pytest.raises(OffsetOutOfRangeError, match="begins at 0"):
+            consumer.poll(5.0)
+
+
+def test_pausing(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 3, partition=0)
+    fill(bus, topic, 3, partition=1)
+    zero = TopicPartition(topic, 0)
+    with bus.consumer(topic, start="earliest") as consumer:
+        consumer.pause(zero)
+        assert {record.partition for record in consumer.poll(5.0)} == {1}
+        assert consumer.poll(0.2) == []
+        consumer.resume(zero)
+        assert [record.offset for record in consumer.poll(5.0)] == [0, 1, 2]
+
+
+def test_a_group_goes_on_where_it_stood(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 10)
+    with bus.consumer(topic, group="g-on", start="earliest", auto_commit=False) as consumer:
+        assert len(consumer.poll(5.0, max_records=4)) == 4
+        assert consumer.committed() == {}
+        consumer.commit()
+        assert consumer.committed()[TopicPartition(topic, 0)].offset == 4
+        consumer.poll(5.0)
+    with bus.consumer(topic, group="g-on", start="latest") as consumer:
+        assert consumer.poll(5.0)[0].offset == 4
+    with bus.consumer(topic, group="g-on") as consumer:
+        assert consumer.position(topic, 0) == 10, "committed by close"
+        consumer.commit({TopicPartition(topic, 0): 2})
+        assert bus.admin.committed("g-on")[TopicPartition(topic, 0)].offset == 2
+        consumer.seek(topic, 0, 2)
+    with bus.consumer(topic) as consumer, pytest.raises(InvalidGroupIdError, match="group="):
+        consumer.commit()
+
+
+def test_commits_by_themselves(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 3)
+    where = TopicPartition(topic, 0)
+    with bus.consumer(
+        topic, group="g-auto", start="earliest", auto_commit_interval_ms=50
+    ) as consumer:
+        consumer.poll(5.0)
+
+        def is_committed() -> bool:
+            consumer.poll(0.01)
+            found = bus.admin.committed("g-auto").get(where)
+            return found is not None and found.offset == 3
+
+        until(is_committed)
+        assert consumer.commit_error is None
+
+
+def test_missing_topics_and_partitions(bus: Bus, topic: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="logbus topic create nowhere"):
+        bus.consumer("nowhere")
+    with pytest.raises(UnknownTopicOrPartitionError, match="3 partitions"):
+        bus.consumer(topic, partitions=[3])
+    with pytest.raises(InvalidConfigError, match="needs a topic"):
+        bus.consumer()
+
+
+def test_a_topic_deleted_and_made_again_is_another(bus: Bus) -> None:
+    bus.create_topic("again", 1)
+    fill(bus, "again", 2)
+    with bus.consumer("again", start="earliest") as consumer:
+        assert len(consumer.poll(5.0)) == 2
+        bus.delete_topic("again")
+        bus.create_topic("again", 1)
+        with pytest.raises((UnknownTopicIdError, UnknownTopicOrPartitionError)):
+            for _ in range(100):
+                consumer.poll(0.2)
+
+
+def test_ranges(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 1000, batch_bytes=700)
+    where = TopicPartition(topic, 0)
+    view = bus.admin.cluster([topic])
+
+    def read(start: int, end: int, **options: object) -> list[int]:
+        found = []
+        for rows in read_range(
+            where,
+            view.topic_id(topic),
+            view.leader_epoch(where),
+            start,
+            end,
+            bootstrap=bus.bootstrap_servers,
+            **options,  # type: ignore[arg-type]
+        ):
+            found += [record.offset for record in records(where, rows)]
+        return found
+
+    assert read(0, 1000) == list(range(1000))
+    assert read(123, 877, fetch_bytes=2000) == list(range(123, 877))
+    assert read(123, 877, fetch_bytes=2000, depth=0) == list(range(123, 877))
+    assert read(5, 5) == []
+    assert read(999, 1000, leader=view.leader(where)) == [999]
+    assert read(10, 12, leader=next(iter(set(view.brokers.values()) - {view.leader(where)}))) == [
+        10,
+        11,
+    ], "another broker is not the leader"
+    with pytest.raises(OffsetOutOfRangeError, match="begins at 0 and ends at 1000"):
+        read(1001, 1005)
+    bus.admin.delete_records({where: 500})
+    with pytest.raises(OffsetOutOfRangeError, match="begins at 500"):
+        read(400, 600)
+    half = read_range(
+        where,
+        view.topic_id(topic),
+        view.leader_epoch(where),
+        500,
+        1000,
+        bootstrap=bus.bootstrap_servers,
+        fetch_bytes=1000,
+    )
+    next(half)
+    half.close()  # type: ignore[attr-defined]
+    with pytest.raises(UnknownTopicIdError, match="made again"):
+        list(
+            read_range(
+                where, "AAAAAAAAAAAAAAAAAAAAAQ", -1, 500, 600, bootstrap=bus.bootstrap_servers
+            )
+        )
+
+
+def test_the_watch_knows_the_ends(bus: Bus, topic: str) -> None:
+    where = TopicPartition(topic, 0)
+    changed = threading.Event()
+    with EndOffsetsWatch(
+        bus.bootstrap_servers, [topic], refresh_ms=200, on_change=changed.set
+    ) as watch:
+        assert watch.wait_ready(20)
+        assert {tp: end.offset for tp, end in watch.ends().items()} == {
+            TopicPartition(topic, n): 0 for n in range(3)
+        }
+        before = watch.ends()
+        assert watch.ends() is before
+        fill(bus, topic, 5)
+        until(lambda: watch.ends()[where].offset == 5)
+        assert changed.is_set()
+        assert before[where].offset == 0, "snapshots do not change"
+        bus.admin.create_partitions(topic, 4)
+        until(lambda: len(watch.ends()) == 4)
+        fill(bus, topic, 2, partition=3)
+        until(lambda: watch.ends()[TopicPartition(topic, 3)].offset == 2)
+        old = watch.topic_ids()[topic]
+        bus.delete_topic(topic)
+        until(lambda: topic not in watch.topic_ids() and not watch.ends())
+        assert watch.error is not None
+        bus.create_topic(topic, 1)
+        until(lambda: watch.topic_ids().get(topic, old) != old)
+        until(lambda: watch.ends().get(where) is not None and watch.ends()[where].offset == 0)
+
+
+def test_the_watch_follows_a_pattern(bus: Bus, topic: str) -> None:
+    with EndOffsetsWatch(
+        bus.bootstrap_servers,
+        lambda view: [name for name in view.topics if name.startswith(topic + "-x")],
+        refresh_ms=100,
+    ) as watch:
+        assert watch.wait_ready(20)
+        assert watch.ends() == {}
+        bus.create_topic(topic + "-x1", 1)
+        until(lambda: TopicPartition(topic + "-x1", 0) in watch.ends())
+
+
+def test_new_partitions_are_read_from_their_beginning(
+    bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_lite.client.fetching.REFRESH_MS", 100)
+    with bus.consumer(topic) as consumer:
+        assert consumer.poll(0.1) == []
+        bus.admin.create_partitions(topic, 4)
+        fill(bus, topic, 2, partition=3)
+        assert [record.partition for record in consumer.poll(10.0)] == [3, 3]

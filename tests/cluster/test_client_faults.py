@@ -1,0 +1,175 @@
+"""Brokers die, disks rot; users of the client see a delay or a clear error, never a wrong record."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_lite.client import EndOffsetsWatch, connect, read_range
+from broker_lite.errors import CorruptMessageError, RetriableError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+
+
+@pytest.mark.timeout(180)
+def test_a_broker_killed_under_a_producer_and_its_readers(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    with (
+        make_cluster(2) as cluster,
+        connect(cluster.bootstrap_servers) as bus,
+        EndOffsetsWatch(cluster.bootstrap_servers, ["t"]) as watch,
+    ):
+        bus.create_topic("t", 4)
+        seen: dict[int, list[tuple[int, bytes | None]]] = {n: [] for n in range(4)}
+        stop = threading.Event()
+
+        def read() -> None:
+            with bus.consumer("t", start="earliest", request_timeout_ms=5000) as consumer:
+                while not stop.is_set():
+                    for record in consumer.poll(0.2):
+                        seen[record.partition].append((record.offset, record.value))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        count, futures = 30_000, []
+        with bus.producer(linger_ms=1, batch_bytes=20_000, request_timeout_ms=5000) as producer:
+            for n in range(count):
+                futures.append(producer.send("t", b"%d" % n, partition=n % 4))
+                if n in (5_000, 15_000):
+                    cluster.brokers[n // 15_000].kill()
+                if n in (7_000, 17_000):
+                    cluster.brokers[n // 17_000].start()
+                if n % 500 == 0:
+                    time.sleep(0.01)
+            producer.flush(120)
+        places = [future.result() for future in futures]
+        ends = bus.admin.list_offsets({TopicPartition("t", n): -1 for n in range(4)})
+        deadline = time.monotonic() + 60
+        while any(len(seen[n]) < ends[TopicPartition("t", n)].offset for n in range(4)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        stop.set()
+        reader.join(30)
+        for n in range(4):
+            offsets = [offset for offset, _ in seen[n]]
+            assert offsets == list(range(len(offsets))), "each once, in order"
+            assert [value for _, value in seen[n]] == [b"%d" % i for i in range(n, count, 4)]
+            for index, place in enumerate(places[n::4]):
+                assert (place.partition, place.offset) == (n, index)
+        while {w: e.offset for w, e in watch.ends().items()} != {
+            w: e.offset for w, e in ends.items()
+        }:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.timeout(120)
+def test_a_range_is_read_through_a_restart(make_cluster: Callable[..., LocalCluster]) -> None:
+    with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
+        bus.create_topic("t", 1)
+        where = TopicPartition("t", 0)
+        with bus.producer(batch_bytes=1000) as producer:
+            for n in range(5000):
+                producer.send("t", b"%d" % n)
+        view = bus.cluster()
+
+        def ranges(timeout_ms: float) -> int:
+            rows = 0
+            for batch in read_range(
+                where,
+                view.topic_id("t"),
+                view.leader_epoch(where),
+                0,
+                5000,
+                leader=view.leader(where),
+                bootstrap=bus.bootstrap_servers,
+                fetch_bytes=5000,
+                depth=1,
+                timeout_ms=timeout_ms,
+            ):
+                if rows == 0:
+                    cluster.brokers[0].kill()
+                    back.start()
+                rows += batch.row_count
+            return rows
+
+        back = threading.Timer(0.5, cluster.brokers[0].start)
+        assert ranges(60_000) == 5000
+        back.join()
+        back = threading.Timer(0, lambda: None)
+        with pytest.raises(RetriableError, match="topic 't' partition 0"):
+            ranges(300)
+
+
+def test_a_damaged_batch_is_named_or_skipped_and_never_delivered(
+    make_cluster: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
+        bus.create_topic("t", 1)
+        where = TopicPartition("t", 0)
+        with bus.producer(linger_ms=0) as producer:
+            sizes = []
+            for n in range(5):
+                producer.send("t", b"%d" % n * 100).result(30)
+                sizes.append(sum(row.partitions[where] for row in bus.admin.log_dirs()))
+        (path,) = [each for each in tmp_path.rglob("*.log") if each.stat().st_size >= sizes[-1]]
+        view = bus.cluster()
+        skipped: list[tuple[TopicPartition, int, int]] = []
+
+        def read(start: int, **options: Any) -> list[int]:
+            return [
+                rows.header.base_offset
+                for rows in read_range(
+                    where,
+                    view.topic_id("t"),
+                    view.leader_epoch(where),
+                    start,
+                    5,
+                    bootstrap=bus.bootstrap_servers,
+                    **options,
+                )
+            ]
+
+        assert read(0) == [0, 1, 2, 3, 4]
+        with path.open("r+b") as file:
+            file.seek(sizes[2] - 5)  # in the body of offset 2
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 255]))
+        with pytest.raises(CorruptMessageError, match="topic 't' partition 0 offset 2"):
+            read(0)
+        assert read(3) == [3, 4]
+        skip = {"on_corrupt": "skip", "on_skipped": lambda *row: skipped.append(row)}
+        assert read(0, **skip) == [0, 1, 3, 4]
+        assert skipped == [(where, 2, 3)]
+        with bus.consumer("t", start="earliest", on_corrupt="skip") as consumer:
+            found: list[int] = []
+            while len(found) < 4:
+                found += [record.offset for record in consumer.poll(5.0)]
+            assert found == [0, 1, 3, 4]
+            assert consumer.skipped == [(where, 2, 3)]
+        with bus.consumer("t", start="earliest") as consumer:
+            assert [record.offset for record in consumer.poll(5.0, max_records=2)] == [0, 1]
+            with pytest.raises(CorruptMessageError, match="offset 2"):
+                consumer.poll(5.0)
+            consumer.seek("t", 0, 3)
+            assert [record.offset for record in consumer.poll(5.0)] == [3, 4]
+        with path.open("r+b") as file:
+            file.seek(sizes[2] + 16)  # the magic of offset 3
+            file.write(b"\x07")
+        with pytest.raises(CorruptMessageError, match="topic 't' partition 0 offset 3"):
+            read(3)
+        skipped.clear()
+        assert read(0, **skip) == [0, 1, 4]
+        assert skipped == [(where, 2, 3), (where, 3, 4)]
+        with bus.consumer("t", start="earliest", on_corrupt="skip") as consumer:
+            found = []
+            while len(found) < 3:
+                found += [record.offset for record in consumer.poll(5.0)]
+            assert found == [0, 1, 4]

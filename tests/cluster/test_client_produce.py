@@ -1,0 +1,261 @@
+"""The producer through real brokers: where records go, what comes back, what is refused."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from broker_lite.client import Bus, Consumer, Producer
+from broker_lite.client.partitioner import partition_for
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import (
+    BufferFullError,
+    ClosedError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidRecordError,
+    InvalidSchemaError,
+    MessageTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+
+
+def everything(bus: Bus, topic: str, count: int) -> list[tuple[int, int, bytes | None]]:
+    found: list[tuple[int, int, bytes | None]] = []
+    with bus.consumer(topic, start="earliest") as consumer:
+        while len(found) < count:
+            found += [(r.partition, r.offset, r.value) for r in consumer.poll(5.0)]
+        assert consumer.poll(0.1) == []
+    return found
+
+
+def test_a_record_and_all_that_belongs_to_it(bus: Bus, topic: str) -> None:
+    with bus.producer(acks="all", linger_ms=5, compression="lz4") as producer:
+        sent = producer.send(
+            topic, b"value", key=b"k", headers=[("h", b"x")], partition=None, timestamp_ms=123
+        ).result(30)
+    assert sent == (topic, partition_for(b"k", 3), 0, 123)
+    with bus.consumer(topic, start="earliest") as consumer:
+        record = next(iter(consumer))
+    assert record == (topic, sent.partition, 0, 123, b"k", b"value", [("h", b"x")])
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_many_records_each_once_and_in_order(bus: Bus, topic: str, compression: str) -> None:
+    with bus.producer(compression=compression, batch_bytes=20_000) as producer:
+        futures = [
+            producer.send(topic, b"%d" % n, key=b"k%d" % (n % 50) if n % 2 else None)
+            for n in range(20_000)
+        ]
+        producer.flush(30)
+        assert all(future.done() for future in futures)
+        places = {n: futures[n].result() for n in range(0, 20_000, 97)}
+    found = everything(bus, topic, 20_000)
+    assert sorted(int(value or b"") for _, _, value in found) == list(range(20_000))
+    at = {(partition, offset): value for partition, offset, value in found}
+    for n, place in places.items():
+        assert at[place.partition, place.offset] == b"%d" % n
+    for key in range(1, 50, 2):
+        own = partition_for(b"k%d" % key, 3)
+        numbers = [int(v or b"") for p, _, v in found if p == own and int(v or b"") % 50 == key]
+        assert numbers == sorted(numbers)
+
+
+def test_keyless_records_reach_all_partitions(bus: Bus, topic: str) -> None:
+    with bus.producer(linger_ms=0) as producer:
+        used = {producer.send(topic, b"v").result(30).partition for _ in range(12)}
+    assert used == {0, 1, 2}
+
+
+def test_text_none_and_dicts(bus: Bus, topic: str) -> None:
+    with bus.producer() as producer:
+        producer.send(topic, "grün", key="ключ", headers={"a": "b"}, partition=1)
+        producer.send(topic, None, key=b"gone", partition=1)
+        producer.send(topic, b"", partition=1)
+    with bus.consumer(topic, partitions=[1], start="earliest") as consumer:
+        found = consumer.poll(10.0)
+    assert [(r.key, r.value, r.headers) for r in found] == [
+        ("ключ".encode(), "grün".encode(), [("a", b"b")]),
+        (b"gone", None, []),
+        (None, b"", []),
+    ]
+
+
+def test_sends_from_several_threads(bus: Bus, topic: str) -> None:
+    with bus.producer() as producer:
+
+        def work(number: int) -> None:
+            for n in range(2000):
+                producer.send(topic, b"%d-%d" % (number, n), partition=number)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = everything(bus, topic, 6000)
+    for number in range(3):
+        values = [value for partition, _, value in sorted(found) if partition == number]
+        assert values == [b"%d-%d" % (number, n) for n in range(2000)]
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acks(bus: Bus, topic: str, acks: str) -> None:
+    with bus.producer(acks=acks) as producer:
+        sent = producer.send(topic, b"v", partition=0).result(30)
+    assert sent.offset == (-1 if acks == "0" else 0)
+    assert everything(bus, topic, 1) == [(0, 0, b"v")]
+
+
+def test_log_append_time(bus: Bus) -> None:
+    bus.create_topic("appended", 1, config={"message.timestamp.type": "LogAppendTime"})
+    with bus.producer() as producer:
+        sent = producer.send("appended", b"v", timestamp_ms=5).result(30)
+    assert sent.timestamp_ms > 1_600_000_000_000
+    with bus.consumer("appended", start="earliest") as consumer:
+        rows = consumer.poll_arrow(10.0)
+    assert rows.column("timestampType").to_pylist() == [1]
+    assert rows.column("timestamp").cast("int64").to_pylist() == [sent.timestamp_ms * 1000]
+
+
+def test_what_is_refused_at_once(bus: Bus, topic: str) -> None:
+    with bus.producer(max_request_bytes=10_000) as producer:
+        with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
+            producer.send(topic, b"x" * 10_000)
+        with pytest.raises(InvalidRecordError, match="give bytes, str or None"):
+            producer.send(topic, 5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRecordError, match="pairs"):
+            producer.send(topic, b"v", headers=[1])
+        with pytest.raises(InvalidPartitionsError):
+            producer.send(topic, b"v", partition=-1)
+        with pytest.raises(MessageTooLargeError):
+            producer.send_arrow(topic, pa.table({"value": [b"x" * 10_000]}))
+        with pytest.raises(InvalidSchemaError, match="it must be binary or string"):
+            producer.send_arrow(topic, pa.table({"value": [1]}))
+        with pytest.raises(InvalidSchemaError, match="no column 'value'"):
+            producer.send_arrow(topic, pa.table({"a": [b"x"]}))
+        with pytest.raises(InvalidSchemaError, match="no place"):
+            producer.send_arrow(topic, pa.table({"value": [b"x"], "other": [1]}))
+    with pytest.raises(InvalidConfigError, match="did you mean 'linger_ms'"):
+        bus.producer(linger=5)
+
+
+def test_what_fails_later_is_raised_by_result_and_by_flush(bus: Bus, topic: str) -> None:
+    producer = bus.producer()
+    with pytest.raises(InvalidPartitionsError, match="it has 3"):
+        producer.send(topic, b"v", partition=3).result(30)
+    producer.flush(30)
+    producer.send(topic, b"v", partition=7)
+    with pytest.raises(InvalidPartitionsError):
+        producer.flush(30)
+    with pytest.raises(UnknownTopicOrPartitionError, match="logbus topic create missing"):
+        producer.send("missing", b"v").result(30)
+    producer.close()
+    with pytest.raises(ClosedError):
+        producer.send(topic, b"v")
+
+
+def test_a_topic_with_a_smaller_limit_gets_smaller_batches(bus: Bus) -> None:
+    bus.create_topic("narrow", 1, config={"max.message.bytes": "5000"})
+    with bus.producer() as producer:
+        futures = [producer.send("narrow", bytes([65 + n]) * 1000) for n in range(20)]
+        assert [future.result(30).offset for future in futures] == list(range(20))
+        large = producer.send("narrow", b"x" * 6000)
+        after = producer.send("narrow", b"y")
+        with pytest.raises(MessageTooLargeError, match="narrow-0"):
+            large.result(30)
+        assert after.result(30).offset == 20
+
+
+def test_send_blocks_while_memory_is_full(bus: Bus, topic: str) -> None:
+    with bus.producer(buffer_bytes=70_000, batch_bytes=10_000, linger_ms=60_000) as producer:
+        for _ in range(2000):
+            producer.send(topic, b"x" * 1000)
+            assert producer._used_bytes <= 90_000
+    with bus.consumer(topic, start="earliest") as consumer:
+        assert sum(consumer.lag().values()) == 2000
+
+
+def test_memory_stays_full_without_a_cluster() -> None:
+    config = ProducerConfig(buffer_bytes=70_000, batch_bytes=10_000, max_block_ms=50)
+    producer = Producer("127.0.0.1:1", config)
+    with pytest.raises(BufferFullError, match=r"max\.block\.ms=50"):
+        for _ in range(2000):
+            producer.send("t", b"x" * 1000)
+    producer.end()
+
+
+def test_arrow_in_and_out(bus: Bus, topic: str) -> None:
+    table = pa.table(
+        {
+            "key": pa.array(["a", None, "c"]),
+            "value": pa.array([b"1", b"2", None], pa.large_binary()),
+            "partition": pa.array([2, 0, None], pa.int64()),
+            "timestamp": pa.array([1_000_000, 2_000_000, None], pa.timestamp("us")),
+            "headers": pa.array(
+                [[{"key": "h", "value": b"x"}], None, []],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+        }
+    )
+    with bus.producer() as producer:
+        sent = producer.send_arrow(topic, table, timestamp_ms=7).result(30)
+    own = partition_for(b"c", 3)
+    assert sum(row.row_count for row in sent) == 3
+    with bus.consumer(topic, start="earliest") as consumer:
+        rows = []
+        while len(rows) < 3:
+            rows += consumer.poll_arrow(5.0, headers=True).to_pylist()
+    found = {row["value"]: row for row in rows}
+    assert (found[b"1"]["key"], found[b"1"]["partition"]) == (b"a", 2)
+    assert found[b"1"]["headers"] == [{"key": "h", "value": b"x"}]
+    assert (found[b"2"]["key"], found[b"2"]["partition"]) == (None, 0)
+    assert (found[None]["key"], found[None]["partition"]) == (b"c", own)
+    assert found[None]["timestamp"].timestamp() == pytest.approx(0.007)
+    assert found[b"2"]["timestamp"].timestamp() == pytest.approx(2)
+
+
+def test_large_tables_are_cut_into_batches(bus: Bus, topic: str) -> None:
+    table = pa.table({"msg": pa.array([b"%06d" % n * 30 for n in range(30_000)])})
+    with bus.producer(batch_bytes=200_000) as producer:
+        future = producer.send_arrow(topic, table, value="msg", partition=1)
+        rows = future.result(30)
+    assert [row.base_offset for row in rows] == [
+        sum(other.row_count for other in rows[:n]) for n in range(len(rows))
+    ]
+    assert len(rows) > 20
+    with bus.consumer(topic, partitions=[1], start="earliest") as consumer:
+        values: list[bytes] = []
+        while len(values) < 30_000:
+            values += consumer.poll_arrow(5.0).column("value").to_pylist()
+    assert values == table.column("msg").to_pylist()
+
+
+class Streams:
+    """Anything with an Arrow stream, as polars and pandas frames have."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_whatever_has_an_arrow_stream(bus: Bus, topic: str) -> None:
+    table = pa.table({"value": ["a", "b"], "k": ["x", "x"]})
+    with bus.producer() as producer:
+        producer.send_arrow(topic, Streams(table), key="k")
+        producer.send_arrow(topic, table.to_reader(), key="k")
+        producer.send_arrow(topic, table.to_batches()[0], key="k")
+    found = everything(bus, topic, 6)
+    assert {partition for partition, _, _ in found} == {partition_for(b"x", 3)}
+    assert [value for _, _, value in found] == [b"a", b"b"] * 3
+
+
+def test_a_closed_consumer_says_so(bus: Bus, topic: str) -> None:
+    consumer: Consumer = bus.consumer(topic)
+    consumer.close()
+    with pytest.raises(ClosedError):
+        consumer.poll()
