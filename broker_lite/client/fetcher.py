@@ -359,7 +359,7 @@ class _Session:
         )
 
     def _located(self, problem: LogbusError, offset: int) -> LogbusError:
-        if self.where.topic in problem.message:
+        if f"topic {self.where.topic!r}" in problem.message:
             return problem
         return type(problem)(
             f"topic {self.where.topic!r} partition {self.where.partition} offset {offset}: "

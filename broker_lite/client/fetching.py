@@ -322,7 +322,7 @@ class FetchEngine:
         source = self._sources[where]
         if self._config.on_corrupt != "skip":
             message = error.message
-            if where.topic not in message:
+            if f"topic {where.topic!r}" not in message:
                 message = (
                     f"topic {where.topic!r} partition {where.partition} offset {source.offset}: "
                     f"{message}"

@@ -198,7 +198,7 @@ def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[Topic
     good: dict[TopicPartition, T] = {}
     for where, result in results.items():
         if isinstance(result, LogbusError):
-            if str(where) in result.message or where.topic in result.message:
+            if str(where) in result.message or repr(where.topic) in result.message:
                 raise result
             raise type(result)(f"{where}: {result.message}")
         good[where] = result

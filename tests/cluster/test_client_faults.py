@@ -1,4 +1,4 @@
-"""Brokers die, disks rot; users of the client see a delay or a clear error, never a wrong record."""
+"""Brokers die, disks rot: users see a delay or a clear error, never a wrong record."""
 
 from __future__ import annotations
 
