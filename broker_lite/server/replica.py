@@ -9,6 +9,7 @@ the disk thread that owns the partition, whose outcomes come back as events. Own
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from broker_lite.errors import LogbusError, NotLeaderError, StorageError
@@ -48,6 +49,8 @@ class Owner(Protocol):
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None: ...
 
     def storage_failed(self, error: LogbusError) -> None: ...
+
+    def again_later(self, attempt: Callable[[], None]) -> None: ...
 
 
 class Replica:
@@ -147,7 +150,19 @@ class Replica:
             log.start_epoch(leader_epoch)
             return EpochStarted(leader_epoch, log.log_end_offset, log.flushed_end)
 
-        self._queue.put(CallJob(start, self._delivered))
+        def done(event: EpochStarted | None, error: BaseException | None) -> None:
+            if event is not None or self.log.failed:
+                self._delivered(event, error)
+                return
+            # A full disk stops nothing for good: until there is room this leader does not serve.
+            logger.error("%s: epoch %d cannot begin yet: %s", self, leader_epoch, error)
+            self._owner.again_later(lambda: self._start_epoch_again(leader_epoch))
+
+        self._queue.put(CallJob(start, done))
+
+    def _start_epoch_again(self, leader_epoch: int) -> None:
+        if self.role.is_leader and self.role.leader_epoch == leader_epoch:
+            self.carry_out([StartEpoch(leader_epoch), Sync()])
 
     def _truncate(self, offset: int) -> None:
         log = self.log

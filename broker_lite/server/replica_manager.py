@@ -50,6 +50,9 @@ logger = logging.getLogger("logbus.replicas")
 TICK_MS = 100
 """How often flushes by time are looked for; only while a topic has flush.messages above 1."""
 
+AGAIN_S = 1.0
+"""How soon a log that a full disk refused to make is tried again."""
+
 Produced = Callable[[Appended | None, LogbusError | None], None]
 """Called once, with what was appended or with the error."""
 
@@ -88,7 +91,7 @@ class ReplicaManager:
         self._broker_epochs = broker_epochs
         self._failure: LogbusError | None = None
         self._snapshot = MetadataSnapshot()
-        self._has_applied = False
+        self._has_applied = self._closed = False
         self._replicas: dict[PartitionKey, Replica] = {}
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._making: set[PartitionKey] = set()
@@ -271,6 +274,7 @@ class ReplicaManager:
         if log is None:
             logger.error("%s: the log could not be created: %s", key, error)
             self.storage_failed(as_storage_error(error))
+            self.again_later(lambda: self.apply(self._snapshot))
             return
         view = self._snapshot.topics_by_id.get(key.topic_id)
         partition = self._snapshot.partition_by_key(key)
@@ -365,8 +369,18 @@ class ReplicaManager:
             )
             replica.waiters.wake()
 
+    def again_later(self, attempt: Callable[[], None]) -> None:
+        """Try again what a full disk refused, unless the broker stops first."""
+
+        def run() -> None:
+            if not self._closed and self._failure is None:
+                attempt()
+
+        self._loop.call_later(AGAIN_S, run)
+
     def close(self, error: LogbusError) -> None:
         """The broker stops: what waits is answered with ``error``."""
+        self._closed = True
         self._deadlines.close()
         if self._tick_timer is not None:
             self._tick_timer.cancel()

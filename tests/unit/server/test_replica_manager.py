@@ -311,6 +311,20 @@ def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("operation", ["make_dir", "create", "rename"])
+def test_a_partition_that_a_full_disk_refuses_is_made_when_there_is_room(operation: str) -> None:
+    """Its directory, its first segment, or the file of its first epoch."""
+
+    async def test(shell: Shell) -> None:
+        shell.files.fail_next(operation, errno.ENOSPC)
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        assert (await shell.append(replica)).base_offset == 0
+        assert shell.metrics.value("directory_failed") == 0
+
+    run(test)
+
+
 def test_a_bad_batch_is_refused_and_the_next_is_taken() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
