@@ -1,0 +1,145 @@
+"""The sink in batch writes: routing, nulls, headers, and what fails before a row is written.
+KafkaSinkSuite's behaviours."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions as F
+
+from broker_lite.client.partitioner import partition_for
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def records(bus, *topics):
+    """All records of topics, by topic and offset within each partition."""
+    found = []
+    for topic in topics:
+        left = sum(
+            row.offset
+            for row in bus.admin.list_offsets(
+                dict.fromkeys(bus.admin.cluster((topic,)).partitions_of(topic), -1)
+            ).values()
+        )
+        with bus.consumer(topic, start="earliest") as consumer:
+            while left:
+                part = list(consumer.poll(10.0))
+                found += part
+                left -= len(part)
+    return sorted(found, key=lambda r: (r.topic, r.partition, r.offset))
+
+
+def test_rows_go_where_their_topic_partition_and_key_say(queries, bus):
+    one, two = queries.topic(0, 0, 0), queries.topic(0, 0, 0)
+    frame = queries.spark.range(60).select(
+        F.when(F.col("id") % 2 == 0, one).otherwise(two).alias("topic"),
+        F.concat(F.lit("v"), "id").alias("value"),
+        F.concat(F.lit("k"), "id").cast("binary").alias("KEY"),
+        F.when(F.col("id") % 3 == 0, 2).cast("int").alias("partition"),
+        F.lit(1.5).alias("ignored"),
+    )
+    queries.write(frame.coalesce(1))
+    found = records(bus, one, two)
+    assert len(found) == 60
+    for record in found:
+        number = int(record.value[1:])
+        assert record.topic == (one if number % 2 == 0 else two)
+        assert record.key == f"k{number}".encode()
+        wanted = 2 if number % 3 == 0 else partition_for(record.key, 3)
+        assert record.partition == wanted
+    for topic in (one, two):
+        for partition in range(3):
+            numbers = [int(r.value[1:]) for r in found if r[:2] == (topic, partition)]
+            assert numbers == sorted(numbers)
+    # The option wins over the column.
+    three = queries.topic(0)
+    queries.write(frame.drop("partition"), topic=three)
+    assert len(records(bus, three)) == 60
+
+
+def test_nulls_headers_and_times(queries, bus):
+    topic = queries.topic(0)
+    frame = queries.spark.createDataFrame(
+        [
+            ("v", None, [("a", b"1"), ("a", b"2"), ("n", None)], 1_700_000_000_123_456),
+            (None, b"k", [], 0),
+            ("", b"", None, None),
+        ],
+        f"value string, key binary, headers {HEADERS}, us long",
+    )
+    frame = frame.withColumn("timestamp", F.timestamp_micros("us")).coalesce(1)
+    queries.write(frame, topic=topic, useTimestampColumn="true")
+    first, second, third = records(bus, topic)
+    assert (first.value, first.key) == (b"v", None)
+    assert first.headers == [("a", b"1"), ("a", b"2"), ("n", None)]
+    assert first.timestamp_ms == 1_700_000_000_123
+    assert (second.value, second.key, second.headers) == (None, b"k", [])  # a tombstone
+    assert second.timestamp_ms == 0
+    assert (third.value, third.key, third.headers) == (b"", b"", [])
+    assert third.timestamp_ms > 1_700_000_000_123
+    # Both null and empty headers read back as null.
+    read = queries.read(f"headers {HEADERS}", subscribe=topic).collect()
+    assert [row.headers is None for row in read] == [False, True, True]
+    # Without the option the column is not looked at.
+    other = queries.topic(0)
+    queries.write(frame, topic=other)
+    assert all(r.timestamp_ms > 1_700_000_000_123 for r in records(bus, other))
+
+
+def test_many_rows_and_a_producer_with_little_memory(queries, bus):
+    topic = queries.topic(0, 0)
+    frame = queries.spark.range(50_000).selectExpr("concat(repeat('x', 100), id) value")
+    queries.write(frame, **{"topic": topic, "buffer.memory": "65536", "batch.size": "16384",
+                            "compression.type": "lz4"})  # fmt: skip
+    back = queries.read("value binary, partition int, offset bigint", subscribe=topic)
+    assert back.selectExpr("count(distinct value) n").first().n == 50_000
+    assert back.selectExpr("count(distinct partition, offset) n").first().n == 50_000
+
+
+def test_what_is_wrong_fails_before_a_row_is_written(queries, bus):
+    topic = queries.topic(0)
+    make = queries.spark.createDataFrame
+    good = make([("a",)], "value string")
+    for frame, given, said in (
+        (make([(b"a", topic), (b"b", None)], "value binary, topic string").coalesce(1), {},
+         "null topic present in the data"),
+        (good, {}, "topic option required when no 'topic' attribute is present"),
+        (good, {"topic": "nowhere"}, "logbus topic create nowhere"),
+        (make([("a", "nowhere")], "value string, topic string"), {}, "logbus topic create nowhere"),
+        (make([(1,)], "value int"), {"topic": topic}, "value must be a(n) string or binary"),
+        (make([("a", 1)], "value string, topic int"), {}, "topic must be a(n) string"),
+        (make([("a", 1)], "value string, key int"), {"topic": topic}, "key must be a(n) string"),
+        (make([("a", 1)], "value string, partition long"), {"topic": topic},
+         "partition must be a(n) int"),
+        (make([("a", 0), ("b", 9)], "value string, partition int").coalesce(1), {"topic": topic},
+         "partition 9 of topic"),
+        (make([("k",)], "key string"), {"topic": topic}, "Required attribute 'value' not found"),
+        (make([("x" * (9 << 20),)], "value string"), {"topic": topic}, "MESSAGE_TOO_LARGE"),
+        (good, {"topic": topic, "kafka.key.serializer": "x"}, "not supported"),
+    ):  # fmt: skip
+        with pytest.raises(Exception) as raised:
+            queries.write(frame, **given)
+        assert said in str(raised.value), said
+        assert "[LOGBUS_" in str(raised.value), said
+    assert records(bus, topic) == []
+
+
+def test_save_modes(queries):
+    topic = queries.topic(0)
+    frame = queries.spark.range(3).selectExpr("string(id) value")
+
+    def save(mode):
+        writer = frame.write.format("logbus").option("topic", topic)
+        writer = writer.option("bootstrap.servers", queries.bus.bootstrap_servers)
+        (writer.mode(mode) if mode else writer).save()
+
+    with pytest.raises(Exception) as raised:
+        save("overwrite")
+    assert "[LOGBUS_INVALID_CONFIG] a log cannot be overwritten" in str(raised.value)
+    # These end inside Spark, which offers sources in Python append and overwrite only.
+    for mode in (None, "ignore"):
+        with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+            save(mode)
+    save("append")
+    save("append")
+    assert queries.values(topic) == ["0", "0", "1", "1", "2", "2"]
