@@ -52,8 +52,10 @@ def test_the_distribution() -> None:
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("runs against an installed package only")
     assert found.version == broker_lite.__version__
-    scripts = {entry.name: entry.value for entry in found.entry_points}
-    assert scripts["logbus"] == "broker_lite.cli.main:main"
+    assert {(entry.group, entry.name, entry.value) for entry in found.entry_points} == {
+        ("console_scripts", "logbus", "broker_lite.cli.main:main"),
+        ("pytest11", "logbus", "pyspark_logbus.testing"),
+    }
     assert set(found.metadata.get_all("Provides-Extra") or ()) == {
         "all",
         "broker",

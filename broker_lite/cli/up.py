@@ -125,7 +125,7 @@ def status(directory: Path | None, form: str | None) -> int:
     """Whether the local cluster runs, with its brokers; exit code 3 if it does not."""
     facts = _facts(directory)
     shown, brokers = _state(facts)
-    if form is None and sys.stdout.isatty():
+    if form == "table" or (form is None and sys.stdout.isatty()):
         output.show_one(shown, "table")
         click.echo()
         output.show(brokers, "table")
