@@ -1,0 +1,123 @@
+"""Sources and sinks that do nothing, as the ground that Python data sources stand on.
+
+``floor`` reads ready Arrow batches from memory and drains what it is given; ``floorstream`` offers
+two rows a micro-batch for ever. Imported by Spark's workers, so this folder must be on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+DDL = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int"
+)
+ARROW = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
+
+
+@lru_cache(maxsize=8)
+def ready_batch(rows: int, value_bytes: int) -> pa.RecordBatch:
+    """Made once in each worker process."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.nulls(rows, pa.binary()),
+            pa.array([b"%0*d" % (value_bytes, n) for n in range(rows)], pa.binary()),
+            pa.array(["a-topic"] * rows),
+            pa.array([0] * rows, pa.int32()),
+            pa.array(range(rows), pa.int64()),
+            pa.array([1_700_000_000_000_000] * rows, pa.timestamp("us", "UTC")),
+            pa.array([0] * rows, pa.int32()),
+        ],
+        schema=ARROW,
+    )
+
+
+class Floor(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "floor"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema):
+        return FloorReader(self.options)
+
+    def writer(self, schema, overwrite):
+        return FloorWriter()
+
+    def streamReader(self, schema):
+        return FloorStreamReader()
+
+    def streamWriter(self, schema, overwrite):
+        return FloorStreamWriter()
+
+
+class FloorReader(DataSourceReader):
+    def __init__(self, options) -> None:
+        self.rows = int(options["rows"])
+        self.tasks = int(options["tasks"])
+        self.batch_rows = int(options["batchrows"])
+        self.value_bytes = int(options["valuebytes"])
+
+    def partitions(self):
+        return [InputPartition(task) for task in range(self.tasks)]
+
+    def read(self, partition):
+        batch = ready_batch(self.batch_rows, self.value_bytes)
+        for _ in range(self.rows // self.tasks // self.batch_rows):
+            yield batch
+
+
+class FloorStreamReader(DataSourceStreamReader):
+    def initialOffset(self):
+        return {"n": 0}
+
+    def latestOffset(self, start, limit):
+        return {"n": start["n"] + 2}
+
+    def partitions(self, start, end):
+        return [InputPartition(end["n"] - start["n"])]
+
+    def read(self, partition):
+        yield ready_batch(2, 10).slice(0, partition.value)
+
+
+class _Drain:
+    def write(self, iterator):
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class FloorWriter(_Drain, DataSourceArrowWriter):
+    pass
+
+
+class FloorStreamWriter(_Drain, DataSourceStreamArrowWriter):
+    def commit(self, messages, batchId):
+        pass
+
+    def abort(self, messages, batchId):
+        pass

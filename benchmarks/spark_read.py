@@ -1,0 +1,74 @@
+"""Batch read to noop, seven columns, beside an Arrow source that yields ready batches from memory.
+
+python benchmarks/spark_read.py [--rows N] [--rounds N] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from spark_bench import fill, median, report, session, timed
+
+import pyspark_logbus as logbus
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--value-bytes", type=int, default=200)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--output")
+    args = parser.parse_args()
+    spark = session("read")
+    with (
+        logbus.LocalCluster(brokers=1) as cluster,
+        logbus.connect(cluster.bootstrap_servers) as bus,
+    ):
+        bus.create_topic("lines", partitions=args.partitions)
+        fill(bus, "lines", args.rows, args.value_bytes, args.partitions)
+
+        def read(schema: str | None = None) -> float:
+            reader = spark.read.format("logbus").option("subscribe", "lines")
+            reader = reader.option("bootstrap.servers", cluster.bootstrap_servers)
+            frame = (reader.schema(schema) if schema else reader).load()
+            return timed(lambda: frame.write.format("noop").mode("overwrite").save())
+
+        floor_frame = (
+            spark.read.format("floor")
+            .option("rows", args.rows)
+            .option("tasks", args.partitions)
+            .option("batchRows", 5_000)
+            .option("valueBytes", args.value_bytes)
+            .load()
+        )
+
+        def floor() -> float:
+            return timed(lambda: floor_frame.write.format("noop").mode("overwrite").save())
+
+        first = read()
+        floor()
+        read()
+        pairs = [(floor(), read(), read("value binary")) for _ in range(args.rounds)]
+    spark.stop()
+    floors, reads, values = (list(column) for column in zip(*pairs))
+    report(
+        "spark_read",
+        {
+            "rows": args.rows,
+            "value_bytes": args.value_bytes,
+            "first_s": round(first, 3),
+            "floor_s": median(floors),
+            "logbus_s": median(reads),
+            "value_column_only_s": median(values),
+            "floor_rows_per_s": round(args.rows / median(floors)),
+            "logbus_rows_per_s": round(args.rows / median(reads)),
+            "ratio": median([low / high for low, high in zip(floors, reads)]),
+            "goal": 0.75,
+        },
+        args.output,
+    )
+
+
+if __name__ == "__main__":
+    main()
