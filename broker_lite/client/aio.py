@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -162,6 +163,10 @@ class Sent(asyncio.Future[RecordMetadata]):
     __iter__ = __await__
 
 
+def _nothing() -> None:
+    """The result of waiting."""
+
+
 class AsyncProducer:
     """``Producer`` for asyncio: ``await producer.send(…)`` is the acknowledgement."""
 
@@ -255,7 +260,7 @@ class AsyncProducer:
     async def _all_done(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             done: asyncio.Future[None] = self._shell.loop.create_future()
-            outcome.add_done_callback(lambda done=done: resolve_with(done, lambda: None))  # type: ignore[misc]
+            outcome.add_done_callback(partial(resolve_with, done, _nothing))
             await done
 
     async def flush(self, timeout_s: float | None = None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from broker_lite.client.blocking import monotonic_ms
@@ -186,8 +185,3 @@ def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> No
         future.set_result(callback())
     except LogbusError as error:
         future.set_exception(error)
-
-
-def on_done(outcome: Any, future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
-    """Resolve a future once rows that were sent are done."""
-    outcome.add_done_callback(partial(resolve_with, future, callback))
