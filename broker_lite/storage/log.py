@@ -15,6 +15,7 @@ from typing import NamedTuple
 from broker_lite.config import DAY, LONG_MAX, MINUTE, TopicConfig
 from broker_lite.errors import (
     CorruptMessageError,
+    FencedLeaderEpochError,
     InvalidTimestampError,
     LogbusError,
     OffsetOutOfRangeError,
@@ -107,9 +108,10 @@ class Log(LogReader):
     ) -> Appended:
         """Judge, stamp and write one client's batch, which fills ``buffer``.
 
-        Raises InvalidTimestampError, InvalidProducerEpochError, OutOfOrderSequenceError, and
-        StorageError (nothing of the batch is visible then; see ``failed`` for whether the
-        directory has stopped). A repeated batch is answered with its first offsets.
+        Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
+        OutOfOrderSequenceError, and StorageError (nothing of the batch is visible then; see
+        ``failed`` for whether the directory has stopped). A repeated batch is answered with its
+        first offsets.
         """
         if self._data.failure or self._retired:
             self._check_usable()
@@ -125,7 +127,12 @@ class Log(LogReader):
         else:
             _check_timestamps(header, config, now_ms)
         base = self._tail[0]
-        if leader_epoch > self.leader_epochs.latest:
+        latest = self.leader_epochs.latest
+        if leader_epoch != latest:
+            if leader_epoch < latest:
+                raise FencedLeaderEpochError(
+                    f"{self.key} is in leader epoch {latest}; {leader_epoch} is over"
+                )
             self.start_epoch(leader_epoch)
         fmt.STAMP.pack_into(buffer, 0, base, header.length, leader_epoch)
         header = header._replace(base_offset=base, leader_epoch=leader_epoch)
@@ -155,10 +162,21 @@ class Log(LogReader):
             position, expected = position + header.size_bytes, header.next_offset
         while headers:
             count, length = self._run(headers)
-            self._assign_epoch(headers[0].leader_epoch, headers[0].base_offset)
+            self._follow_epoch(headers[0].leader_epoch, headers[0].base_offset)
             self._write(buffer[:length], tuple(headers[:count]), now_ms)
             buffer, headers = buffer[length:], headers[count:]
         return self._tail[0]
+
+    def _follow_epoch(self, epoch: int, offset: int) -> None:
+        if epoch < self.leader_epochs.latest:
+            # An epoch that this replica began and never wrote in.
+            self._truncate_epochs(offset)
+            if epoch < self.leader_epochs.latest:
+                raise CorruptMessageError(
+                    f"{self.key}: the leader sent epoch {epoch} at offset {offset}, where epoch "
+                    f"{self.leader_epochs.latest} wrote already"
+                )
+        self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
         """How many of the batches share a segment and an epoch, and their bytes."""
@@ -299,18 +317,16 @@ class Log(LogReader):
         with self._flush_lock:
             self._check_usable()
             if offset >= self._tail[0]:
-                if self.leader_epochs.truncate_from_end(offset):
-                    self._save_epochs()
+                self._truncate_epochs(offset)
                 return
             offset = max(offset, self.log_start_offset)
             found = self._locate(offset)[1]
             offset = found.header.base_offset
             self.flushed_end = min(self.flushed_end, offset)
             self._data.lower_recovery_point(self.key, offset)
+            self._truncate_epochs(offset)
             with self._data.guard(f"truncating {self.key}"):
                 self._cut_segments(offset, found.position, now_ms)
-            self.leader_epochs.truncate_from_end(offset)
-            self._save_epochs()
             self.rebuild_producers(now_ms)
             self.flushed_end = offset
 
@@ -354,8 +370,8 @@ class Log(LogReader):
         self._data.check()
         self.log_start_offset = offset
         self._data.raise_log_start(self.key, offset)
-        if self.leader_epochs.truncate_from_start(offset):
-            self._save_epochs(sync=False)
+        # Saved with the next epoch; opening the log truncates again.
+        self.leader_epochs.truncate_from_start(offset)
         self.corruption = tuple(d for d in self.corruption if d.next_offset > offset)
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
@@ -455,13 +471,16 @@ class Log(LogReader):
 
     # -- closing -------------------------------------------------------------------------------
 
-    def _save_epochs(self, *, sync: bool = True) -> None:
-        """After a truncation: opening the log would truncate again, so a full disk may refuse."""
-        try:
-            with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
-                self.leader_epochs.save(sync=sync)
-        except StorageError:
-            self._data.check()
+    def _truncate_epochs(self, offset: int) -> None:
+        """On disk before the batches go: what is in the log is always of a saved epoch."""
+        before = self.leader_epochs.entries
+        if self.leader_epochs.truncate_from_end(offset):
+            try:
+                with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
+                    self.leader_epochs.save()
+            except StorageError:
+                self.leader_epochs.restore(before)
+                raise
 
     def retire(self) -> None:
         """Refuse writes from now on: the partition is being deleted. Waits for a flush."""

@@ -24,6 +24,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import ListedOffset, OffsetAndEpoch, PartitionKey
 from broker_lite.record import arrow, transcode
+from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
@@ -33,6 +34,7 @@ from broker_lite.storage.scan import (
     CorruptRange,
     FoundBatch,
     InspectedBatch,
+    chained_header,
     read_batch,
     walk_batches,
 )
@@ -162,6 +164,7 @@ class LogReader:
         hint = self._hints[(offset ^ offset >> 6 ^ offset >> 12) & 63]
         if hint is not None and hint[0] == offset and hint[2] < hint[1].size_bytes:
             base, segment, position = hint
+            self._check_first(segment, position, base)
         else:
             segment, (position, header) = self._locate(offset)
             base = header.base_offset
@@ -207,6 +210,14 @@ class LogReader:
             except BadBatch as another:
                 bad = another
 
+    def _check_first(self, segment: Segment, position: int, base: int) -> None:
+        """A slice begins with a batch that is there: who meets a bad one asks for it again."""
+        data = segment.file.pread(position, fmt.HEADER_BYTES)
+        try:
+            chained_header(data, 0, position, segment.size_bytes, base, -1)
+        except BadBatch as bad:
+            raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
+
     def _note_loaded(self, segment: Segment) -> None:
         self._loaded.append(segment)
         if len(self._loaded) > LOADED_SEGMENTS_MAX:
@@ -225,7 +236,13 @@ class LogReader:
             return hint[2], end
         if end >= segment.next_offset:
             return segment.size_bytes, end
-        found = self._find(segment, end)
+        try:
+            found = self._find(segment, end)
+        except CorruptMessageError:
+            damage = self._damage_over(end)
+            if damage is None or damage.segment_base != segment.base_offset:
+                raise
+            return damage.position, damage.first_offset
         return found.position, found.header.base_offset
 
     def _clip(self, offset: int, position: int, stop: int, end: int) -> tuple[int, int]:
@@ -262,7 +279,12 @@ class LogReader:
             return entry.position, entry.offset
         limit, at, following = position + max_bytes, position, base
         while at < stop:
-            header = segment.find_from(Entry(following, at), following, stop).header
+            try:
+                header = segment.find_from(Entry(following, at), following, stop).header
+            except BadBatch as bad:
+                if at > position:
+                    break
+                raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
             if at + header.size_bytes > limit and not (min_one and at == position):
                 break
             at, following = at + header.size_bytes, header.next_offset

@@ -197,7 +197,7 @@ class _Opening:
         segment.file.forget_cached(start.position)
         limit = following if following != UNBOUNDED else max(point, segment.base_offset)
         found = segment.rescan(
-            start, limit, check_crc=True, recovery_point=point, on_batch=self._note_epoch
+            start, limit, check_crc=True, recovery_point=point, epoch_of=self._epoch_of
         )
         self._rebuilt += 1
         self._scanned += found.scanned_bytes
@@ -212,9 +212,15 @@ class _Opening:
                 segment.release()
         return found.torn
 
-    def _note_epoch(self, header: BatchHeader) -> None:
-        if header.leader_epoch > self.epochs.latest or not self._epochs_known:
-            self._changed |= self.epochs.note(header.leader_epoch, header.base_offset)
+    def _epoch_of(self, header: BatchHeader) -> int:
+        """As the epoch file says: it is on disk before an epoch's first batch.
+
+        Without the file the batches themselves are asked, which cannot be checked.
+        """
+        if self._epochs_known:
+            return self.epochs.epoch_at(header.base_offset)
+        self.epochs.note(header.leader_epoch, header.base_offset)
+        return -1
 
     def _continues(self, segment: Segment, base: int) -> bool:
         """Whether the next segment may follow; a gap below the recovery point is damage."""

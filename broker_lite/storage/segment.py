@@ -385,12 +385,13 @@ class Segment:
         check_crc: bool,
         recovery_point: int = UNBOUNDED,
         interval_bytes: int = 4096,
-        on_batch: Callable[[BatchHeader], None] | None = None,
+        epoch_of: Callable[[BatchHeader], int] | None = None,
     ) -> Rescan:
         """Index the file from ``start`` on, stopping at the first bad batch at or above
         ``recovery_point`` (that is a torn tail) and going past bad ones below it (damage).
 
-        ``limit`` is where the next segment begins, if there is one.
+        ``limit`` is where the next segment begins, if there is one. ``epoch_of`` says which
+        leader epoch should have written a batch, -1 where that is not known.
         """
         end, position, expected = self.size_bytes, start.position, start.offset
         walk = walk_batches if check_crc else walk_headers
@@ -400,11 +401,11 @@ class Segment:
         while position < end:
             try:
                 for found in walk(self.file, position, end, expected, epoch):
+                    if epoch_of is not None:
+                        _check_epoch(found, epoch_of(found.header))
                     self.note(found.header, found.position, interval_bytes)
                     position, expected = self.size_bytes, self.next_offset
                     epoch = found.header.leader_epoch
-                    if on_batch is not None:
-                        on_batch(found.header)
             except BadBatch as bad:
                 if bad.offset >= recovery_point:
                     return Rescan(tuple(damage), bad, position - start.position)
@@ -445,3 +446,10 @@ class Segment:
         except BadBatch:
             return False
         return True
+
+
+def _check_epoch(found: FoundBatch, epoch: int) -> None:
+    position, header = found
+    if epoch not in (-1, header.leader_epoch):
+        reason = f"leader epoch {header.leader_epoch} where {epoch} wrote"
+        raise BadBatch(position, header.base_offset, reason, header)

@@ -23,6 +23,7 @@ from stored import (
 from broker_lite.config import TopicConfig
 from broker_lite.errors import (
     CorruptMessageError,
+    FencedLeaderEpochError,
     InvalidProducerEpochError,
     InvalidTimestampError,
     OffsetOutOfRangeError,
@@ -379,6 +380,22 @@ def test_follower_leaves_out_what_a_newer_epoch_wrote_and_refuses_what_is_bad() 
     with pytest.raises(CorruptMessageError):
         follower.append_as_follower(memoryview(data[120:]), 4, 0)
     assert follower.log_end_offset == 1
+
+
+def test_epochs_never_fall() -> None:
+    disk = Disk()
+    append(disk.log, epoch=3)
+    with pytest.raises(FencedLeaderEpochError):
+        append(disk.log, epoch=2)
+    data = batch()
+    data[0:8], data[12:16] = (1).to_bytes(8, "big"), (2).to_bytes(4, "big")
+    with pytest.raises(CorruptMessageError, match="epoch 2 at offset 1"):
+        disk.log.append_as_follower(memoryview(data), 9, 0)
+    disk.log.start_epoch(5)
+    data[12:16] = (4).to_bytes(4, "big")
+    assert disk.log.append_as_follower(memoryview(data), 9, 0) == 2
+    assert disk.log.leader_epochs.entries == ((3, 0), (4, 1))
+    assert offsets(disk.reopen()) == [0, 1]
 
 
 # -- shortening ------------------------------------------------------------------------------------

@@ -1,0 +1,121 @@
+"""Damage at random to any file of a stopped log: nothing wrong is served, nothing used twice."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from stored import FOLDER, SMALL, Disk, append, batch
+
+from broker_lite.errors import CorruptMessageError
+from broker_lite.record.batch import BatchHeader, read_header
+from broker_lite.record.crc32c import crc32c
+from broker_lite.storage import Log
+
+
+def written(random: Random) -> tuple[Disk, dict[int, bytes]]:
+    disk, batches = Disk(SMALL), {}
+    for i in range(90):
+        data = batch(1 + i % 3, size=random.choice((100, 200, 700)), fill=i)
+        base = append(disk.log, data, epoch=1 + i // 40).base_offset
+        batches[base] = bytes(data)
+    disk.log.flush()
+    disk.manager.checkpoint()
+    return disk, batches
+
+
+def damage(disk: Disk, random: Random) -> str:
+    """One thing that disks and people do to a file."""
+    name = random.choice([n for n in disk.names() if disk.files.size(f"{FOLDER}/{n}")])
+    data = bytearray(disk.content(name))
+    at = random.randrange(len(data))
+    what = random.choice(("flip", "zero", "cut", "grow", "remove", "repeat", "swap"))
+    if what == "flip":
+        data[at] ^= 1 << random.randrange(8)
+    elif what == "zero":
+        data[at : at + 512] = bytes(len(data[at : at + 512]))
+    elif what == "cut":
+        del data[at:]
+    elif what == "grow":
+        data += random.randbytes(300)
+    elif what == "repeat":
+        data += data[at:]
+    elif what == "swap":
+        data = data[at:] + data[:at]
+    if what == "remove":
+        disk.remove(name)
+    else:
+        disk.replace(name, bytes(data))
+    return f"{what} {name} at {at}"
+
+
+def as_reader(data: bytes, offset: int) -> BatchHeader | None:
+    """The header that a reader at ``offset`` would go on with."""
+    try:
+        header = read_header(data)
+    except CorruptMessageError:
+        return None
+    sound = header.base_offset <= offset < header.next_offset and header.size_bytes <= len(data)
+    return header if sound else None
+
+
+def check(log: Log, batches: dict[int, bytes]) -> set[int]:
+    """Every offset gives its own batch, a bad one that checks find, or an error; which are lost."""
+    lost: set[int] = set()
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        try:
+            data = log.read(offset, 2000, log.log_end_offset).read()
+        except CorruptMessageError:
+            following = log.next_readable(offset)
+            assert following > offset
+            assert log.offset_for_bytes(offset, 1, log.log_end_offset)[0] > offset
+            lost |= set(range(offset, following))
+            offset = following
+            continue
+        assert data
+        begun = offset
+        while data:
+            header = as_reader(data, offset)
+            if header is None:
+                # As clients do: ask again from there, and get a sound batch or an error.
+                assert offset > begun
+                break
+            whole = data[: header.size_bytes]
+            epoch = log.epoch_at(header.base_offset)
+            if crc32c(whole[21:]) != header.crc or header.leader_epoch != epoch:
+                lost |= set(range(offset, header.next_offset))
+                assert log.verify(header.base_offset, header.next_offset)
+            elif header.base_offset in batches:
+                assert whole == batches[header.base_offset]
+            assert header.next_offset > offset
+            offset, data = header.next_offset, data[header.size_bytes :]
+    return lost
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_damage(seed: int) -> None:
+    random = Random(seed)
+    disk, batches = written(random)
+    end = disk.log.log_end_offset
+    clean = random.random() < 0.5
+    if clean:
+        disk.manager.close_clean()
+    disk.kill()
+    what = [damage(disk, random) for _ in range(random.randint(1, 2))]
+    disk.start()
+    log = disk.log
+    assert log.log_end_offset >= end, what
+    lost = check(log, batches)
+    touched = any(".log " in each for each in what)
+    assert touched or not lost, what
+    data = batch(fill=200)
+    fresh = append(log, data, epoch=9).base_offset
+    assert fresh >= end and fresh not in batches
+    batches[fresh] = bytes(data)
+    log.flush()
+    disk.manager.checkpoint()
+    before = check(log, batches)
+    log = disk.reopen(clean=clean)
+    assert check(log, batches) == before, what
+    assert log.read(fresh, 1000, log.log_end_offset).read() == bytes(data)
