@@ -17,8 +17,10 @@ def numpy_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
     """Fixed-width values as numpy, over their memory; what stands at nulls is undefined."""
     if not len(array):
         return np.zeros(0, kind)
-    values: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind)
-    return values[array.offset : array.offset + len(array)]
+    # By count: a buffer that came from elsewhere may be longer, and no multiple of a value.
+    start = array.offset * np.dtype(kind).itemsize
+    values: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind, len(array), start)
+    return values
 
 
 def fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -44,7 +46,7 @@ def lengths_of(array: pa.Array, null: int) -> npt.NDArray[np.int64]:
     count = len(array)
     if not count:
         return np.zeros(0, np.int64)
-    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + count + 1]
+    offsets = np.frombuffer(array.buffers()[1], np.int32, count + 1, 4 * array.offset)
     lengths = np.diff(offsets).astype(np.int64)
     if array.null_count:
         bits = np.unpackbits(np.frombuffer(array.buffers()[0], np.uint8), bitorder="little")

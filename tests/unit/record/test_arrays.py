@@ -45,3 +45,11 @@ def test_bitmap() -> None:
     buffers = [arrays.bitmap(valid), pa.py_buffer(np.arange(15))]
     array = pa.Array.from_buffers(pa.int64(), 15, buffers)
     assert [value is not None for value in array.to_pylist()] == valid.tolist()
+
+
+def test_buffers_that_are_no_multiple_of_a_value() -> None:
+    ragged = pa.py_buffer(np.arange(4, dtype=np.int32).tobytes() + b"xyz")
+    array = pa.Array.from_buffers(pa.int32(), 2, [None, ragged], offset=1)
+    assert arrays.numpy_of(array, np.int32).tolist() == [1, 2]
+    array = pa.Array.from_buffers(pa.binary(), 2, [None, ragged, pa.py_buffer(b"abc")], offset=1)
+    assert arrays.lengths_of(array, -1).tolist() == [1, 1]
