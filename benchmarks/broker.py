@@ -17,7 +17,6 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -91,7 +90,8 @@ class Load:
 
 
 def cpu_seconds(pid: int) -> float:
-    fields = open(f"/proc/{pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
@@ -107,7 +107,8 @@ def produce_request(topic_id: str, batch: bytes | memoryview, partition: int = 0
     return b"".join(bytes(part) for part in parts)
 
 
-def fetch_request(topic_id: str, size: int, *, flags: int, body_version: int) -> bytes:
+def fetch_request(topic_id: str, size: int, *, reader: tuple[int, int]) -> bytes:
+    """``reader``: flags, and the version of columns that it knows."""
     row = fetch.FetchPartition(0, 0, size)
     return bytes(
         fetch.encode_request(
@@ -115,8 +116,8 @@ def fetch_request(topic_id: str, size: int, *, flags: int, body_version: int) ->
                 [fetch.FetchTopic("", topic_id, [row])],
                 max_wait_ms=500,
                 max_bytes=size,
-                columns_body_version=body_version,
-                flags=flags,
+                columns_body_version=reader[1],
+                flags=reader[0],
             ),
             correlation_id=1,
             client_id="bench",
@@ -130,61 +131,85 @@ def columns_batch(size: int, value_bytes: int = 200) -> memoryview:
     return arrow.encode(arrow.Columns(count, None, values, None, None), timestamp_ms=1)
 
 
+class Bench:
+    """One broker under load; ``results`` by case."""
+
+    def __init__(self, cluster: LocalCluster, admin: Admin, seconds: float) -> None:
+        self._admin = admin
+        self._broker = cluster.brokers[0]
+        self._seconds = seconds
+        self.results: dict[str, dict[str, float]] = {}
+
+    def topic(self, name: str) -> str:
+        """A new topic's id, when it can be produced to."""
+        topic_id: str = self._admin.create_topic(name, 1, 1, {})
+        while self._admin.cluster([name]).topics[name].partitions[0].error is not None:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        return topic_id
+
+    def measure(self, name: str, request: bytes, connections: int, depth: int, size: int) -> None:
+        """``size``: bytes that a request brings; 0 counts what comes back instead."""
+        load = Load(("127.0.0.1", self._broker.port), request, connections, depth)
+        pid = self._broker.pid
+        assert pid is not None
+        before = cpu_seconds(pid)
+        took = load.run(self._seconds)
+        cpu = cpu_seconds(pid) - before
+        answers = max(load.answers, 1)
+        moved = size * answers if size else load.received
+        self.results[name] = {
+            "requests_per_s": round(load.answers / took),
+            "mb_per_s": round(moved / took / 1e6, 1),
+            "cpu_us": round(cpu / answers * 1e6, 1),
+            "broker_cores": round(cpu / took, 2),
+        }
+
+    def rss_mb(self) -> float:
+        with open(f"/proc/{self._broker.pid}/status", encoding="ascii") as status:
+            line = next(line for line in status if line.startswith("VmRSS"))
+        return round(int(line.split()[1]) / 1024, 1)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0)
     seconds = parser.parse_args().seconds
-    results: dict[str, dict[str, float]] = {}
+    raw, rows = (fetch.FLAG_CHECKS_CRC, 1), (0, 0)
+    big = columns_batch(1 << 20)
     with (
         tempfile.TemporaryDirectory() as directory,
         LocalCluster(brokers=1, directory=directory) as cluster,
         Admin(cluster.bootstrap_servers) as admin,
     ):
-        broker = cluster.brokers[0]
-        address = ("127.0.0.1", broker.port)
-
-        def topic(name: str) -> str:
-            topic_id: str = admin.create_topic(name, 1, 1, {})
-            while admin.cluster([name]).topics[name].partitions[0].error is not None:
-                time.sleep(0.01)
-            time.sleep(0.1)
-            return topic_id
-
-        def measure(name: str, request: bytes, connections: int, depth: int, size: int) -> None:
-            load = Load(address, request, connections, depth)
-            before = cpu_seconds(broker.pid)
-            took = load.run(seconds)
-            cpu = cpu_seconds(broker.pid) - before
-            answers = max(load.answers, 1)
-            moved = size * answers if size else load.received
-            results[name] = {
-                "requests_per_s": round(load.answers / took),
-                "mb_per_s": round(moved / took / 1e6, 1),
-                "cpu_us": round(cpu / answers * 1e6, 1),
-                "broker_cores": round(cpu / took, 2),
-            }
-
+        bench = Bench(cluster, admin, seconds)
+        idle = bench.rss_mb()
         small = bytes(encode_rows([Row(0, 1, None, bytes(100), ())]))
-        request = produce_request(topic("small"), small)
-        measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
-        measure("produce_100B_16_connections_8_deep", request, 16, 8, len(small))
-        big = columns_batch(1 << 20)
-        topic_id = topic("big")
-        measure("produce_1MB_1_connection_5_deep", produce_request(topic_id, big), 1, 5, len(big))
-        for name, flags, body_version in (
-            ("fetch_8MB_sendfile", fetch.FLAG_CHECKS_CRC, 1),
-            ("fetch_8MB_checked_by_broker", 0, 1),
-            ("fetch_1MB_transcoded_to_rows", 0, 0),
-        ):
-            wanted = 1 << 20 if "1MB" in name else 8 << 20
-            request = fetch_request(topic_id, wanted, flags=flags, body_version=body_version)
-            measure(name, request, 1, 2, 0)
-        tiny = fetch_request(topic_id, 1, flags=fetch.FLAG_ENDS_ONLY, body_version=1)
-        measure("fetch_ends_only_16_connections_4_deep", tiny, 16, 4, 0)
-        rss = next(
-            line for line in open(f"/proc/{broker.pid}/status") if line.startswith("VmRSS")
-        )
-        results["broker"] = {"rss_mb_after": round(int(rss.split()[1]) / 1024, 1)}
+        request = produce_request(bench.topic("small"), small)
+        bench.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
+        bench.measure("produce_100B_16_connections_8_deep", request, 16, 8, len(small))
+        topic_id = bench.topic("big")
+        request = produce_request(topic_id, big)
+        bench.measure("produce_1MB_1_connection_5_deep", request, 1, 5, len(big))
+        request = fetch_request(topic_id, 8 << 20, reader=raw)
+        bench.measure("fetch_8MB_sendfile", request, 1, 2, 0)
+        request = fetch_request(topic_id, 1 << 20, reader=rows)
+        bench.measure("fetch_1MB_columns_to_rows", request, 1, 2, 0)
+        request = fetch_request(topic_id, 1, reader=(fetch.FLAG_ENDS_ONLY, 1))
+        bench.measure("fetch_ends_only_16_connections_4_deep", request, 16, 4, 0)
+        results: dict[str, Any] = bench.results
+        results["rss_mb"] = {"idle": idle, "after": bench.rss_mb()}
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        LocalCluster(1, directory=directory, config={"fetch.verify": "always"}) as cluster,
+        Admin(cluster.bootstrap_servers) as admin,
+    ):
+        bench = Bench(cluster, admin, seconds)
+        topic_id = bench.topic("big")
+        bench.measure("warm_up", produce_request(topic_id, big), 1, 5, len(big))
+        request = fetch_request(topic_id, 8 << 20, reader=raw)
+        bench.measure("fetch_8MB_checked_by_broker", request, 1, 2, 0)
+        results["fetch_8MB_checked_by_broker"] = bench.results["fetch_8MB_checked_by_broker"]
     print(json.dumps(results, indent=1))
 
 
