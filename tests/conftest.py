@@ -21,6 +21,8 @@ if str(TESTS) not in sys.path:
 # Spark's Python workers and its lookup of data sources run in this interpreter, not in "python3".
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# A Python that a test starts, Spark's workers among them, must not find the checkout in its folder.
+os.environ["PYTHONSAFEPATH"] = "1"
 # A cluster that the developer has running is not the tests' business.
 for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
     os.environ.pop(_name, None)
@@ -49,3 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in _SPARK_FOLDERS:
             item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                # The first of them also pays for the session's start.
+                item.add_marker(pytest.mark.timeout(300))
