@@ -193,8 +193,9 @@ class _Opening:
         point = UNBOUNDED if following <= self.recovery_point else self.recovery_point
         segment.open_writable()
         start = segment.load_prefix(self.recovery_point if self._epochs_known else 0)
-        # What an earlier process's failed fsync left in the cache is not on the disk.
-        segment.file.forget_cached(start.position)
+        if point != UNBOUNDED:
+            # What an earlier process's failed fsync left in the cache is not on the disk.
+            segment.file.forget_cached(start.position)
         limit = following if following != UNBOUNDED else max(point, segment.base_offset)
         found = segment.rescan(
             start, limit, check_crc=True, recovery_point=point, epoch_of=self._epoch_of
