@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from broker_lite.errors import (
     CorruptMessageError,
@@ -25,6 +24,7 @@ from broker_lite.errors import (
 from broker_lite.model import ListedOffset, OffsetAndEpoch, PartitionKey
 from broker_lite.record import arrow, transcode
 from broker_lite.record import format as fmt
+from broker_lite.record.arrays import numpy_of
 from broker_lite.record.batch import BatchHeader
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
@@ -44,12 +44,6 @@ LOADED_SEGMENTS_MAX = 4
 """Closed segments of one log whose file and indexes stay open; more are loaded again when read."""
 HINTS = 64
 """Batch positions that are remembered per log, for readers that come back where they ended."""
-
-
-def _integers(column: pa.Array) -> np.ndarray:
-    """A column of 64-bit values without nulls, in place; ``to_numpy`` would import pandas."""
-    values = np.frombuffer(column.buffers()[1], np.int64)
-    return values[column.offset : column.offset + len(column)]
 
 
 P = ParamSpec("P")
@@ -445,7 +439,7 @@ class LogReader:
         if columns.timestamp is None:
             constant = header.constant_timestamp
             return ListedOffset(first, constant, header.leader_epoch)
-        times = _integers(columns.timestamp)
+        times = numpy_of(columns.timestamp, np.int64)
         deltas = columns.offset_deltas
         offsets = header.base_offset + (np.arange(len(times)) if deltas is None else deltas)
         rows = np.flatnonzero((times >= timestamp) & (offsets >= first))
