@@ -126,12 +126,17 @@ class Reactor:
             connection = Connection(endpoint, self.client_id)
             self._connections[endpoint, lane] = connection
             connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
-            try:
-                connection.connect(_addresses(endpoint))
-            except NetworkError as error:
-                self.later(0, partial(connection.close, error))
+            # Not here: a failure would call back before the caller is done.
+            self._calls.append(partial(self._connect, connection))
         else:
             connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
+        self._touched.add(connection)
+
+    def _connect(self, connection: Connection) -> None:
+        try:
+            connection.connect(_addresses(connection.endpoint))
+        except NetworkError as error:
+            connection.close(error)
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
@@ -221,6 +226,8 @@ class Reactor:
 
     def _watch(self, connection: Connection) -> None:
         """Keep the selector in step; a descriptor changes when the next address is tried."""
+        if connection.fileno() < 0 and not connection.closed:
+            return  # its turn to connect has not come yet
         if connection.closed:
             wanted = (-1, 0)
         else:

@@ -236,10 +236,11 @@ class EndOffsetsWatch:
                 plan[where] = (leader, view.topic_id(where.topic), view.leader_epoch(where))
         if plan == self._plan:
             return
-        for endpoint in {row[0] for row in self._plan.values()}:
-            self._reactor.disconnect(endpoint, f"ends-{self._lane}")
+        old, lane = self._plan, self._lane
         self._plan = plan
         self._lane += 1
+        for endpoint in {row[0] for row in old.values()}:
+            self._reactor.disconnect(endpoint, f"ends-{lane}")
         for endpoint in {row[0] for row in plan.values()}:
             self._poll(endpoint, self._lane)
 

@@ -8,6 +8,7 @@ ahead into a bounded queue while the caller decodes. Connections: the process's 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -25,6 +26,7 @@ from broker_lite.errors import (
     CorruptMessageError,
     InvalidConfigError,
     LogbusError,
+    NoBrokersError,
     OffsetOutOfRangeError,
     RequestTimedOutError,
     UnknownTopicIdError,
@@ -277,12 +279,13 @@ class _Session:
             if monotonic_ms() + pause_ms >= deadline_ms:
                 raise self._located(problem, offset)
             time.sleep(pause_ms / 1000.0)
-            self._find_leader(deadline_ms)
+            with contextlib.suppress(NoBrokersError):
+                self._find_leader()
             attempt += 1
 
     def _ask(self, offset: int, deadline_ms: float) -> FetchedPartition:
         if self._leader is None:
-            self._find_leader(deadline_ms)
+            self._find_leader()
         assert self._leader is not None
         if self._connection is None:
             self._connection = self._pool.borrow(self._leader, deadline_ms - monotonic_ms())
@@ -366,9 +369,9 @@ class _Session:
             f"{problem.message}"
         )
 
-    def _find_leader(self, deadline_ms: float) -> None:
+    def _find_leader(self) -> None:
         """Renew who leads; raises UnknownTopicIdError where the topic is another one now."""
-        self._pool.run(requests.refresh(self._cluster, (self.where.topic,), deadline_ms))
+        self._pool.run(requests.refresh_once(self._cluster, (self.where.topic,)))
         view = self._cluster.view
         topic = view.topics.get(self.where.topic)
         if topic is not None and topic.error is None and topic.topic_id != self._topic_id:

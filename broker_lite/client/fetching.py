@@ -121,6 +121,8 @@ class FetchEngine:
         self._sources: dict[TopicPartition, _Source] = {}
         self._polls: dict[tuple[Endpoint, str], tuple[TopicPartition, ...]] = {}
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
+        self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
+        self._total_bytes = 0
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
@@ -140,6 +142,7 @@ class FetchEngine:
                 topic_id = self._cluster.view.topic_id(where.topic)
                 self._sources[where] = _Source(topic_id, offset, generation)
             else:
+                self._total_bytes -= source.buffered_bytes
                 source.begin(offset, generation)
                 self._abandon(where, source)
         if self._refresh_timer is None:
@@ -158,6 +161,7 @@ class FetchEngine:
         source = self._sources.get(where)
         if source is not None and source.generation == generation:
             source.buffered_bytes -= size_bytes
+            self._total_bytes -= size_bytes
             self.pump()
 
     def _abandon(self, where: TopicPartition, source: _Source) -> None:
@@ -180,7 +184,10 @@ class FetchEngine:
         for where, source in self._sources.items():
             if source.lane or source.is_paused or source.is_stopped:
                 continue
-            if source.buffered_bytes >= self._buffer_bytes:
+            if (
+                source.buffered_bytes >= self._buffer_bytes
+                or self._total_bytes >= self._total_bytes_max
+            ):
                 continue
             if source.retry_at_ms > now_ms:
                 due_ms = min(due_ms, source.retry_at_ms)
@@ -291,6 +298,7 @@ class FetchEngine:
             source.offset = found.next_offset
             source.at_boundary = True
             source.buffered_bytes += size_bytes
+            self._total_bytes += size_bytes
             self._arrive(Arrival(where, source.generation, found.batches, size_bytes, None))
         elif found.damage is not None:
             self._damaged(where, found.damage)

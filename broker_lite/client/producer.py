@@ -7,6 +7,8 @@ One thread per producer (a reactor) makes batches, sends them and hears of their
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import threading
 import time
@@ -50,6 +52,10 @@ from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns
 
 _EXPIRY_CHECK_MS = 1.0
+FAILURES_KEPT = 100
+"""Failures that wait for a flush to raise one of them."""
+EXIT_TIMEOUT_S = 10.0
+"""How long the interpreter's end waits for producers that nobody closed."""
 
 
 def wall_ms() -> int:
@@ -366,7 +372,7 @@ class Producer:
     def _finished(self, outcome: Outcome) -> None:
         with self._lock:
             self._unfinished.pop(outcome, None)
-            if outcome.error is not None:
+            if outcome.error is not None and len(self._failures) < FAILURES_KEPT:
                 self._failures.append(outcome)
         with self._waking:
             self._waking.notify_all()
@@ -488,3 +494,12 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@atexit.register
+def _close_the_forgotten() -> None:
+    """What was sent is delivered, even by a script that ends without ``close``."""
+    for producer in list(_producers):
+        if producer._reactor is not None:
+            with contextlib.suppress(LogbusError):
+                producer.close(EXIT_TIMEOUT_S)

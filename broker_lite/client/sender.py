@@ -109,6 +109,8 @@ class Sender:
 
     def _shape(self, topic: str) -> TopicShape | None:
         view = self._cluster.view
+        if self._shell.now_ms() - self._cluster.view_ms > self._config.metadata_max_age_ms:
+            self.delivery.stale.add(topic)
         known = self._shapes.get(topic)
         if known is not None and known[0] is view:
             return known[1]

@@ -336,3 +336,14 @@ def test_arrow_rows_and_records_may_be_mixed() -> None:
     assert rows.column("timestamp").cast("int64").to_pylist() == [99_000] * 4
     assert bench.values() == [b"5", b"6"]
     assert arrow_rows([], headers=True).num_rows == 0
+
+
+def test_all_partitions_together_have_a_bound_too() -> None:
+    bench = Bench(partition_fetch_bytes=2000, fetch_max_bytes=1024)
+    bench.begin({T0: 0, T1: 0})
+    asked = bench.fetch()
+    asked.fetched([PartitionAnswer(0, 0, 99, 99, 0, [bytes(batch(0, 20, size=100))])])
+    bench.world.run()
+    assert bench.fetches() == []
+    bench.begin({T0: 50})
+    assert asked_offsets(bench.fetch())[0] == 50

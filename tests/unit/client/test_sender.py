@@ -342,3 +342,14 @@ def test_the_end_fails_what_is_left() -> None:
     assert isinstance(waiting.error, ClosedError)
     with pytest.raises(ClosedError):
         RecordFuture(waiting, 0).result(0)
+
+
+def test_old_metadata_is_renewed_so_that_new_partitions_are_used() -> None:
+    bench = Bench(metadata_max_age_ms=1000)
+    bench.rows((None, b"v"))
+    bench.world.the(ApiKey.PRODUCE).produced(p0=(0, 0), p1=(0, 0))
+    bench.metadata = metadata(partitions=6)
+    bench.world.run(1500)
+    bench.rows((None, b"v"))
+    bench.world.run(100)
+    assert len(bench.cluster.view.partitions_of("t")) == 6
