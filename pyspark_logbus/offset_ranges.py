@@ -17,7 +17,11 @@ from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 
 class OffsetRange(NamedTuple):
-    """What a task reads of one partition: ``start`` to ``end`` (exclusive), and whom to ask."""
+    """What a task reads of one partition: ``start`` to ``end`` (exclusive), and whom to ask.
+
+    ``start_epoch`` is the leader epoch under which ``start`` was the log's end: the record before
+    has no later one, unless the log was cut and written anew (-1: not known, or within a range).
+    """
 
     topic: str
     partition: int
@@ -26,6 +30,7 @@ class OffsetRange(NamedTuple):
     topic_id: str = ""
     leader_epoch: int = -1
     leader: Endpoint | None = None
+    start_epoch: int = -1
 
     @property
     def size(self) -> int:
@@ -143,10 +148,13 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
 
 def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:
     """Where ``start`` stands in that very topic; None if it does not know it."""
+    at = _start_of(start, topic, topic_id, number)
+    return None if at is None else at.offset
+
+
+def _start_of(start: SourceOffset, topic: str, topic_id: str, number: int) -> OffsetAndEpoch | None:
     known = start.topics.get(topic)
-    if known is None or known.topic_id != topic_id or number not in known.partitions:
-        return None
-    return known.partitions[number].offset
+    return known.partitions.get(number) if known and known.topic_id == topic_id else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +319,20 @@ def ranges_between(
         topic = end.topics[name]
         for number in sorted(topic.partitions):
             to = topic.partitions[number]
-            begin = starts_in(start, name, topic.topic_id, number)
-            if begin is None:
-                begin = to.offset if new_partitions == "latest" else 0
-            if begin < to.offset:
+            at = _start_of(start, name, topic.topic_id, number)
+            if at is None:
+                at = OffsetAndEpoch(to.offset if new_partitions == "latest" else 0)
+            if at.offset < to.offset:
                 found.append(
-                    OffsetRange(name, number, begin, to.offset, topic.topic_id, to.leader_epoch)
+                    OffsetRange(
+                        name,
+                        number,
+                        at.offset,
+                        to.offset,
+                        topic.topic_id,
+                        to.leader_epoch,
+                        start_epoch=at.leader_epoch,
+                    )
                 )
     return found
 
@@ -357,7 +373,8 @@ def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
         size = remaining // (parts - part)
         remaining -= size
         if size:
-            found.append(item._replace(start=at, end=at + size))
+            epoch = item.start_epoch if at == item.start else -1
+            found.append(item._replace(start=at, end=at + size, start_epoch=epoch))
         at += size
     return found
 

@@ -140,8 +140,8 @@ class OffsetReader:
         names: dict[str, str] = {}
         for where, offset in at.items():
             names[where.topic] = ids[where]
-            epoch = self.view.leader_epoch(where)
-            topics.setdefault(where.topic, {})[where.partition] = OffsetAndEpoch(offset, epoch)
+            # Without an epoch: leaders may have changed between the questions that led here.
+            topics.setdefault(where.topic, {})[where.partition] = OffsetAndEpoch(offset)
         return SourceOffset(
             self.view.cluster_id,
             {name: TopicOffsets(names[name], rows) for name, rows in topics.items()},

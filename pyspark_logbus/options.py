@@ -206,6 +206,13 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.linger.ms",
     ),
     _write(
+        "max.request.size",
+        kind.whole(1024),
+        "a larger row fails its task",
+        "8388608",
+        "kafka.max.request.size",
+    ),
+    _write(
         "buffer.memory",
         kind.whole(65536),
         "bytes under way; beyond it writing waits",
@@ -249,7 +256,7 @@ _IGNORED_LINES = (
     "exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes",
     "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms",
     "key.serializer.encoding max.in.flight.requests.per.connection max.poll.interval.ms",
-    "max.poll.records max.request.size metadata.max.idle.ms metadata.recovery.strategy",
+    "max.poll.records metadata.max.idle.ms metadata.recovery.strategy",
     "metadata.recovery.rebootstrap.trigger.ms metric.reporters metrics.num.samples",
     "metrics.recording.level metrics.sample.window.ms partition.assignment.strategy",
     "partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms",
@@ -429,6 +436,7 @@ class WriteOptions:
     acks: str
     compression: str
     batch_bytes: int
+    request_bytes_max: int
     linger_ms: int
     buffer_bytes: int
     delivery_timeout_ms: int
@@ -515,6 +523,7 @@ def write_options(values: Parsed, bootstrap_servers: str) -> WriteOptions:
         acks=acks,
         compression=get("compression.type"),
         batch_bytes=get("batch.size"),
+        request_bytes_max=get("max.request.size"),
         linger_ms=get("linger.ms"),
         buffer_bytes=get("buffer.memory"),
         delivery_timeout_ms=get("delivery.timeout.ms"),

@@ -39,8 +39,6 @@ SMALL_ROWS = 1_000
 """Batches with fewer rows are put together: each costs Spark about as much as a thousand rows."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
-BATCH_BYTES_MAX = 1 << 30
-"""Arrow's offsets are 32 bits; half of what they reach leaves room for Spark's copies."""
 MILLIS_MAX = ((1 << 63) - 1) // 1000
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -73,14 +71,13 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
 
     def build(item: OffsetRange, rows: FetchedBatch) -> pa.RecordBatch:
         arrays = [builder(item, rows) for builder in builders]
-        return pa.RecordBatch.from_arrays(
-            [array if array.type == field.type else array.cast(field.type)
-             for array, field in zip(arrays, schema)],
-            schema=schema,
-        )  # fmt: skip
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    made = (build(item, rows) for item in ranges for rows in _fetch(item, plan))
-    return _resize(made)
+    return _resize(
+        (rows.header.size_bytes, build(item, rows))
+        for item in ranges
+        for rows in _fetch(item, plan)
+    )
 
 
 def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
@@ -88,6 +85,8 @@ def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
     start = item.start
     while start < item.end:
         try:
+            if start == item.start and 0 <= item.start_epoch < item.leader_epoch:
+                _check_continuity(where, item, plan)
             for rows in _range(where, item, start, plan):
                 yield rows
                 start = min(item.end, rows.header.next_offset)
@@ -101,6 +100,25 @@ def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
             raise type(error)(
                 f"{error.message}; to go past it, set failOnDataLoss=false"
             ) from error
+
+
+def _check_continuity(where: TopicPartition, item: OffsetRange, plan: ReadPlan) -> None:
+    """After a change of leaders: is the record before the range the one that was there before?
+
+    A log that lost its tail and has grown again beyond the checkpoint looks whole otherwise.
+    """
+    if item.start == 0:
+        return
+    before = item._replace(end=item.start)
+    for rows in _range(where, before, item.start - 1, plan):
+        epoch = rows.header.leader_epoch
+        if epoch > item.start_epoch:
+            reason = (
+                f"the log was cut and written anew: the record before has leader epoch {epoch}, "
+                f"at most {item.start_epoch} when it was read"
+            )
+            first = max(0, rows.header.base_offset)
+            _lose(where, first, item.start, reason, plan)
 
 
 def _range(
@@ -242,23 +260,24 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     return column.slice(0, count)
 
 
-def _resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put small batches together, cut huge ones; rows stay in order."""
+def _resize(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Put small batches together, by their rows and stored bytes; rows stay in order.
+
+    None needs to be cut: decompressed, a batch of the log has a quarter of what Arrow can address.
+    """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        if batch.num_rows >= SMALL_ROWS:
-            if waiting:
-                yield _join(waiting)
-                waiting, rows, size = [], 0, 0
-            yield from _cut(batch)
-            continue
-        waiting.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= JOINED_ROWS or size >= JOINED_BYTES:
+    for stored_bytes, batch in batches:
+        is_small = batch.num_rows < SMALL_ROWS and stored_bytes < JOINED_BYTES
+        if is_small:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += stored_bytes
+        if waiting and (not is_small or rows >= JOINED_ROWS or size >= JOINED_BYTES):
             yield _join(waiting)
             waiting, rows, size = [], 0, 0
+        if not is_small:
+            yield batch
     if waiting:
         yield _join(waiting)
 
@@ -267,12 +286,3 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.nbytes <= BATCH_BYTES_MAX or batch.num_rows == 1:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from _cut(batch.slice(0, half))
-    yield from _cut(batch.slice(half))

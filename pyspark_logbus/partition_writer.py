@@ -72,6 +72,7 @@ def producer_config(options: WriteOptions) -> ProducerConfig:
         acks=options.acks,
         linger_ms=options.linger_ms,
         batch_bytes=options.batch_bytes,
+        max_request_bytes=options.request_bytes_max,
         buffer_bytes=options.buffer_bytes,
         max_block_ms=options.max_block_ms,
         delivery_timeout_ms=options.delivery_timeout_ms,

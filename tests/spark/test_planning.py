@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.record.batch import iter_headers
 from pyspark_logbus import group_progress, offset_reader, options
 from pyspark_logbus.batch_planner import plan_batch
 from pyspark_logbus.partition_reader import read_ranges
@@ -570,3 +572,55 @@ def test_batches_that_cannot_be(bus, make_topic):
         )  # fmt: skip
     with pytest.raises(InvalidConfigError, match="No offset matched"):
         batch(bus, subscribe=topic, startingTimestamp="1900000000000")
+
+
+def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplog):
+    """Ids and ends look right; only the leader epochs tell."""
+    alone = make_cluster(1)
+    with logbus.connect(alone.bootstrap_servers) as other:
+        topic_id = other.create_topic("t", partitions=1)
+        for _ in range(4):
+            fill(other, "t", 5)
+        found = options.read_options(
+            options.parse({"subscribe": "t", "startingOffsets": "earliest"}),
+            alone.bootstrap_servers,
+            streaming=True,
+        )
+        plan = StreamPlanner(found)
+        try:
+            at = plan.initial_offset()
+            while ends(at, "t") != [20]:
+                at = step(plan, at)
+        finally:
+            plan.stop()
+        alone.brokers[0].kill()
+        [log] = Path(alone.directory).glob(f"**/{topic_id}-0/*.log")
+        position = next(
+            p for p, header in iter_headers(log.read_bytes()) if header.base_offset == 10
+        )
+        with log.open("r+b") as file:
+            file.truncate(position)
+        alone.brokers[0].start()
+        fill(other, "t", 30)
+        plan = StreamPlanner(found)
+        try:
+            end = until(
+                lambda: plan.latest_offset(at, unlimited=False), lambda end: ends(end, "t") == [40]
+            )
+            [(item,)] = plan.ranges(at, end)
+        finally:
+            plan.stop()
+        assert (item.start, item.end) == (20, 40)
+        assert 0 <= item.start_epoch < item.leader_epoch
+
+        def read(fail):
+            shared = ReadPlan(
+                alone.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20,
+                20_000, "test",
+            )  # fmt: skip
+            return sum(found.num_rows for found in read_ranges([item], shared))
+
+        with pytest.raises(DataLossError, match="the log was cut and written anew"):
+            read(True)
+        assert read(False) == 20
+        assert "the log was cut and written anew" in caplog.text

@@ -116,10 +116,10 @@ def test_constants_are_made_once_and_sliced():
     assert len(reader._constants) <= reader._CONSTANTS_MAX
 
 
-def rows(*counts):
+def rows(*counts, size=100):
     at = 0
     for count in counts:
-        yield pa.record_batch({"n": pa.array(range(at, at + count), pa.int64())})
+        yield count * size, pa.record_batch({"n": pa.array(range(at, at + count), pa.int64())})
         at += count
 
 
@@ -131,11 +131,15 @@ def test_small_batches_are_put_together_and_order_is_kept():
     assert joined == list(range(sum(counts)))
 
 
-def test_huge_batches_are_cut(monkeypatch):
-    monkeypatch.setattr(reader, "BATCH_BYTES_MAX", 10_000)
-    found = list(reader._resize(rows(5_000)))
-    assert all(batch.nbytes <= 10_000 for batch in found)
-    assert pa.Table.from_batches(found).column("n").to_pylist() == list(range(5_000))
+def test_few_rows_of_many_bytes_are_not_held_back():
+    found = list(reader._resize(rows(1, 1, 1, 1, size=reader.JOINED_BYTES // 2)))
+    assert [batch.num_rows for batch in found] == [2, 2]
+    found = list(reader._resize(rows(1, 1, size=reader.JOINED_BYTES)))
+    assert [batch.num_rows for batch in found] == [1, 1]
+
+
+def test_no_batch_can_exceed_what_arrow_s_offsets_address():
+    assert fmt.DECOMPRESSED_BYTES_MAX + 2 * reader.JOINED_BYTES < 1 << 31
 
 
 def test_nothing_to_read_is_nothing():

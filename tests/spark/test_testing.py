@@ -1,0 +1,39 @@
+"""The pytest plugin, as a user's own tests see it: in a pytest of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+TESTS = """
+import sys
+
+def test_the_fixtures(logbus, logbus_topic, logbus_cluster):
+    with logbus.producer() as producer:
+        assert producer.send(logbus_topic, b"x").result().offset == 0
+    assert logbus_topic.startswith("test_the_fixtures")
+    assert len(logbus_cluster.brokers) == 1
+
+def test_a_fresh_topic(logbus, logbus_topic):
+    assert len(logbus.cluster().partitions_of(logbus_topic)) == 1
+"""
+
+
+def test_fixtures_for_people_who_test_their_streams(tmp_path):
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "pyspark_logbus.testing", "-p",
+         "no:spark", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_plugin_costs_other_tests_nothing():
+    code = (
+        "import sys, pyspark_logbus.testing; print([m for m in sys.modules if 'broker_lite' in m])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
