@@ -232,22 +232,20 @@ class SimCluster:
         process = Process(self, broker_id, files)
         self.processes[broker_id] = process
         self.trace("start", broker_id, process.number, "spare" if spare else "")
-        process.starting = self.loop.create_task(process.start())
-        try:
-            await process.starting
-        except asyncio.CancelledError:
-            if process.alive:
-                raise
+        starting = process.starting = self.loop.create_task(process.start())
+        await asyncio.wait([starting])
+        if starting.cancelled():
             return False
-        except PowerCut:
+        error = starting.exception()
+        if isinstance(error, PowerCut):
             self.power_cut(process)
-            return False
-        except (LogbusError, OSError) as error:
+        elif isinstance(error, LogbusError | OSError):
             self.trace("refused", broker_id, error)
             if self.processes.get(broker_id) is process:
                 self.kill(broker_id)
-            return False
-        return process.alive
+        elif error is not None:
+            raise error
+        return error is None and process.alive
 
     def kill(self, broker_id: int) -> None:
         """kill -9: what was written stays in the page cache."""
