@@ -32,6 +32,9 @@ from broker_lite.model import NO_BROKER, Endpoint, TopicPartition
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import configs, groups, log_dirs, topics
 
+SETTINGS_WAIT_MS = 3_000
+"""A change of settings was made; nobody waits longer for the last broker to hear of it."""
+
 T = TypeVar("T")
 
 
@@ -210,6 +213,43 @@ def alter_configs(
     resource = configs.AlterConfigsResource(configs.RESOURCE_TOPIC, topic, rows)
     call = configs.IncrementalAlterConfigsRequest((resource,), validate_only)
     yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    if not validate_only:
+        yield from _await_settings(cluster, topic, changes, deadline_ms)
+
+
+def _await_settings(
+    cluster: Cluster, topic: str, changes: Mapping[str, str | None], deadline_ms: float
+) -> Operation[None]:
+    """Give every live broker the time to hear of a change, so that who reads it next sees it."""
+    until_ms = min(deadline_ms, cluster.now_ms() + SETTINGS_WAIT_MS)
+    resource = configs.ConfigResource(configs.RESOURCE_TOPIC, topic, tuple(changes))
+    exchange = CallExchange(configs.DescribeConfigsRequest((resource,)))
+    attempt = 0
+    while True:
+        answers = yield from on_every_broker(cluster, exchange, until_ms)
+        good = [answer for answer in answers.values() if not isinstance(answer, LogbusError)]
+        if all(_has_settings(answer, changes) for answer in good):
+            return
+        pause = min(50.0, backoff_ms(attempt, 2))
+        if cluster.now_ms() + pause >= until_ms:
+            return
+        yield Pause(pause)
+        attempt += 1
+
+
+def _has_settings(
+    answer: configs.DescribeConfigsResponse, changes: Mapping[str, str | None]
+) -> bool:
+    for row in answer.results:
+        for item in row.configs:
+            wanted = changes.get(item.name)
+            is_own = item.config_source == configs.SOURCE_TOPIC
+            if item.name in changes and (is_own, item.value if is_own else None) != (
+                wanted is not None,
+                wanted,
+            ):
+                return False
+    return True
 
 
 def describe_configs(
