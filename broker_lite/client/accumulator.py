@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker_lite.client.arrays import binary_of, fixed, headers_of, numpy_of
+from broker_lite.client.arrays import binary_of, fixed, headers_of
 from broker_lite.client.delivery import Batch
 from broker_lite.client.futures import Outcome
 from broker_lite.client.partitioner import Sticky, partitions_for
@@ -28,6 +28,7 @@ from broker_lite.errors import (
     MessageTooLargeError,
 )
 from broker_lite.record import arrow
+from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 
 ROW_OVERHEAD_BYTES = 20

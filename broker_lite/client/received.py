@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker_lite.client.arrays import numpy_of, python_of
+from broker_lite.client.arrays import python_of
 from broker_lite.errors import CorruptMessageError
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow, transcode
+from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import BatchHeader, check_crc, read_header
 from broker_lite.record.format import HEADER_BYTES
