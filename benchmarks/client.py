@@ -92,18 +92,21 @@ def bench_arrow(bus: Bus, seconds: float, **options: Any) -> dict[str, Any]:
         producer.flush()
         bus.delete_topic("warm-up")
         producer.send_arrow("arrow", table).result()
-        rates = []
+        rates, total, cpu = [], 0, time.process_time()
         for _ in range(3):
             count, begin = 0, time.perf_counter()
             while time.perf_counter() - begin < seconds / 3:
                 producer.send_arrow("arrow", table)
                 count += rows
             producer.flush()
+            total += count
             rates.append(count * 200 / (time.perf_counter() - begin) / MB)
+        cpu = time.process_time() - cpu
     raw = raw_write()
     return {
         "mb_per_s": round(statistics.median(rates)),
         "best_mb_per_s": round(max(rates)),
+        "client_cpu_ms_per_mb": round(cpu * 1000 / (total * 200 / MB), 2),
         "raw_write_and_flush_mb_per_s": round(raw),
         "ratio_to_raw": round(statistics.median(rates) / raw, 2),
     }
