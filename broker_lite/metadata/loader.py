@@ -18,6 +18,7 @@ from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, TopicView
 
 READS_AT_ONCE_MAX = 100
 """Keeps a load of many partitions from holding the loop for long."""
+TOPICS_AT_ONCE_MAX = 20
 ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
@@ -30,15 +31,18 @@ class Notices(NamedTuple):
     changes: tuple[znodes.Change, ...]
 
 
-async def gather(reads: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather(
+    reads: Sequence[Coroutine[Any, Any, T]], at_once: int = READS_AT_ONCE_MAX
+) -> list[T]:
     """Await many reads, a bounded number at once, results in order."""
     results: list[T] = []
-    try:
-        for at in range(0, len(reads), READS_AT_ONCE_MAX):
-            results += await asyncio.gather(*reads[at : at + READS_AT_ONCE_MAX])
-    finally:
-        for read in reads:
-            read.close()
+    for at in range(0, len(reads), at_once):
+        try:
+            results += await asyncio.gather(*reads[at : at + at_once])
+        except BaseException:
+            for read in reads[at + at_once :]:
+                read.close()
+            raise
     return results
 
 
@@ -71,12 +75,8 @@ async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
 async def load_topics(store: MetadataStore) -> dict[str, TopicView]:
     """All topics, by name."""
     names = await store.children(znodes.TOPICS) or []
-    topics = {}
-    for name in names:
-        topic = await load_topic(store, name)
-        if topic is not None:
-            topics[name] = topic
-    return topics
+    topics = await gather([load_topic(store, name) for name in names], TOPICS_AT_ONCE_MAX)
+    return {topic.name: topic for topic in topics if topic is not None}
 
 
 async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
@@ -129,27 +129,33 @@ async def refresh_topics(
 ) -> dict[str, TopicView]:
     """``topics`` with what notices named read again: whole topics (None) or some states."""
     fresh = dict(topics)
-    for name, partitions in changed.items():
-        known = topics.get(name)
-        if partitions is None or known is None:
-            topic = await load_topic(store, name)
-        else:
-            states = await load_states(store, name, sorted(partitions))
-            if any(number not in states for number in partitions):
-                topic = await load_topic(store, name)
-            else:
-                topic = dataclasses.replace(
-                    known,
-                    partitions=tuple(
-                        dataclasses.replace(view, state=states.get(view.partition, view.state))
-                        for view in known.partitions
-                    ),
-                )
+    reads = [
+        _refresh(store, name, topics.get(name), partitions) for name, partitions in changed.items()
+    ]
+    for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):
         if topic is None:
             fresh.pop(name, None)
         else:
             fresh[name] = topic
     return fresh
+
+
+async def _refresh(
+    store: MetadataStore,
+    name: str,
+    known: TopicView | None,
+    partitions: frozenset[int] | None,
+) -> TopicView | None:
+    if partitions is None or known is None:
+        return await load_topic(store, name)
+    states = await load_states(store, name, sorted(partitions))
+    if len(states) != len(partitions) or max(partitions) >= len(known.partitions):
+        return await load_topic(store, name)
+    views = tuple(
+        dataclasses.replace(view, state=states.get(view.partition, view.state))
+        for view in known.partitions
+    )
+    return dataclasses.replace(known, partitions=views)
 
 
 def merge_notices(
