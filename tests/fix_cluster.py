@@ -56,6 +56,6 @@ def bus(cluster: LocalCluster) -> Iterator[client.Bus]:
 @pytest.fixture
 def topic(bus: client.Bus) -> str:
     """A new topic of three partitions."""
-    name = f"t-{os.getpid()}-{next(_NUMBERS)}"
+    name = f"fixture-{os.getpid()}-{next(_NUMBERS)}"
     bus.create_topic(name, partitions=3)
     return name
