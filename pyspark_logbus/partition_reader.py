@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.admin import Admin
-from broker_lite.client.arrays import fixed
 from broker_lite.client.blocking import shared_pool
 from broker_lite.client.fetcher import FetchedBatch, read_range
 from broker_lite.client.received import offsets_of, timestamps_of
@@ -30,6 +30,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, NO_TIMESTAMP, TopicPartition
+from broker_lite.record.arrays import bitmap, fixed, lengths_of
 from pyspark_logbus.offset_ranges import CURE, OffsetRange
 from pyspark_logbus.read_task import ReadPlan
 
@@ -197,14 +198,18 @@ def _timestamp(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
     if header.is_log_append_time or rows.columns.timestamp is None:
         stamp = header.max_timestamp if header.is_log_append_time else header.constant_timestamp
         _check_millis(item, header.base_offset, stamp)
-        micros = None if stamp == NO_TIMESTAMP else stamp * 1000
-        return pa.repeat(pa.scalar(micros, TIMESTAMP), rows.row_count)
+        if stamp == NO_TIMESTAMP:
+            return _constant(None, TIMESTAMP, rows.row_count)
+        return fixed(np.full(rows.row_count, stamp * 1000, np.int64), TIMESTAMP)
     millis = timestamps_of(rows)
     low, high = int(millis.min()), int(millis.max())
     if low < -MILLIS_MAX or high > MILLIS_MAX:
         _check_millis(item, header.base_offset, low if low < -MILLIS_MAX else high)
-    is_known = millis != NO_TIMESTAMP if low < 0 else None
-    return fixed(millis * 1000, TIMESTAMP, is_known)
+    micros = millis * 1000
+    if low >= 0:
+        return fixed(micros, TIMESTAMP)
+    is_known = bitmap(millis != NO_TIMESTAMP)
+    return pa.Array.from_buffers(TIMESTAMP, len(micros), [is_known, pa.py_buffer(micros)])
 
 
 def _check_millis(item: OffsetRange, offset: int, millis: int) -> None:
@@ -224,10 +229,11 @@ def _headers(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
     if column is None:
         return _constant(None, _HEADERS, rows.row_count)
     part = column.slice(rows.first_row, rows.row_count)
-    lengths = pc.list_value_length(part)
-    if pc.min(lengths).as_py() == 0:
+    is_empty = lengths_of(part, -1) == 0
+    if is_empty.any():
         # Spark's Kafka source has null, not an empty array, for a record without headers.
-        part = pc.if_else(pc.equal(lengths, 0), pa.scalar(None, part.type), part)
+        mask = pa.Array.from_buffers(pa.bool_(), len(part), [None, bitmap(is_empty)])
+        part = pc.if_else(mask, pa.nulls(len(part), part.type), part)
     return part
 
 
@@ -244,20 +250,32 @@ _BUILDERS: dict[str, Builder] = {
 }
 
 _CONSTANTS_MAX = 256
-_constants: dict[tuple[object, str], pa.Array] = {}
+_constants: dict[tuple[object, pa.DataType], pa.Array] = {}
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """``count`` times the same value: a slice of a column made once in this process."""
-    key = (value, str(kind))
+    key = (value, kind)
     column = _constants.get(key)
     if column is None or len(column) < count:
         size = 1 << max(12, (count - 1).bit_length())
-        column = pa.nulls(size, kind) if value is None else pa.repeat(pa.scalar(value, kind), size)
+        column = _repeat(value, kind, size)
         if len(_constants) >= _CONSTANTS_MAX:
             _constants.clear()
         _constants[key] = column
     return column.slice(0, count)
+
+
+def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
+    if value is None:
+        return pa.nulls(size, kind)
+    if isinstance(value, int):
+        return fixed(np.full(size, value, kind.to_pandas_dtype()), kind)
+    text = str(value).encode("utf-8")
+    offsets = np.arange(0, (size + 1) * len(text), len(text), dtype=np.int32)
+    return pa.Array.from_buffers(
+        kind, size, [None, pa.py_buffer(offsets), pa.py_buffer(text * size)], null_count=0
+    )
 
 
 def _resize(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker_lite.client.admin import Admin
-from broker_lite.client.arrays import fixed, nulls_of, numpy_of
 from broker_lite.client.blocking import shared_pool
 from broker_lite.client.cluster import unknown_topic
 from broker_lite.client.producer import Producer
@@ -28,6 +28,7 @@ from broker_lite.errors import (
     LogbusError,
     NullTopicError,
 )
+from broker_lite.record.arrays import bitmap, fixed, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from pyspark_logbus.options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
@@ -136,8 +137,10 @@ def by_topic(
     if len(names) == 1:
         yield names[0], batch
         return
+    indices = numpy_of(encoded.indices, np.int32)
     for index, name in enumerate(names):
-        yield name, batch.filter(pc.equal(encoded.indices, index))
+        is_wanted = bitmap(indices == index)
+        yield name, batch.filter(pa.Array.from_buffers(pa.bool_(), len(batch), [None, is_wanted]))
 
 
 def _send(sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns) -> None:
@@ -148,9 +151,18 @@ def _send(sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns) -
         return
     wanted = batch.column(columns.partition)
     check_partitions(topic, wanted, count)
-    # -1 lets the key, or the producer, choose.
-    chosen = wanted.fill_null(-1) if wanted.null_count else wanted
-    sink.producer.send_columns(topic, rows, numpy_of(chosen, np.int32))
+    chosen = numpy_of(wanted, np.int32)
+    if wanted.null_count:
+        # -1 lets the key, or the producer, choose.
+        chosen = np.where(_nulls(wanted), np.int32(-1), chosen)
+    sink.producer.send_columns(topic, rows, chosen)
+
+
+def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where a column that has nulls has them."""
+    bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
+    found: npt.NDArray[np.bool_] = bits[column.offset : column.offset + len(column)] == 0
+    return found
 
 
 def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
@@ -195,5 +207,5 @@ def _millis(column: pa.Array) -> pa.Array:
     """Spark's microseconds as milliseconds, rounded down; null is now."""
     millis = numpy_of(column, np.int64) // 1000
     if column.null_count:
-        millis[nulls_of(column)] = int(time.time() * 1000)
+        millis[_nulls(column)] = int(time.time() * 1000)
     return fixed(millis, TIMESTAMP_TYPE)

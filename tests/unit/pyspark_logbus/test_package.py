@@ -151,3 +151,26 @@ def test_lag_is_read_from_spark_s_progress():
     [lag] = lag_of(progress)
     assert (lag.records_behind, lag.rows, lag.group, lag.batch_id) == (2, 2, "g", 3)
     assert lag.by_partition == {"t": {"0": 2, "1": 0}}
+
+
+def test_executors_do_not_import_pandas_for_nothing():
+    # pa.array, pa.scalar and to_numpy do: half a second in each worker's first task.
+    found = imported_by(
+        "import pyarrow as pa, numpy as np\n"
+        "from broker_lite.record import arrow\n"
+        "from broker_lite.record.batch import read_header\n"
+        "from broker_lite.client.fetcher import FetchedBatch\n"
+        "from broker_lite.record.arrays import binary\n"
+        "from broker_lite.record.arrow import Columns, TIMESTAMP_TYPE, HEADERS_TYPE\n"
+        "from pyspark_logbus import partition_reader as reader, partition_writer as writer\n"
+        "from pyspark_logbus.offset_ranges import OffsetRange\n"
+        "from pyspark_logbus.schema import SinkColumns\n"
+        "value = binary(np.array([0, 1, 2], np.int32), b'ab')\n"
+        "batch = pa.RecordBatch.from_arrays([value, value.cast(pa.string())], names=['v', 't'])\n"
+        "parts = list(writer.by_topic(batch, '', SinkColumns(value=0, topic=1)))\n"
+        "columns = writer.to_columns(batch, SinkColumns(value=0, key=1))\n"
+        "header = read_header(arrow.encode(columns, compression='none', timestamp_ms=5))\n"
+        "rows = FetchedBatch(header, columns, 0, 2)\n"
+        "for build in reader._BUILDERS.values(): build(OffsetRange('t', 0, 0, 2), rows)\n"
+    )
+    assert "pandas" not in found
