@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+from pyspark.errors import PySparkException
 
 from broker_lite.errors import LogbusError
 from pyspark_logbus.demo.run import Plan, run
@@ -30,6 +31,11 @@ def main(file: Path | None, lines: int, brokers: int, seconds: float) -> None:
         code = run(Plan(file, lines, brokers, max(seconds, 0.1)), screen)
     except (LogbusError, OSError, EOFError) as error:
         screen.say(f"Error: {error}")
+        code = 1
+    except PySparkException as error:
+        # The rest of its text is the query's plan.
+        told = str(error).partition("=== Streaming Query ===")[0].strip()
+        screen.say(f"Error: {told}")
         code = 1
     except KeyboardInterrupt:
         code = 130
