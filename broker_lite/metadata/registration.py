@@ -88,7 +88,7 @@ class Registrar:
     async def register(self) -> int:
         """Returns the broker epoch. Raises StaleDirectoryError, BrokerIdTakenError,
         UnsupportedVersionError; CoordinationUnavailableError: call again when connected."""
-        await self._check_features()
+        self.check_features(await load_features(self._store))
         waited_ms = 0.0
         for _ in range(ATTEMPTS_MAX + int(self._patience_ms / 1000 / POLL_S)):
             disk_write = await self._check_disk()
@@ -143,9 +143,10 @@ class Registrar:
         """Raises StaleDirectoryError if a later start of this very directory has registered."""
         await self._check_disk()
 
-    async def _check_features(self) -> None:
+    def check_features(self, raised: Mapping[str, int]) -> None:
+        """Raises UnsupportedVersionError where the cluster uses what this broker does not know."""
         ours = self._registration.features
-        for name, level in (await load_features(self._store)).items():
+        for name, level in raised.items():
             if ours.get(name, 0) < level:
                 raise UnsupportedVersionError(
                     f"the cluster uses {name} {level}, which this broker (level "

@@ -57,8 +57,9 @@ PERSISTENT_PATHS = (
 
 CHANGES_KEPT_MAX = 64
 """Notices that /changes holds: a broker that missed more reads everything again."""
-CHANGED_PARTITIONS_MAX = 2000
-"""A notice that would name more partitions names their whole topics."""
+CHANGES_BYTES_MAX = 64 << 10
+"""And so many bytes of them, but always the newest: they go with every write of the controller,
+and ZooKeeper takes 1 MB at once, of which creating a large topic needs most."""
 GROUP_PATH_LENGTH_MAX = 512
 
 KIND_KAFKA = "kafka"
@@ -351,22 +352,28 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
     )
 
 
+def kept_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """The newest ones, as many as are kept."""
+    kept: list[Change] = []
+    size = 0
+    for change in reversed(changes[-CHANGES_KEPT_MAX:]):
+        size += len(json.dumps(_change_row(change)))
+        if kept and size > CHANGES_BYTES_MAX:
+            break
+        kept.append(change)
+    return tuple(reversed(kept))
+
+
 def encode_changes(changes: Sequence[Change]) -> bytes:
-    """The newest CHANGES_KEPT_MAX of them."""
-    return _encode(
-        {
-            "changes": [
-                {
-                    "sequence": change.sequence,
-                    "topics": {
-                        topic: None if partitions is None else list(partitions)
-                        for topic, partitions in sorted(change.topics.items())
-                    },
-                }
-                for change in changes[-CHANGES_KEPT_MAX:]
-            ]
-        }
-    )
+    return _encode({"changes": [_change_row(change) for change in changes]})
+
+
+def _change_row(change: Change) -> dict[str, Any]:
+    topics = {
+        topic: None if partitions is None else list(partitions)
+        for topic, partitions in sorted(change.topics.items())
+    }
+    return {"sequence": change.sequence, "topics": topics}
 
 
 def decode_changes(path: str, data: bytes) -> tuple[Change, ...]:

@@ -303,7 +303,7 @@ class ControllerShell:
         while True:
             notices = self._notices
             change = znodes.Change(notices.sequence + 1, topics)
-            kept = (*notices.changes, change)[-znodes.CHANGES_KEPT_MAX :]
+            kept = znodes.kept_changes((*notices.changes, change))
             notice = Set(znodes.CHANGES, znodes.encode_changes(kept), notices.sequence)
             operations = [self._fence, *self._operations(write), notice]
             refused = await write_surely(self._store, operations, self._reconnected)

@@ -456,10 +456,16 @@ class Registry:
         self._brokers_due = self._controller_due = True
         notices = await loader.load_notices(self._store, watch=True)
         topics = await loader.load_topics(self._store)
-        features = await loader.load_features(self._store)
+        features = await self._load_features()
         self._fresh = dataclasses.replace(_with_topics(self._fresh, topics), features=features)
         self._sequence = notices.sequence
         self._reload_due = False
+
+    async def _load_features(self) -> dict[str, int]:
+        features = await loader.load_features(self._store)
+        assert self._registrar is not None
+        self._registrar.check_features(features)
+        return features
 
     async def _read_changes(self) -> None:
         self._changes_due = False
@@ -473,7 +479,7 @@ class Registry:
             topics = await loader.refresh_topics(self._store, self._fresh.topics, changed)
             features = self._fresh.features
             if cluster:
-                features = await loader.load_features(self._store)
+                features = await self._load_features()
         except BaseException:
             self._changes_due = True
             raise

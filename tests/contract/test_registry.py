@@ -312,13 +312,13 @@ def test_a_controller_that_dies_is_replaced(world: World) -> None:
         old = cluster.controller()
         old_id = old.registry.snapshot.controller_id
         await create(old, "t", 3)
+        dead = next(
+            v for v in old.registry.snapshot.topics["t"].partitions if v.replicas == (old_id,)
+        )
         await cluster.kill(old)
         await until(lambda: any(broker.registry.is_controller for broker in cluster.running))
         new = cluster.controller()
         # Its partition has no leader, keeps its ISR and says why; the others go on.
-        dead = next(
-            v for v in new.registry.snapshot.topics["t"].partitions if v.replicas == (old_id,)
-        )
         await until(
             lambda: new.registry.snapshot.partition("t", dead.partition).state.leader == NO_BROKER  # type: ignore[union-attr]
         )

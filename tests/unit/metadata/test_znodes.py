@@ -77,8 +77,13 @@ def test_what_is_written_is_read() -> None:
 
 def test_only_the_newest_notices_are_kept() -> None:
     changes = tuple(z.Change(number, {"t": None}) for number in range(100))
-    kept = z.decode_changes("/changes", z.encode_changes(changes))
-    assert kept == changes[-z.CHANGES_KEPT_MAX :]
+    assert z.kept_changes(changes) == changes[-z.CHANGES_KEPT_MAX :]
+    large = tuple(z.Change(n, {"t" * 249: tuple(range(4000))}) for n in range(5))
+    assert z.kept_changes(large) == large[-2:]
+    assert len(z.encode_changes(large[-2:])) < z.CHANGES_BYTES_MAX
+    huge = z.Change(7, {f"{n:0200}": (1,) for n in range(500)})
+    assert z.kept_changes((*large, huge)) == (huge,)
+    assert z.decode_changes("/changes", z.encode_changes(large)) == large
 
 
 @pytest.mark.parametrize(
