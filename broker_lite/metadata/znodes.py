@@ -60,7 +60,7 @@ CHANGES_KEPT_MAX = 64
 CHANGES_BYTES_MAX = 64 << 10
 """And so many bytes of them, but always the newest: they go with every write of the controller,
 and ZooKeeper takes 1 MB at once, of which creating a large topic needs most."""
-GROUP_PATH_LENGTH_MAX = 512
+GROUP_PATH_LENGTH_MAX = 750
 
 KIND_KAFKA = "kafka"
 KIND_NATIVE = "native"
