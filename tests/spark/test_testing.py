@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 TESTS = """
 import sys
@@ -21,9 +22,12 @@ def test_a_fresh_topic(logbus, logbus_topic):
 
 def test_fixtures_for_people_who_test_their_streams(tmp_path):
     (tmp_path / "test_mine.py").write_text(TESTS)
+    # An installed package is found by pytest itself, and a plugin may not come twice.
+    installed = entry_points(group="pytest11", name="logbus")
+    plugin = [] if installed else ["-p", "pyspark_logbus.testing"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "pyspark_logbus.testing", "-p",
-         "no:spark", "-p", "no:cacheprovider", "."],
+        [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:spark", "-p",
+         "no:cacheprovider", "."],
         cwd=tmp_path, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert "2 passed" in done.stdout, done.stdout + done.stderr
