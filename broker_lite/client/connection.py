@@ -55,6 +55,8 @@ class Connection:
         self.client_id = client_id
         self.closed = False
         self.connecting = True
+        self.was_refused = False
+        """Nobody listened at the last address that was tried."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
@@ -83,6 +85,7 @@ class Connection:
             if result in (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR):
                 return
             reason = OSError(result, errno.errorcode.get(result, str(result)))
+        self.was_refused = reason is not None and reason.errno == errno.ECONNREFUSED
         self.close(NetworkError(f"cannot connect to {self.endpoint}: {_why(reason)}"))
 
     def fileno(self) -> int:
@@ -146,6 +149,8 @@ class Connection:
         if self.connecting:
             assert self._sock is not None
             result = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not result and _is_own_end(self._sock):
+                result = errno.ECONNREFUSED
             if result:
                 self._try_next(OSError(result, errno.errorcode.get(result, str(result))))
                 return
@@ -218,6 +223,15 @@ class Connection:
         self._sent.clear()
         if self._sock is not None:
             self._sock.close()
+
+
+def _is_own_end(sock: socket.socket) -> bool:
+    """Whether the kernel chose the very port that it was to connect to, on which nobody listens:
+    on one machine that happens to who tries for long to reach a process that is down."""
+    try:
+        return bool(sock.getsockname() == sock.getpeername())
+    except OSError:
+        return False  # it ended meanwhile, as the next receive will tell
 
 
 def _why(error: OSError | None) -> str:
