@@ -8,6 +8,7 @@ thread's), and their answers come back in that order. Each is answered exactly o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from broker_lite.errors import LogbusError
@@ -151,3 +152,8 @@ ORDER: dict[type, int] = {
     Reply: 8,
     AnswerFollower: 9,
 }
+
+
+def in_order(effects: Iterable[Effect]) -> list[Effect]:
+    """The same effects as they are to be carried out."""
+    return sorted(effects, key=lambda effect: ORDER[type(effect)])

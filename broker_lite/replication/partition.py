@@ -1,78 +1,54 @@
 """One replica of one partition: Leader, Follower or Offline. ``step(now_ms, event) -> effects``.
 
 Owned by one shell on one thread (``server/replica_manager.py`` or the simulator); holds no file,
-socket or clock. README.md has the state diagram, the invariants and the effect order.
+socket or clock. Here the roles change; what each does is in ``leader`` and ``follower``. README.md
+has the state diagram, the invariants and the effect order.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from broker_lite.errors import (
     FencedLeaderEpochError,
     LogbusError,
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
     NotLeaderError,
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
 )
 from broker_lite.model import NO_EPOCH, LeaderAndIsr, PartitionKey, ReplicaId
-from broker_lite.replication import isr as isr_arithmetic
-from broker_lite.replication.effects import (
-    Append,
-    Effect,
-    HighWatermark,
-    Reply,
-    StartEpoch,
-    Sync,
-)
+from broker_lite.replication.effects import AnswerFollower, Effect, Reply, in_order
 from broker_lite.replication.election import leads
 from broker_lite.replication.events import (
-    ACKS_ALL,
     ACKS_NONE,
     Appended,
     AppendFailed,
     AppendRequested,
     Closed,
+    CorruptionFound,
     EpochStarted,
     Event,
+    FetchDiverged,
+    Fetched,
+    FetchedAppended,
+    FetchedAppendFailed,
+    FetchOutOfRange,
     FollowerFetched,
+    IsrRefused,
+    IsrWritten,
     LeaderAndIsrChanged,
     Limits,
     LimitsChanged,
     StorageFailed,
     Synced,
     Tick,
+    Truncated,
 )
-from broker_lite.replication.isr import CommittedIsr, IsrState
-
-
-@dataclass(slots=True)
-class Leader:
-    """Takes appends in one leader epoch."""
-
-    state: LeaderAndIsr
-    isr: IsrState
-    epoch_start_offset: int | None = None
-    """Where this epoch begins in the log; None until the epoch file has it."""
-    follower_ends: dict[ReplicaId, int] = field(default_factory=dict)
-    """Flushed ends of the other replicas, as their fetches in this epoch told."""
-    appending: dict[int, int] = field(default_factory=dict)
-    """Token to acks of what was handed to the log and is not answered by it yet."""
-    waiting: deque[Appended] = field(default_factory=deque)
-    """acks=all that are in the log and wait for the high watermark, in the order of arrival."""
-    unflushed_count: int = 0
-    """Records handed to the log since the last Sync."""
-    unflushed_since_ms: int = 0
-
-
-@dataclass(slots=True)
-class Follower:
-    """Another replica leads, or none does, or our leadership is an earlier process's."""
-
-    state: LeaderAndIsr
+from broker_lite.replication.follower import Follower
+from broker_lite.replication.isr import CommittedIsr
+from broker_lite.replication.leader import Leader
+from broker_lite.replication.local_log import LocalLog
 
 
 @dataclass(slots=True)
@@ -88,20 +64,12 @@ Role = Leader | Follower | Offline
 
 
 class Partition:
-    """``log_end_offset`` and ``flushed_end`` are those of the local log at the start.
+    """``log_end_offset``, ``flushed_end``, ``last_epoch``: of the local log at the start.
 
     ``high_watermark`` is the checkpointed one, or the log start offset.
     """
 
-    __slots__ = (
-        "_limits",
-        "flushed_end",
-        "high_watermark",
-        "key",
-        "local",
-        "log_end_offset",
-        "role",
-    )
+    __slots__ = ("_limits", "_replicas", "log", "role")
 
     def __init__(
         self,
@@ -111,6 +79,7 @@ class Partition:
         log_end_offset: int,
         flushed_end: int,
         high_watermark: int,
+        last_epoch: int = NO_EPOCH,
     ) -> None:
         assert high_watermark <= flushed_end <= log_end_offset, (
             key,
@@ -118,13 +87,10 @@ class Partition:
             flushed_end,
             log_end_offset,
         )
-        self.key = key
-        self.local = local
-        self.log_end_offset = log_end_offset
-        self.flushed_end = flushed_end
-        self.high_watermark = high_watermark
+        self.log = LocalLog(key, local, log_end_offset, flushed_end, high_watermark, last_epoch)
         self.role: Role = Offline(NotLeaderError(), final=False)
         self._limits = Limits()
+        self._replicas: tuple[int, ...] = ()
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Take in what happened; the effects are to be carried out in the order of the list."""
@@ -135,23 +101,50 @@ class Partition:
                 return self._appended(event)
             case Synced():
                 return self._synced(event.flushed_end)
+            case FollowerFetched():
+                return self._follower_fetched(now_ms, event)
             case Tick():
                 return self._tick(now_ms)
-            case FollowerFetched():
-                return self._follower_fetched(event)
             case AppendFailed():
                 return self._append_failed(event)
             case LeaderAndIsrChanged():
-                return self._change_role(event)
+                return self._change_role(now_ms, event)
             case LimitsChanged():
                 return self._change_limits(event.limits)
             case EpochStarted():
                 return self._epoch_started(event)
-            case StorageFailed():
+            case Truncated():
+                return self._truncated(event)
+            case IsrWritten():
+                return self._isr_written(event.state)
+            case IsrRefused():
+                return self._isr_refused(now_ms, event)
+            case CorruptionFound():
+                return self._corruption_found(now_ms, event.offset)
+            case StorageFailed() | Closed():
                 return self._stop(event.error)
-            case Closed():
-                return self._stop(event.error)
-        raise AssertionError(event)
+            case _:
+                return self._fetch_answered(event)
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.log.key
+
+    @property
+    def local(self) -> ReplicaId:
+        return self.log.replica
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def flushed_end(self) -> int:
+        return self.log.flushed_end
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
 
     @property
     def is_leader(self) -> bool:
@@ -199,108 +192,109 @@ class Partition:
             )
         return self.high_watermark
 
-    # Appends.
+    # What clients and followers ask.
 
     def _request(self, now_ms: int, event: AppendRequested) -> list[Effect]:
         role = self.role
-        if not isinstance(role, Leader):
-            error = role.error if isinstance(role, Offline) else NotLeaderError()
-            return _refusal(event, error)
-        if event.acks == ACKS_ALL and not isr_arithmetic.is_enough(
-            role.isr, self._limits.min_insync_replicas
-        ):
-            return _refusal(
-                event,
-                NotEnoughReplicasError(
-                    f"{len(role.isr.replicas)} replicas are in sync; min.insync.replicas="
-                    f"{self._limits.min_insync_replicas} are needed"
-                ),
-            )
-        role.appending[event.token] = event.acks
-        append = Append(event.token, event.payload, role.state.leader_epoch)
-        if role.unflushed_count == 0:
-            role.unflushed_since_ms = now_ms
-        role.unflushed_count += event.record_count
-        if role.unflushed_count < self._limits.flush_messages and self._limits.flush_ms > 0:
-            return [append]
-        role.unflushed_count = 0
-        return [append, Sync()]
+        if isinstance(role, Leader):
+            return role.requested(now_ms, event)
+        error = role.error if isinstance(role, Offline) else NotLeaderError()
+        return [] if event.acks == ACKS_NONE else [Reply(event.token, error=error)]
+
+    def _follower_fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
+        try:
+            # -1, which would be any epoch, is no epoch that a follower may fetch in.
+            self.check_leader(max(event.leader_epoch, 0))
+        except LogbusError as error:
+            return [AnswerFollower(error)]
+        assert isinstance(self.role, Leader)
+        return self.role.fetched(now_ms, event)
+
+    # What the disk answered.
 
     def _appended(self, event: Appended) -> list[Effect]:
-        if event.next_offset > self.log_end_offset:
-            self.log_end_offset = event.next_offset
-        role = self.role
-        if not isinstance(role, Leader):
-            return []
-        acks = role.appending.pop(event.token, ACKS_NONE)
-        if acks == ACKS_NONE:
-            return []
-        if acks != ACKS_ALL:
-            return [Reply(event.token, event)]
-        if event.next_offset <= self.high_watermark:
-            return [Reply(event.token, event)]
-        role.waiting.append(event)
-        return []
+        self.log.written(event.next_offset)
+        if isinstance(self.role, Leader):
+            return self.role.appended(event)
+        return self._go_on()
 
     def _append_failed(self, event: AppendFailed) -> list[Effect]:
-        role = self.role
-        if not isinstance(role, Leader):
-            return []
-        acks = role.appending.pop(event.token, ACKS_NONE)
-        return [] if acks == ACKS_NONE else [Reply(event.token, error=event.error)]
-
-    # The high watermark.
+        self.log.writes_under_way -= 1
+        if isinstance(self.role, Leader):
+            return self.role.append_failed(event)
+        return self._go_on()
 
     def _synced(self, flushed_end: int) -> list[Effect]:
-        if flushed_end <= self.flushed_end:
-            return []
-        self.flushed_end = flushed_end
-        if flushed_end > self.log_end_offset:
-            self.log_end_offset = flushed_end
-        return self._advance()
+        more = self.log.synced(flushed_end)
+        if isinstance(self.role, Leader):
+            return self.role.advance() if more else []
+        return self.role.synced() if isinstance(self.role, Follower) else []
 
-    def _follower_fetched(self, event: FollowerFetched) -> list[Effect]:
-        role = self.role
-        if not isinstance(role, Leader) or event.leader_epoch != role.state.leader_epoch:
-            return []
-        role.follower_ends[event.replica] = event.fetch_offset
-        return self._advance()
+    def _epoch_started(self, event: EpochStarted) -> list[Effect]:
+        log = self.log
+        log.last_epoch = max(log.last_epoch, event.leader_epoch)
+        log.log_end_offset = max(log.log_end_offset, event.log_end_offset)
+        log.synced(event.flushed_end)
+        if isinstance(self.role, Leader):
+            return self.role.epoch_started(event)
+        return self._go_on()
 
-    def _advance(self) -> list[Effect]:
-        role = self.role
-        if not isinstance(role, Leader) or role.epoch_start_offset is None:
-            return []
-        role.follower_ends[self.local] = self.flushed_end
-        offset = isr_arithmetic.high_watermark(
-            role.isr,
-            role.follower_ends,
-            min_insync_replicas=self._limits.min_insync_replicas,
-            current=self.high_watermark,
-        )
-        if offset == self.high_watermark:
-            return []
-        self.high_watermark = offset
-        effects: list[Effect] = [HighWatermark(offset)]
-        waiting = role.waiting
-        enough = isr_arithmetic.is_enough(role.isr, self._limits.min_insync_replicas)
-        while waiting and waiting[0].next_offset <= offset:
-            appended = waiting.popleft()
-            if enough:
-                effects.append(Reply(appended.token, appended))
-            else:
-                effects.append(Reply(appended.token, error=NotEnoughReplicasAfterAppendError()))
-        return effects
+    def _truncated(self, event: Truncated) -> list[Effect]:
+        self.log.truncated(event)
+        return self._go_on()
+
+    def _go_on(self) -> list[Effect]:
+        return self.role.go_on() if isinstance(self.role, Follower) else []
+
+    def _fetch_answered(self, event: Event) -> list[Effect]:
+        """The steps of a fetch; one that an earlier role began only leaves its write behind."""
+        role = self.role if isinstance(self.role, Follower) else None
+        match event:
+            case Fetched():
+                return role.fetched(event) if role else []
+            case FetchDiverged():
+                return role.diverged(event) if role else []
+            case FetchOutOfRange():
+                return role.out_of_range(event) if role else []
+            case FetchedAppended():
+                self.log.last_epoch = event.last_epoch
+                if role is not None:
+                    return role.appended(event)
+                self.log.written(event.next_offset)
+                return []
+            case FetchedAppendFailed():
+                self.log.writes_under_way -= 1
+                return role.failed() if role else []
+        raise AssertionError(event)
 
     def _tick(self, now_ms: int) -> list[Effect]:
         role = self.role
-        if (
-            not isinstance(role, Leader)
-            or role.unflushed_count == 0
-            or now_ms - role.unflushed_since_ms < self._limits.flush_ms
-        ):
+        if isinstance(role, Leader):
+            return role.tick(now_ms)
+        return role.tick() if isinstance(role, Follower) else []
+
+    # The ISR.
+
+    def _isr_written(self, state: LeaderAndIsr) -> list[Effect]:
+        role = self.role
+        if isinstance(role, Offline) or state.leader_epoch < role.state.leader_epoch:
             return []
-        role.unflushed_count = 0
-        return [Sync()]
+        if state.leader_epoch > role.state.leader_epoch:
+            # Only an epoch that we do not lead is ever begun by a replica.
+            return self._follow(state)
+        return role.take(state)
+
+    def _isr_refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
+        role = self.role
+        if isinstance(role, Leader):
+            return role.refused(now_ms, event)
+        return role.refused(event) if isinstance(role, Follower) else []
+
+    def _corruption_found(self, now_ms: int, offset: int) -> list[Effect]:
+        log, role = self.log, self.role
+        if log.damaged_from is None or offset < log.damaged_from:
+            log.damaged_from = offset
+        return role.hand_over(now_ms) if isinstance(role, Leader) else self._go_on()
 
     # Roles.
 
@@ -308,52 +302,55 @@ class Partition:
         if limits == self._limits:
             return []
         self._limits = limits
-        return self._advance()
+        if not isinstance(self.role, Leader):
+            return []
+        self.role.limits = limits
+        return self.role.advance()
 
-    def _change_role(self, event: LeaderAndIsrChanged) -> list[Effect]:
+    def _change_role(self, now_ms: int, event: LeaderAndIsrChanged) -> list[Effect]:
         state, role = event.state, self.role
-        self._limits = event.limits
+        self._limits, self._replicas = event.limits, event.replicas
+        if isinstance(role, Leader):
+            role.limits, role.replicas = event.limits, event.replicas
         if isinstance(role, Offline):
             if role.final:
                 return []
         elif state.leader_epoch < role.state.leader_epoch:
             return []
         mine = leads(state, self.local, event.broker_epochs)
-        if isinstance(role, Leader) and mine and state.leader_epoch == role.state.leader_epoch:
-            if state.version > role.state.version:
-                role.state, role.isr = state, CommittedIsr(state.isr)
-            return self._advance()
-        replies = self._fail_pending(NotLeaderError())
-        if not mine:
-            self.role = Follower(state)
-            return replies
-        self.role = Leader(state, CommittedIsr(state.isr))
-        return [StartEpoch(state.leader_epoch), Sync(), *replies]
+        if isinstance(role, Offline) or state.leader_epoch > role.state.leader_epoch:
+            return self._lead(now_ms, state) if mine else self._follow(state)
+        if mine is isinstance(role, Leader):
+            return role.take(state)
+        return self._lead(now_ms, state) if mine else self._follow(state)
 
-    def _epoch_started(self, event: EpochStarted) -> list[Effect]:
-        self.log_end_offset = max(self.log_end_offset, event.log_end_offset)
-        self.flushed_end = max(self.flushed_end, event.flushed_end)
+    def _lead(self, now_ms: int, state: LeaderAndIsr) -> list[Effect]:
+        before = self._leave()
+        role = self.role = Leader(
+            state, self.log, self._limits, self._replicas, CommittedIsr(state.isr)
+        )
+        return in_order([*role.begin(now_ms), *before])
+
+    def _follow(self, state: LeaderAndIsr) -> list[Effect]:
+        before, role = self._leave(), self.role
+        follower = self.role = Follower(
+            state,
+            self.log,
+            # A process before this one may have fetched in the epoch that we find.
+            isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
+        )
+        return in_order([*follower.begin(), *before])
+
+    def _leave(self) -> Sequence[Effect]:
+        """What ends with the role that ends."""
         role = self.role
-        if not isinstance(role, Leader) or event.leader_epoch != role.state.leader_epoch:
-            return []
-        role.epoch_start_offset = event.log_end_offset
-        return self._advance()
+        if isinstance(role, Leader):
+            return role.fail_pending(NotLeaderError())
+        return role.stop() if isinstance(role, Follower) else []
 
     def _stop(self, error: LogbusError) -> list[Effect]:
-        replies = self._fail_pending(error)
-        self.role = Offline(error, final=True)
-        return replies
-
-    def _fail_pending(self, error: LogbusError) -> list[Effect]:
         role = self.role
-        if not isinstance(role, Leader):
-            return []
-        tokens = [appended.token for appended in role.waiting]
-        tokens += [token for token, acks in role.appending.items() if acks != ACKS_NONE]
-        role.waiting.clear()
-        role.appending.clear()
-        return [Reply(token, error=error) for token in tokens]
-
-
-def _refusal(event: AppendRequested, error: LogbusError) -> list[Effect]:
-    return [] if event.acks == ACKS_NONE else [Reply(event.token, error=error)]
+        self.role = Offline(error, final=True)
+        if isinstance(role, Leader):
+            return role.fail_pending(error)
+        return role.stop() if isinstance(role, Follower) else []
