@@ -126,10 +126,10 @@ class TopicConfig(_Config):
     )
     min_insync_replicas: int = _key(
         "min.insync.replicas",
-        1,
-        "acks=all is refused while fewer replicas are in sync",
+        0,
+        "acks=all is refused while fewer replicas are in sync; 0: half of the replicas and one",
         "replicas",
-        at_least=1,
+        at_least=0,
     )
     message_timestamp_type: str = _key(
         "message.timestamp.type",
@@ -207,7 +207,17 @@ class BrokerConfig(_Config):
         "num.partitions", 1, "partitions of a topic created without a number", at_least=1
     )
     default_replication_factor: int = _key(
-        "default.replication.factor", 1, "replicas of a topic created without a number", at_least=1
+        "default.replication.factor",
+        0,
+        "replicas of a topic created without a number; 0: three, or one a broker if fewer",
+        at_least=0,
+    )
+    leader_rebalance_ms: int = _key(
+        "leader.rebalance.ms",
+        MINUTE,
+        "leadership returns to the preferred replica when it was in sync for so long; -1: never",
+        "ms",
+        at_least=-1,
     )
     frame_bytes_max: int = _key(
         "socket.request.max.bytes",
@@ -309,6 +319,21 @@ class BrokerConfig(_Config):
         "commits of one group that arrive within this time share one ZooKeeper write",
         "ms",
         at_least=0,
+    )
+    replica_lag_ms: int = _key(
+        "replica.lag.time.max.ms",
+        10 * SECOND,
+        "a follower that was not at the leader's end for so long is not in sync any more",
+        "ms",
+        at_least=100,
+    )
+    replica_fetch_wait_ms: int = _key(
+        "replica.fetch.wait.max.ms",
+        500,
+        "longest wait of a follower's fetch for new records",
+        "ms",
+        at_least=1,
+        at_most=10 * SECOND,
     )
     metrics_port: int = _key(
         "metrics.port", -1, "port of /metrics; -1 none, 0 a free one", at_least=-1, at_most=65535
@@ -443,6 +468,11 @@ class ConsumerConfig(_Config):
         "retry.backoff.ms", 50, "pause before a request is tried again", "ms", at_least=0
     )
     client_id: str = _key("client.id", "logbus", "name in the broker's log and metrics")
+
+
+def min_insync(config: TopicConfig, replication_factor: int) -> int:
+    """How many replicas must be in sync for acks=all: a majority, unless the topic says another."""
+    return config.min_insync_replicas or replication_factor // 2 + 1
 
 
 C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)

@@ -29,6 +29,7 @@ from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.listener import Listener
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.parts import Parts
+from broker_lite.server.peers import Peers
 from broker_lite.server.registry import BrokerRegistration, Registry
 from broker_lite.server.replica_manager import ReplicaManager
 from broker_lite.storage.files import OsFiles
@@ -49,6 +50,8 @@ HOUSEKEEPING_MS = 10_000
 """How often deleted files and idle producers are looked for."""
 FINISH_S = 0.7
 """What requests under way get to end before a stop goes on."""
+DRAIN_S = 10.0
+"""What moving leadership away may take before a stop goes on without."""
 DEREGISTER_S = 0.5
 """A ZooKeeper that does not answer cannot hold up a stop; the session then ends by itself."""
 
@@ -101,9 +104,12 @@ class Broker:
                 start_counter=logs.start_counter,
                 cluster_id=logs.cluster_id,
                 rack=config.rack or None,
+                damaged=frozenset(key for key, log in logs.logs.items() if log.corruption),
             )
         )
         logs.adopt_cluster(cluster_id)
+        peers = Peers(self._loop, config, clock=clock, judge=registry, metrics=self._metrics)
+        stack.callback(peers.close)
         replicas = ReplicaManager(
             self._loop,
             config,
@@ -111,7 +117,8 @@ class Broker:
             disk=disk,
             logs=logs,
             metrics=self._metrics,
-            broker_epochs=lambda: registry.broker_epochs,
+            cluster=registry,
+            net=peers,
         )
         parts = Parts(
             config=config,
@@ -123,10 +130,12 @@ class Broker:
             metrics=self._metrics,
             endpoint=listener.endpoint,
         )
+        registry.on_change(peers.apply)
         registry.on_change(replicas.apply)
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(self._loop, dispatcher.begin)
         stack.push_async_callback(self._finish, listener, dispatcher, replicas)
+        stack.push_async_callback(self._drain, registry)
         await self._serve_metrics()
         self._start_housekeeping(disk, logs, replicas)
         endpoint = listener.endpoint
@@ -139,7 +148,7 @@ class Broker:
         }
 
     async def stop(self) -> None:
-        """Stop gracefully; under 2 s unless a disk hangs."""
+        """Stop gracefully; under 2 s unless a disk hangs, or leadership finds nowhere to go."""
         self._clean = True
         for task in self._timers:
             task.cancel()
@@ -181,6 +190,19 @@ class Broker:
             logs.close_clean(self._clock.now_ms())
         else:
             logs.close()
+
+    async def _drain(self, registry: Registry) -> None:
+        """Let others lead while this broker still answers, so that no client meets a closed port
+        before it can learn of the new leader."""
+        if not self._clean:
+            return
+        began_ms = self._clock.monotonic_ms()
+        try:
+            await asyncio.wait_for(registry.drain(), DRAIN_S)
+        except (TimeoutError, LogbusError) as error:
+            logger.warning("leadership could not be moved away in time: %s", error)
+        else:
+            logger.info("drained in %d ms", self._clock.monotonic_ms() - began_ms)
 
     async def _deregister(self, registry: Registry) -> None:
         try:

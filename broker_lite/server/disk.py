@@ -3,9 +3,10 @@
 Each partition belongs to one append thread (by hash of its key), so its jobs run in the order in
 which the loop gave them. A thread takes everything that waits, appends it, then flushes each log
 that was asked to be flushed once, then posts all results to the loop with one call: what arrived
-meanwhile is the next group. Read threads warm, verify and transcode ranges. The keeper thread does
-what concerns the whole directory. Results reach the loop as events or by callback; an error of the
-file system arrives as StorageFailed, never as an exception of a thread.
+meanwhile is the next group. Where there are followers, what was appended is told before the flush,
+so that theirs runs beside ours. Read threads warm, verify and transcode ranges. The keeper thread
+does what concerns the whole directory. Results reach the loop as events or by callback; an error of
+the file system arrives as StorageFailed, never as an exception of a thread.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from broker_lite.errors import LogbusError, StorageError, UnknownServerError
 from broker_lite.model import PartitionKey
-from broker_lite.record.batch import BatchHeader, validate_for_append
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import BatchHeader, read_header, validate_for_append
 from broker_lite.replication.events import (
     Appended,
     AppendFailed,
     Event,
+    FetchedAppended,
+    FetchedAppendFailed,
     StorageFailed,
     Synced,
 )
@@ -57,6 +61,9 @@ class Target(Protocol):
     @property
     def log(self) -> Log: ...
 
+    @property
+    def has_followers(self) -> bool: ...
+
     def deliver(self, event: Event) -> None: ...
 
 
@@ -65,6 +72,16 @@ class AppendJob(NamedTuple):
     token: int
     batch: Batch
     leader_epoch: int
+
+
+class FollowJob(NamedTuple):
+    """Append what a leader sent. ``columns`` is called on the loop, before the outcome is told,
+    with where the last batch of columns in it ends."""
+
+    target: Target
+    payload: memoryview
+    leader_epoch: int
+    columns: Callable[[int], None]
 
 
 class SyncJob(NamedTuple):
@@ -76,7 +93,7 @@ class CallJob(NamedTuple):
     done: Done[Any]
 
 
-Job = AppendJob | SyncJob | CallJob
+Job = AppendJob | FollowJob | SyncJob | CallJob
 Result = tuple[Target | None, Any, Any]
 """(target, event, None), or (None, done, (value, exception))."""
 
@@ -103,6 +120,8 @@ class _Worker(threading.Thread):
                 group.append(job)
                 if type(job) is AppendJob:
                     size += len(job.batch.buffer)
+                elif type(job) is FollowJob:
+                    size += len(job.payload)
                 if size >= GROUP_BYTES_MAX or queue.empty():
                     break
                 job = queue.get()
@@ -113,17 +132,24 @@ class _Worker(threading.Thread):
         results: list[Result] = []
         dirty: dict[Target, None] = {}
         now_ms = self._disk.clock.now_ms()
+        has_followers = False
         for job in group:
             if type(job) is AppendJob:
                 results.append((job.target, _append(job, now_ms), None))
                 if job.target.log.failed:
                     results.append(_failure(job.target))
+                has_followers = has_followers or job.target.has_followers
+            elif type(job) is FollowJob:
+                _follow(job, now_ms, results)
             elif type(job) is SyncJob:
                 dirty[job.target] = None
             else:
                 assert isinstance(job, CallJob)
                 results.append((None, job.done, _call(job.function)))
         if dirty:
+            if has_followers:
+                self._disk.post(results)
+                results = []
             began_ms = self._disk.clock.monotonic_ms()
             for target in dirty:
                 results.append(_flush(target))
@@ -145,6 +171,36 @@ def _append(job: AppendJob, now_ms: int) -> Event:
         logger.exception("%s: append", log.key)
         return AppendFailed(job.token, UnknownServerError())
     return Appended(job.token, base, following, append_ms, log.log_start_offset, duplicate)
+
+
+def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
+    log, target = job.target.log, job.target
+    try:
+        following = log.append_as_follower(job.payload, job.leader_epoch, now_ms)
+        columns_end = _columns_end(job.payload, following)
+    except LogbusError as error:
+        results.append((target, FetchedAppendFailed(error), None))
+    except Exception as error:
+        logger.exception("%s: append of what was fetched", log.key)
+        results.append((target, FetchedAppendFailed(UnknownServerError(repr(error))), None))
+    else:
+        if columns_end >= 0:
+            results.append((None, job.columns, (columns_end,)))
+        results.append((target, FetchedAppended(following, log.leader_epochs.latest), None))
+    if log.failed:
+        results.append(_failure(target))
+
+
+def _columns_end(buffer: memoryview, end_offset: int) -> int:
+    """Where the last batch of columns ends, of those below ``end_offset``; -1 if there is none."""
+    position, next_offset, end = 0, -1, -1
+    while next_offset < end_offset and len(buffer) - position >= fmt.HEADER_BYTES:
+        header = read_header(buffer, position)
+        next_offset = header.next_offset
+        if header.is_columns:
+            end = next_offset
+        position += header.size_bytes
+    return end
 
 
 def _flush(target: Target) -> Result:

@@ -20,7 +20,7 @@ from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, PartitionKey
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.replication.effects import FetchFrom
-from broker_lite.replication.events import Event, Fetched, FetchDiverged, FetchOutOfRange
+from broker_lite.replication.events import Event, FetchDiverged, Fetched, FetchOutOfRange
 from broker_lite.server.metrics import Metrics
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
@@ -320,7 +320,9 @@ def _event(row: _Row, part: wire.FetchedPartition) -> Event | None:
         return None
     if part.diverging is not None:
         own = row.target.log.end_offset_for(part.diverging.leader_epoch)
-        return FetchDiverged(wanted.leader_epoch, wanted.fetch_offset, part.diverging, own)
+        return FetchDiverged(
+            wanted.leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch, part.diverging, own
+        )
     return Fetched(
         wanted.leader_epoch,
         wanted.fetch_offset,

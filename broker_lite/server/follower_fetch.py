@@ -1,4 +1,4 @@
-"""What leaders answer followers: records up to the log's end, flushed or not, whole batches as stored.
+"""What leaders answer followers: whole batches as stored, up to the log's end, flushed or not.
 
 Loop thread only; used by ``handlers/fetch`` and by the simulator. Each fetch is told to the machine
 once, when it arrives: its offset is the follower's flushed end. Where there is nothing to send it
@@ -128,7 +128,16 @@ class _Row:
 class _Fetch:
     """One request under way."""
 
-    __slots__ = ("_answer", "_is_due", "_is_open", "_message", "_owner", "_rows", "_timer", "_topics")
+    __slots__ = (
+        "_answer",
+        "_is_due",
+        "_is_open",
+        "_message",
+        "_owner",
+        "_rows",
+        "_timer",
+        "_topics",
+    )
 
     def __init__(
         self,
@@ -156,10 +165,9 @@ class _Fetch:
             for row in self._rows:
                 row.error = error
         else:
-            replica_id = ReplicaId(follower.broker_id, follower.directory_id)
             for topic, rows in self._topics:
                 for row in rows:
-                    self._tell(topic.topic_id, row, replica_id)
+                    self._tell(topic.topic_id, row, follower)
         wait_ms = min(message.max_wait_ms, owner.wait_ms_max)
         if wait_ms <= 0 or any(row.has_news for row in self._rows):
             self._collect()
@@ -170,19 +178,20 @@ class _Fetch:
             assert row.replica is not None
             row.replica.end_waiters.add(self._news)
 
-    def _tell(self, topic_id: str, row: _Row, follower: ReplicaId) -> None:
+    def _tell(self, topic_id: str, row: _Row, follower: BrokerView) -> None:
         """Let the machine judge the fetch; what it acknowledges is acknowledged by this."""
         wanted = row.wanted
         try:
             replica = row.replica = self._owner.replicas.find_by_id(topic_id, wanted.partition)
             verdict = replica.follower_fetched(
                 FollowerFetched(
-                    follower,
+                    ReplicaId(follower.broker_id, follower.directory_id),
                     wanted.current_leader_epoch,
                     wanted.fetch_offset,
                     wanted.last_fetched_epoch,
                     replica.log.end_offset_for(wanted.last_fetched_epoch),
-                    wanted.log_start_offset,
+                    replica.log.log_start_offset,
+                    not follower.draining,
                 )
             )
         except LogbusError as error:
@@ -311,4 +320,3 @@ class _Fetch:
             NO_BROKER,
             NO_EPOCH,
         )
-

@@ -77,8 +77,8 @@ class IsrWrites:
             while self._waiting and not self._closed:
                 part = self._waiting[:STATES_PER_WRITE_MAX]
                 del self._waiting[:STATES_PER_WRITE_MAX]
-                for (target, _), state in zip(part, await self._outcomes(part)):
-                    target.deliver(IsrRefused() if state is None else IsrWritten(state))
+                for (target, wanted), state in zip(part, await self._outcomes(part)):
+                    target.deliver(IsrRefused(wanted) if state is None else IsrWritten(state))
         finally:
             self._task = None
 

@@ -67,6 +67,29 @@ def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
     return found
 
 
+def read_resident(wanted: list[Wanted], max_bytes: int) -> list[Prepared] | None:
+    """Recent ranges, on the loop; None if one of them has left the page cache already."""
+    found: list[Prepared] = []
+    left = max_bytes
+    for row in wanted:
+        if left <= 0:
+            found.append(Prepared())
+            continue
+        try:
+            one = row.log.read(
+                row.offset, min(row.max_bytes, left), row.end_offset, left == max_bytes
+            )
+        except LogbusError as error:
+            found.append(Prepared(error=error, error_offset=row.offset))
+            continue
+        if one.length and not is_start_resident(one.file, one.position):
+            return None
+        part = FileRange(one.file, one.position, one.length)
+        found.append(Prepared((part,) if one.length else (), one.length))
+        left -= one.length
+    return found
+
+
 def _prepare(row: Wanted, max_bytes: int, min_one: bool) -> Prepared:
     found = row.log.read(row.offset, max_bytes, row.end_offset, min_one)
     if found.length == 0:

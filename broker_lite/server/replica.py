@@ -1,38 +1,49 @@
 """One partition on this broker: its log, its replication role, and who waits for it.
 
 Loop thread only. Every event goes through ``deliver`` and every effect through ``carry_out``, in
-the order of the list; nothing else touches log and role. Appends, epoch starts and flushes go to
-the disk thread that owns the partition, whose outcomes come back as events. Owned by
-``replica_manager``.
+the order of the list; nothing else touches log and role. What changes the log goes to the disk
+thread that owns the partition, whose outcomes come back as events; what is fetched and written
+elsewhere goes to the owner's ``fetchers`` and ``isr_writes``. Owned by ``replica_manager``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker_lite.errors import LogbusError, NotLeaderError, StorageError
 from broker_lite.replication import partition as replication
 from broker_lite.replication.effects import (
+    AnswerFollower,
     Append,
+    AppendFetched,
     Effect,
+    FetchFrom,
     HighWatermark,
     ProposeIsr,
+    RaiseStart,
     Reply,
+    StartAt,
     StartEpoch,
+    StopFetching,
     Sync,
     Truncate,
 )
 from broker_lite.replication.events import (
     Appended,
     AppendFailed,
+    CorruptionFound,
     EpochStarted,
     Event,
+    FollowerFetched,
     StorageFailed,
+    Truncated,
 )
 from broker_lite.server.clock import Clock
-from broker_lite.server.disk import AppendJob, CallJob, Disk, SyncJob
+from broker_lite.server.disk import AppendJob, CallJob, Disk, FollowJob, SyncJob
+from broker_lite.server.fetcher import Fetchers
+from broker_lite.server.isr_writes import IsrWrites
 from broker_lite.server.purgatory import Waiters
 from broker_lite.server.trust import Trust
 from broker_lite.storage.log import Log
@@ -45,6 +56,8 @@ class Owner(Protocol):
 
     clock: Clock
     disk: Disk
+    fetchers: Fetchers
+    isr_writes: IsrWrites
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None: ...
 
@@ -62,6 +75,8 @@ class Replica:
         "_queue",
         "closed",
         "columns_under_way",
+        "end_waiters",
+        "has_followers",
         "key",
         "log",
         "partition",
@@ -81,6 +96,11 @@ class Replica:
         self.role = role
         self.trust = Trust(log.log_end_offset)
         self.waiters = Waiters()
+        """Who waits for the high watermark: consumers' fetches."""
+        self.end_waiters = Waiters()
+        """Who waits for the log's end: followers' fetches."""
+        self.has_followers = False
+        """Whether somebody is to hear of an append before it is flushed; disk threads read it."""
         self.columns_under_way: set[int] = set()
         self._corrupt_offsets: set[int] = set()
         self.closed = False
@@ -114,7 +134,20 @@ class Replica:
             self._note_columns(event)
         elif isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
-        self.carry_out(self.role.step(owner.clock.monotonic_ms(), event))
+        role = self.role
+        end = role.log_end_offset
+        self.carry_out(role.step(owner.clock.monotonic_ms(), event))
+        if self.has_followers and role.log_end_offset != end:
+            self.end_waiters.wake()
+
+    def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
+        """A follower asks: what it acknowledges is carried out; the verdict on its fetch."""
+        effects = self.role.step(self._owner.clock.monotonic_ms(), event)
+        verdict = effects.pop()
+        assert isinstance(verdict, AnswerFollower), effects
+        if effects:
+            self.carry_out(effects)
+        return verdict
 
     def _note_columns(self, event: Appended | AppendFailed) -> None:
         if event.token in self.columns_under_way:
@@ -136,12 +169,36 @@ class Replica:
             elif kind is Reply:
                 assert isinstance(effect, Reply)
                 self._owner.replied(effect.token, effect.appended, effect.error)
-            elif isinstance(effect, StartEpoch):
-                self._start_epoch(effect.leader_epoch)
-            elif isinstance(effect, Truncate):
-                self._truncate(effect.offset)
+            elif kind is AppendFetched:
+                assert isinstance(effect, AppendFetched)
+                self._append_fetched(effect)
+            elif kind is FetchFrom:
+                assert isinstance(effect, FetchFrom)
+                self._owner.fetchers.fetch(self, effect)
             else:
-                assert not isinstance(effect, ProposeIsr), "an ISR of one never changes"
+                self._carry_out_rare(effect)
+
+    def _carry_out_rare(self, effect: Effect) -> None:
+        match effect:
+            case StartEpoch(leader_epoch):
+                self._start_epoch(leader_epoch)
+            case Truncate(offset):
+                self._shorten(effect, offset)
+            case StartAt(offset):
+                self._shorten(effect, offset)
+            case StopFetching():
+                self._owner.fetchers.stop(self)
+            case ProposeIsr(state):
+                self._owner.isr_writes.propose(self, state)
+            case RaiseStart(offset):
+                self._raise_start(offset)
+            case _:
+                raise AssertionError(effect)
+
+    def _append_fetched(self, effect: AppendFetched) -> None:
+        self.trust.appending(self._owner.clock.monotonic_ms(), self.role.log_end_offset)
+        columns = self.trust.has_columns
+        self._queue.put(FollowJob(self, effect.payload, effect.leader_epoch, columns))
 
     def _start_epoch(self, leader_epoch: int) -> None:
         log = self.log
@@ -150,31 +207,67 @@ class Replica:
             log.start_epoch(leader_epoch)
             return EpochStarted(leader_epoch, log.log_end_offset, log.flushed_end)
 
-        def done(event: EpochStarted | None, error: BaseException | None) -> None:
-            if event is not None or self.log.failed:
-                self._delivered(event, error)
-                return
-            # A full disk stops nothing for good: until there is room this leader does not serve.
-            logger.error("%s: epoch %d cannot begin yet: %s", self, leader_epoch, error)
-            self._owner.again_later(lambda: self._start_epoch_again(leader_epoch))
+        self._change_log(start, f"epoch {leader_epoch} cannot begin yet")
 
-        self._queue.put(CallJob(start, done))
-
-    def _start_epoch_again(self, leader_epoch: int) -> None:
-        if self.role.is_leader and self.role.leader_epoch == leader_epoch:
-            self.carry_out([StartEpoch(leader_epoch), Sync()])
-
-    def _truncate(self, offset: int) -> None:
-        log = self.log
+    def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
+        """Cut the log at ``offset``, or begin it anew there."""
+        log, now_ms = self.log, self._owner.clock.now_ms()
+        if isinstance(effect, Truncate):
+            lost = self.role.high_watermark - offset
+            level = logging.WARNING if lost > 0 else logging.INFO
+            logger.log(
+                level,
+                "%s: cut from %d to %d%s",
+                self,
+                log.log_end_offset,
+                offset,
+                f", {lost} records below the high watermark among them" if lost > 0 else "",
+            )
+        else:
+            logger.warning("%s: the leader begins at %d; starting anew there", self, offset)
         self.trust.truncated(offset)
-        self._queue.put(CallJob(lambda: log.truncate_to(offset), self._delivered))
+        self._corrupt_offsets.clear()
 
-    def _delivered(self, event: Any, error: BaseException | None) -> None:
-        if error is not None:
-            logger.error("%s: %s", self, error)
+        def cut() -> Truncated:
+            if isinstance(effect, Truncate):
+                log.truncate_to(offset, now_ms)
+            else:
+                log.start_at(offset, now_ms)
+            return Truncated(log.log_end_offset, log.flushed_end, log.leader_epochs.latest)
+
+        self._change_log(cut, "the log cannot be cut yet")
+
+    def _change_log(self, change: Callable[[], Event], refused: str) -> None:
+        """Change the log between its appends. A full disk stops nothing for good: until there is
+        room the change is tried again, and its answer is owed."""
+
+        def done(event: Event | None, error: BaseException | None) -> None:
+            if event is not None:
+                self.deliver(event)
+            elif self.log.failed or self.closed:
+                self._failed(error)
+            else:
+                logger.error("%s: %s: %s", self, refused, error)
+                self._owner.again_later(lambda: self._change_log(change, refused))
+
+        self._queue.put(CallJob(change, done))
+
+    def _raise_start(self, offset: int) -> None:
+        log = self.log
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                # The leader's start comes with every answer: the next one tries again.
+                logger.error("%s: records before %d cannot go yet: %s", self, offset, error)
+                if self.log.failed:
+                    self._failed(error)
+
+        self._queue.put(CallJob(lambda: log.delete_records_before(offset), done))
+
+    def _failed(self, error: BaseException | None) -> None:
+        logger.error("%s: %s", self, error)
+        if not self.closed:
             self.deliver(StorageFailed(as_storage_error(error)))
-        elif event is not None:
-            self.deliver(event)
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
         """A reader met a bad batch; said once per offset, however often it is met."""
@@ -188,10 +281,12 @@ class Replica:
                 self.key,
                 error.message,
             )
+        self.deliver(CorruptionFound(offset))
 
     def leadership_changed(self) -> None:
         """Waiting fetches find out by themselves what they must answer now."""
         self.waiters.wake()
+        self.end_waiters.wake()
 
 
 def as_storage_error(error: BaseException | None) -> LogbusError:

@@ -1,16 +1,18 @@
 """The partitions of this broker: finding them, producing to them, making and removing them.
 
 Loop thread only. Metadata snapshots make, change and remove replicas, by topic id: a topic that was
-deleted and made again is another topic and gets another log. A failure of the data directory takes
-all of them offline. What a replica does is in ``replica``.
+deleted and made again is another topic and gets another log; a partition that moved to others is
+removed here. A failure of the data directory takes all of them offline. What a replica does is in
+``replica``; whom it follows, who follows it and what it proposes goes through parts made here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from broker_lite import config as configs
 from broker_lite.config import BrokerConfig, TopicConfig
@@ -24,7 +26,15 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.model import NO_OFFSET, PartitionKey, PartitionView, ReplicaId, TopicView
+from broker_lite.model import (
+    NO_OFFSET,
+    LeaderAndIsr,
+    PartitionKey,
+    PartitionView,
+    ReplicaId,
+    StateChange,
+    TopicView,
+)
 from broker_lite.replication import partition as replication
 from broker_lite.replication.events import (
     ACKS_LEADER,
@@ -32,6 +42,7 @@ from broker_lite.replication.events import (
     Appended,
     AppendRequested,
     Closed,
+    CorruptionFound,
     LeaderAndIsrChanged,
     Limits,
     StorageFailed,
@@ -39,6 +50,9 @@ from broker_lite.replication.events import (
 )
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
+from broker_lite.server.fetcher import Fetchers, PeerNet
+from broker_lite.server.follower_fetch import FollowerFetches
+from broker_lite.server.isr_writes import IsrWrites
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.purgatory import Deadlines
 from broker_lite.server.replica import Replica, as_storage_error
@@ -49,6 +63,9 @@ logger = logging.getLogger("logbus.replicas")
 
 TICK_MS = 100
 """How often flushes by time are looked for; only while a topic has flush.messages above 1."""
+
+SLOW_TICK_MS = 1000
+"""How often leaders look for followers that lag, and followers try again what failed."""
 
 AGAIN_S = 1.0
 """How soon a log that a full disk refused to make is tried again."""
@@ -67,6 +84,23 @@ class PartitionUsage:
     log_end_offset: int
 
 
+class Cluster(Protocol):
+    """What replicas need of the registry."""
+
+    @property
+    def snapshot(self) -> MetadataSnapshot: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    @property
+    def broker_epochs(self) -> frozenset[int]: ...
+
+    async def write_states(
+        self, changes: Sequence[StateChange]
+    ) -> Sequence[LeaderAndIsr | None]: ...
+
+
 class ReplicaManager:
     """Made by ``broker``; ``recovered`` are the logs that the directory held at the start."""
 
@@ -79,7 +113,8 @@ class ReplicaManager:
         disk: Disk,
         logs: LogManager,
         metrics: Metrics,
-        broker_epochs: Callable[[], frozenset[int]],
+        cluster: Cluster,
+        net: PeerNet,
     ) -> None:
         self.clock = clock
         self.disk = disk
@@ -88,18 +123,27 @@ class ReplicaManager:
         self._config = config
         self._logs = logs
         self._metrics = metrics
-        self._broker_epochs = broker_epochs
+        self._cluster = cluster
         self._failure: LogbusError | None = None
         self._snapshot = MetadataSnapshot()
         self._has_applied = self._closed = False
         self._replicas: dict[PartitionKey, Replica] = {}
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._making: set[PartitionKey] = set()
+        self._deleting: set[PartitionKey] = set()
         self._token = 0
         self._pending: dict[int, Produced] = {}
         self._deadlines = Deadlines(loop, clock, self._timed_out)
         self._ticking: dict[Replica, None] = {}
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._replicated: dict[Replica, None] = {}
+        self._slow_tick_ms = min(SLOW_TICK_MS, max(config.replica_lag_ms // 4, 1))
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self.fetchers = Fetchers(loop, config, net=net, cluster=cluster, metrics=metrics)
+        self.isr_writes = IsrWrites(loop, cluster=cluster, metrics=metrics)
+        self.follower_fetches = FollowerFetches(
+            loop, config, clock=clock, replicas=self, cluster=cluster, disk=disk, metrics=metrics
+        )
         metrics.gauge("partitions", lambda: len(self._replicas))
         metrics.gauge("produces_waiting", lambda: len(self._pending))
 
@@ -210,6 +254,18 @@ class ReplicaManager:
         if unflushed:
             self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
 
+    def _slow_tick(self) -> None:
+        """Time passes for those that others replicate, or that replicate others."""
+        self._slow_timer = None
+        now_ms = self.clock.monotonic_ms()
+        for replica in list(self._replicated):
+            replica.carry_out(replica.role.step(now_ms, Tick()))
+        self._tick_slowly()
+
+    def _tick_slowly(self) -> None:
+        if self._replicated and self._slow_timer is None and not self._closed:
+            self._slow_timer = self._loop.call_later(self._slow_tick_ms / 1000, self._slow_tick)
+
     # Metadata.
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
@@ -224,18 +280,30 @@ class ReplicaManager:
                     self._apply_partition(view, partition, config)
         for key, replica in list(self._replicas.items()):
             if key.topic_id not in snapshot.topics_by_id:
-                self._remove(replica)
+                self._remove(replica, f"topic {replica.topic!r} was deleted")
+            elif not self._is_mine(key):
+                self._remove(replica, f"{replica} was moved to other brokers")
         if not self._has_applied:
             self._has_applied = True
             self._delete_strays(snapshot)
 
     def _delete_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Logs of topics that were deleted while this broker was down. The directory belongs to
-        this cluster (its id was compared), and the snapshot is whole, so they are nobody's."""
+        """Logs of topics that were deleted, or moved, while this broker was down. The directory is
+        this cluster's (its id was compared), and the snapshot is whole, so they are nobody's."""
         for key in self._logs.logs:
             if key.topic_id not in snapshot.topics_by_id:
                 logger.warning("%s: its topic was deleted while this broker was down", key)
                 self._delete_log(key)
+            elif not self._is_mine(key):
+                logger.warning("%s: it was moved to others while this broker was down", key)
+                self._delete_log(key)
+
+    def _is_mine(self, key: PartitionKey) -> bool:
+        """Whether the metadata wants a replica here; one in the ISR stays in any case."""
+        view = self._snapshot.partition_by_key(key)
+        return view is not None and (
+            self.local.broker_id in view.replicas or self.local in view.state.isr
+        )
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
         """A new registration of this process may turn what it was given before into its own."""
@@ -257,6 +325,8 @@ class ReplicaManager:
         replica = self._replicas.get(key)
         if replica is not None:
             self._change(replica, partition, config)
+            return
+        if key in self._deleting:
             return
         log = self._logs.get(key)
         if log is not None:
@@ -290,48 +360,80 @@ class ReplicaManager:
             log_end_offset=log.log_end_offset,
             flushed_end=log.flushed_end,
             high_watermark=log.log_start_offset,
+            last_epoch=log.leader_epochs.latest,
         )
         replica = Replica(self, topic, log, role)
         self._replicas[log.key] = replica
         self._by_name[topic, log.key.partition] = replica
         self._change(replica, partition, config)
+        if log.corruption:
+            # Found at the start, in what was flushed: others may have it whole.
+            replica.deliver(CorruptionFound(log.corruption[0].first_offset))
 
     def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
         if replica.log.config != config:
             replica.log.config = config
-        limits = Limits(config.min_insync_replicas, config.flush_messages, config.flush_ms)
+        limits = Limits(
+            configs.min_insync(config, len(partition.target)),
+            config.flush_messages,
+            config.flush_ms,
+            self._config.replica_lag_ms,
+        )
         if config.flush_messages > 1:
             self._ticking[replica] = None
         else:
             self._ticking.pop(replica, None)
         was_leader, epoch = replica.role.is_leader, replica.leader_epoch
-        replica.deliver(LeaderAndIsrChanged(partition.state, self._broker_epochs(), limits))
+        if len(partition.replicas) > 1:
+            self._replicated[replica] = None
+            self._tick_slowly()
+        else:
+            self._replicated.pop(replica, None)
+        replica.has_followers = len(partition.replicas) > 1
+        replica.deliver(
+            LeaderAndIsrChanged(
+                partition.state, self._cluster.broker_epochs, limits, partition.replicas
+            )
+        )
         if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
             role = "leads" if replica.role.is_leader else "follows"
             logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
             replica.leadership_changed()
 
-    def _remove(self, replica: Replica) -> None:
-        """The topic was deleted: whoever waits gets told, then the log goes."""
-        logger.info("%s: deleted", replica)
+    def _remove(self, replica: Replica, why: str) -> None:
+        """Nobody wants it here any more: whoever waits gets told, then the log goes."""
+        logger.info("%s: deleted here: %s", replica, why)
         del self._replicas[replica.key]
         if self._by_name.get((replica.topic, replica.partition)) is replica:
             del self._by_name[replica.topic, replica.partition]
         self._ticking.pop(replica, None)
+        self._replicated.pop(replica, None)
+        self._deleting.add(replica.key)
         replica.closed = True
-        error = UnknownTopicOrPartitionError(f"topic {replica.topic!r} was deleted")
-        replica.deliver(Closed(error))
-        replica.waiters.wake()
+        is_gone = replica.key.topic_id not in self._snapshot.topics_by_id
+        replica.deliver(
+            Closed(UnknownTopicOrPartitionError(why) if is_gone else NotLeaderError(why))
+        )
+        self.fetchers.stop(replica)
+        replica.leadership_changed()
         # Behind the appends that are queued; then on the keeper, which owns the directory.
         self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
 
     def _delete_log(self, key: PartitionKey) -> None:
         now_ms = self.clock.now_ms()
+        self._deleting.add(key)
 
         def deleted(_: object, error: BaseException | None) -> None:
+            self._deleting.discard(key)
             if error is not None:
                 logger.error("%s: the log could not be deleted: %s", key, error)
                 self.storage_failed(as_storage_error(error))
+                return
+            view, partition = self._snapshot.topics_by_id.get(key.topic_id), None
+            if view is not None and self._is_mine(key) and not self._closed:
+                # It was moved back meanwhile.
+                partition = view.partitions[key.partition]
+                self._apply_partition(view, partition, self._config_of(view))
 
         self.disk.keep(lambda: self._logs.delete(key, now_ms), deleted)
 
@@ -367,7 +469,7 @@ class ReplicaManager:
             replica.carry_out(
                 replica.role.step(self.clock.monotonic_ms(), StorageFailed(self._failure))
             )
-            replica.waiters.wake()
+            replica.leadership_changed()
 
     def again_later(self, attempt: Callable[[], None]) -> None:
         """Try again what a full disk refused, unless the broker stops first."""
@@ -382,11 +484,14 @@ class ReplicaManager:
         """The broker stops: what waits is answered with ``error``."""
         self._closed = True
         self._deadlines.close()
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
+        for timer in (self._tick_timer, self._slow_timer):
+            if timer is not None:
+                timer.cancel()
+        self.fetchers.close()
+        self.isr_writes.close()
         for replica in list(self._replicas.values()):
             replica.deliver(Closed(error))
-            replica.waiters.wake()
+            replica.leadership_changed()
 
     @property
     def in_flight_count(self) -> int:

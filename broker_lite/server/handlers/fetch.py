@@ -5,6 +5,7 @@ at its replicas, until one has news or its time is up. What was appended in the 
 here on the loop; everything else goes through a read thread, which warms cold ranges, checks CRCs
 for readers that do not say they do, and transcodes columns for readers that do not know them
 (``ranges``; ``trust`` says what need not be checked again). Fetch sessions are declined.
+Followers' fetches go to ``follower_fetch``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import NamedTuple
 from broker_lite.errors import (
     NO_ERROR,
     CorruptMessageError,
-    InvalidRequestError,
     LogbusError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -37,7 +37,22 @@ logger = logging.getLogger("logbus.fetch")
 def handle(parts: Parts, request: RequestHeader, frame: memoryview, reply: Reply) -> None:
     """Answer or begin to wait. Raises ProtocolError."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
+    if message.replica_id >= 0:
+        _follow(parts, request, message, reply)
+        return
     _Fetch(parts, request, message, reply).assess()
+
+
+def _follow(parts: Parts, request: RequestHeader, message: wire.FetchRequest, reply: Reply) -> None:
+    """A follower's fetch, which names the epoch of its registration from version 15."""
+    if request.api_version < wire.CLIENT_VERSION:
+        reply.refuse(f"a follower fetches by version {wire.CLIENT_VERSION}")
+        return
+
+    def answer(topics: list[wire.TopicAnswer]) -> None:
+        reply.answer(wire.encode_response(topics, request.api_version, request.correlation_id))
+
+    parts.replicas.follower_fetches.begin(message, answer, lambda: reply.is_open)
 
 
 class _Row(NamedTuple):
@@ -110,8 +125,6 @@ class _Fetch:
         for topic in self._message.topics:
             for wanted in topic.partitions:
                 try:
-                    if self._message.replica_id >= 0:
-                        raise InvalidRequestError("replication is not built yet")
                     if by_id:
                         replica = replicas.find_by_id(topic.topic_id, wanted.partition)
                     else:
@@ -174,7 +187,8 @@ class _Fetch:
                 and row.replica.trust.is_recent(now_ms, one.offset)
             )
             wanted.append((index, one))
-        found = self._read_here([one for _, one in wanted]) if is_quick else None
+        asked, limit = [one for _, one in wanted], self._max_bytes
+        found = ranges.read_resident(asked, limit) if is_quick else None
         if found is not None:
             if sum(one.length for one in found) < min_bytes and not any(
                 one.error is not None for one in found
@@ -184,8 +198,6 @@ class _Fetch:
             self._answer(rows, {at: one for (at, _), one in zip(wanted, found)})
             return
         self._leave()
-        asked = [one for _, one in wanted]
-        limit = self._max_bytes
 
         def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
             if found is None:
@@ -207,28 +219,6 @@ class _Fetch:
         )
         rows_only = not self._knows_columns and start < trust.rows_from
         return ranges.Wanted(replica.log, start, end, wanted.max_bytes, check, rows_only)
-
-    def _read_here(self, wanted: list[ranges.Wanted]) -> list[ranges.Prepared] | None:
-        """Recent ranges, on the loop; None if one of them has left the page cache already."""
-        found: list[ranges.Prepared] = []
-        left = self._max_bytes
-        for row in wanted:
-            if left <= 0:
-                found.append(ranges.Prepared())
-                continue
-            try:
-                one = row.log.read(
-                    row.offset, min(row.max_bytes, left), row.end_offset, left == self._max_bytes
-                )
-            except LogbusError as error:
-                found.append(ranges.Prepared(error=error, error_offset=row.offset))
-                continue
-            if one.length and not ranges.is_start_resident(one.file, one.position):
-                return None
-            part = wire.FileRange(one.file, one.position, one.length)
-            found.append(ranges.Prepared((part,) if one.length else (), one.length))
-            left -= one.length
-        return found
 
     def _remember(
         self,

@@ -26,6 +26,7 @@ class Recorder:
 
     def __init__(self, log: Log) -> None:
         self.log = log
+        self.has_followers = False
         self.events: list[Event] = []
         self.flush_count = 0
         self._flush = log.flush

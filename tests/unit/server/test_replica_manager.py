@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -13,19 +13,43 @@ from data_calls import rows_batch
 from broker_lite import errors
 from broker_lite.config import BrokerConfig
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.model import LeaderAndIsr, PartitionKey, PartitionView, ReplicaId, TopicView
+from broker_lite.model import (
+    BrokerView,
+    LeaderAndIsr,
+    PartitionKey,
+    PartitionView,
+    ReplicaId,
+    StateChange,
+    TopicView,
+)
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
+from broker_lite.server.fetcher import Answered
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.replica import Replica
 from broker_lite.server.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
 from broker_lite.storage.memory import MemFiles
+from broker_lite.wire.fetch import FetchRequest
 
 EPOCH = 7
 """The broker epoch of the only registration."""
+
+
+class Alone:
+    """One broker's cluster: nobody to ask, nothing to agree on."""
+
+    snapshot = MetadataSnapshot()
+    broker_epoch = EPOCH
+    broker_epochs = frozenset({EPOCH})
+
+    async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
+        raise AssertionError(changes)
+
+    def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
+        raise AssertionError(request)
 
 
 class Shell:
@@ -47,7 +71,8 @@ class Shell:
             disk=self.disk,
             logs=self.logs,
             metrics=self.metrics,
-            broker_epochs=lambda: frozenset({EPOCH}),
+            cluster=Alone(),
+            net=Alone(),
         )
         self.local = ReplicaId(1, self.logs.directory_id)
 
