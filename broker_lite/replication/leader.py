@@ -50,7 +50,7 @@ from broker_lite.replication.isr import (
 from broker_lite.replication.local_log import LocalLog
 
 ISR_RETRY_MS = 500
-"""A refused change of the ISR is asked for again after this, unless new metadata came."""
+"""After a refused change of the ISR the next waits so long."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,9 @@ class Leader:
     proposal: LeaderAndIsr | None = None
     """The change of the ISR that is being written."""
     refused_ms: int | None = None
-    """When ``proposal`` was refused, if it was: it may be written all the same, or again."""
+    """When a change was last refused."""
+    is_refused: bool = False
+    """``proposal`` was refused and is asked for again."""
     appending: dict[int, int] = field(default_factory=dict)
     """Token to acks of what was handed to the log and is not answered by it yet."""
     waiting: deque[Appended] = field(default_factory=deque)
@@ -194,7 +196,7 @@ class Leader:
             return [AnswerFollower(diverging=diverging)]
         self.follower_ends[event.replica] = event.fetch_offset
         self._note_caught_up(now_ms, event)
-        return [*self._expand(event), *self.advance(), AnswerFollower()]
+        return [*self._expand(now_ms, event), *self.advance(), AnswerFollower()]
 
     def _fetch_error(self, event: FollowerFetched) -> LogbusError | None:
         if self.epoch_start_offset is None:
@@ -240,12 +242,13 @@ class Leader:
 
     # The ISR.
 
-    def _expand(self, event: FollowerFetched) -> list[Effect]:
+    def _expand(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
         """Take in a follower that has everything committed and the beginning of this epoch."""
         replica, members = event.replica, self.isr.maximal
         if (
             replica in members
             or self.proposal is not None
+            or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
             or any(member.broker_id == replica.broker_id for member in members)
@@ -264,10 +267,12 @@ class Leader:
             return effects
         if self.proposal is None:
             effects += self.hand_over(now_ms) or self._shrink(now_ms)
-        elif self.refused_ms is not None and now_ms - self.refused_ms >= ISR_RETRY_MS:
-            self.refused_ms = None
-            effects.append(ProposeIsr(self.proposal))
+        elif self.is_refused and not self._was_refused(now_ms):
+            effects += self._propose(self.proposal)
         return effects
+
+    def _was_refused(self, now_ms: int) -> bool:
+        return self.refused_ms is not None and now_ms - self.refused_ms < ISR_RETRY_MS
 
     def _shrink(self, now_ms: int) -> list[Effect]:
         leaving = tuple(
@@ -310,25 +315,29 @@ class Leader:
         )
 
     def _propose(self, state: LeaderAndIsr) -> list[Effect]:
-        self.proposal, self.refused_ms = state, None
+        self.proposal, self.is_refused = state, False
         return [ProposeIsr(state)]
 
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
-        """Not written, or by somebody else: metadata will tell.
+        """Not written now; but a write that was given up may still have arrived.
 
-        Who joins is counted until then, for a write that was given up may still arrive.
+        Who leaves counts anyway. Who joins counts until something else is written over it: the
+        ISR as it was, if nobody else writes. New metadata settles it too.
         """
         if event.state != self.proposal:
             return []
-        if isinstance(self.isr, PendingExpandIsr):
-            self.refused_ms = now_ms
-        else:
+        self.refused_ms = now_ms
+        if not isinstance(self.isr, PendingExpandIsr):
             self.proposal, self.isr = None, CommittedIsr(self.state.isr)
+        elif self.proposal == self.state:
+            self.is_refused = True
+        else:
+            return self._propose(self.state)
         return []
 
     def take(self, state: LeaderAndIsr) -> list[Effect]:
         """The state znode as it is now, in this leader epoch; decides what was proposed."""
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)
-            self.proposal, self.refused_ms = None, None
+            self.proposal, self.is_refused = None, False
         return self.advance()

@@ -231,6 +231,12 @@ class DataDirectory:
             if self.log_starts.get(key, 0) < offset:
                 self._write_log_starts({**self.log_starts, key: offset})
 
+    def set_log_start(self, key: PartitionKey, offset: int) -> None:
+        """On disk on return, higher or lower: the log begins anew there."""
+        with self._checkpoints:
+            if self.log_starts.get(key, 0) != offset:
+                self._write_log_starts({**self.log_starts, key: offset})
+
     def _write_log_starts(self, starts: dict[PartitionKey, int]) -> None:
         if starts != self.log_starts:
             with self.guard("writing log start offsets", spare_full=True):

@@ -26,8 +26,6 @@ from broker_lite.model import NO_PRODUCER, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import (
     BatchHeader,
-    check_crc,
-    read_header,
     set_log_append_time,
 )
 from broker_lite.storage import paths, producer_state
@@ -37,6 +35,7 @@ from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
 from broker_lite.storage.reader import LogReader, Tail
 from broker_lite.storage.retention import SegmentFacts, expired_count
+from broker_lite.storage.scan import continuing_headers
 from broker_lite.storage.segment import RELATIVE_OFFSET_MAX, Segment
 
 WritableBuffer = bytearray | memoryview
@@ -140,30 +139,30 @@ class Log(LogReader):
         return Appended(base, self._tail[0], append_time, False)
 
     def append_as_follower(self, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
-        """Write a leader's batches as they are; returns the next offset.
+        """Write a leader's batches as they are; returns the next offset. Sequences are not judged.
 
         They must continue the log and be sound (CorruptMessageError, before anything is written).
-        What a newer epoch than ``leader_epoch`` wrote is left out: a deposed leader's answer.
+        What a newer epoch than ``leader_epoch`` wrote is left out: a deposed leader's answer. So
+        is a batch that is cut off at the end, and what finds no room on the disk (StorageError if
+        that is everything).
         """
         self._check_usable()
-        headers: list[BatchHeader] = []
-        position, expected = 0, self._tail[0]
-        while position < len(buffer):
-            header = read_header(buffer, position)
-            if header.leader_epoch > leader_epoch or header.size_bytes > len(buffer) - position:
-                break
-            check_crc(buffer[position : position + header.size_bytes], header)
-            if header.base_offset < expected:
-                raise CorruptMessageError(
-                    f"{self.key}: the leader sent offset {header.base_offset} where {expected} "
-                    "comes next"
-                )
-            headers.append(header)
-            position, expected = position + header.size_bytes, header.next_offset
+        end = self._tail[0]
+        is_empty = end == self.log_start_offset
+        headers = continuing_headers(self.key, buffer, end, leader_epoch, may_overlap=is_empty)
+        if headers and headers[0].base_offset < end:
+            # The leader deleted records up to the middle of this batch.
+            self._begin_at(headers[0].base_offset, end, now_ms)
+        began = self._tail[0]
         while headers:
             count, length = self._run(headers)
-            self._follow_epoch(headers[0].leader_epoch, headers[0].base_offset)
-            self._write(buffer[:length], tuple(headers[:count]), now_ms)
+            try:
+                self._follow_epoch(headers[0].leader_epoch, headers[0].base_offset)
+                self._write(buffer[:length], tuple(headers[:count]), now_ms)
+            except StorageError:
+                if self._tail[0] == began or self._data.failure or self._retired:
+                    raise
+                break
             buffer, headers = buffer[length:], headers[count:]
         return self._tail[0]
 
@@ -313,22 +312,88 @@ class Log(LogReader):
     # -- shortening ----------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Drop every batch that reaches beyond ``offset``; on disk on return. For followers."""
+        """Drop every batch that reaches beyond ``offset``; on disk on return. For followers.
+
+        Below the log's start: ``start_at``. Damage does not keep it from cutting there.
+        """
         with self._flush_lock:
             self._check_usable()
             if offset >= self._tail[0]:
                 self._truncate_epochs(offset)
                 return
-            offset = max(offset, self.log_start_offset)
+            cut, position = (offset, 0) if offset < self.log_start_offset else self._cut_at(offset)
+            if cut <= self.log_start_offset:
+                self._begin_at(offset, offset, now_ms)
+            else:
+                self._cut_log(cut, position, now_ms)
+
+    def start_at(self, offset: int, now_ms: int = 0) -> None:
+        """Drop everything and begin at ``offset``; on disk on return. For followers.
+
+        Cut short by a crash it leaves the log shortened, or empty.
+        """
+        with self._flush_lock:
+            self._check_usable()
+            self._begin_at(offset, offset, now_ms)
+
+    def _cut_at(self, offset: int) -> tuple[int, int]:
+        """The first offset and the position of the batch, or of the damage, that holds one."""
+        try:
             found = self._locate(offset)[1]
-            offset = found.header.base_offset
-            self.flushed_end = min(self.flushed_end, offset)
-            self._data.lower_recovery_point(self.key, offset)
-            self._truncate_epochs(offset)
-            with self._data.guard(f"truncating {self.key}"):
-                self._cut_segments(offset, found.position, now_ms)
-            self.rebuild_producers(now_ms)
-            self.flushed_end = offset
+        except CorruptMessageError:
+            damage = self._damage_over(offset)
+            if damage is None:
+                raise
+            return damage.first_offset, damage.position
+        return found.header.base_offset, found.position
+
+    def _cut_log(self, offset: int, position: int, now_ms: int) -> None:
+        self.flushed_end = min(self.flushed_end, offset)
+        self._data.lower_recovery_point(self.key, offset)
+        self._truncate_epochs(offset)
+        with self._data.guard(f"truncating {self.key}"):
+            self._cut_segments(offset, position, now_ms)
+        self.rebuild_producers(now_ms)
+        self.flushed_end = offset
+
+    def _begin_at(self, offset: int, log_start: int, now_ms: int) -> None:
+        """Empty the log; its first segment begins at ``offset`` then, its records at ``log_start``.
+
+        Cut first, so that no bytes are ever without their epochs. A segment below the log's start
+        is taken for deleted by a start, one above it for damage: hence the order of the rest.
+        """
+        base = self._chain[0][0]
+        self._data.raise_log_start(self.key, self.log_start_offset)
+        if self._tail[0] > base:
+            self._cut_log(base, 0, now_ms)
+        self.flushed_end = min(base, offset)
+        self._data.lower_recovery_point(self.key, self.flushed_end)
+        self._truncate_epochs(base)
+        if offset < base:
+            self._replace_segment(offset, now_ms)
+        self._data.set_log_start(self.key, log_start)
+        if offset > base:
+            self._replace_segment(offset, now_ms)
+        self.log_start_offset = log_start
+        self.corruption = ()
+        self.producers.forget_all(log_start)
+        self.flushed_end = log_start
+
+    def _replace_segment(self, offset: int, now_ms: int) -> None:
+        """Let an empty segment at ``offset`` take the place of the empty one that is there."""
+        old = self._tail[1]
+        with self._data.guard(f"beginning {self.key} anew", spare_full=True):
+            segment = Segment.create(self._files, self.directory, offset)
+        with self._data.guard(f"beginning {self.key} anew"):
+            self._discard(old, now_ms)
+            for _, name in self._snapshots():
+                self._files.remove(f"{self.directory}/{name}")
+            self._files.sync_dir(self.directory)
+        segment.name_synced = True
+        self._loaded.clear()
+        self._hints[:] = [None] * len(self._hints)
+        self._next_save = SAVE_EVERY_BYTES
+        self._publish((segment,))
 
     def _cut_segments(self, offset: int, position: int, now_ms: int) -> None:
         kept = [s for s in self._chain[1] if s.base_offset <= offset]
@@ -345,10 +410,14 @@ class Log(LogReader):
         for at, name in self._snapshots():
             if at > offset:
                 self._files.remove(f"{self.directory}/{name}")
+        self.corruption = tuple(d for d in self.corruption if d.first_offset < offset)
+        active.damaged = any(d.segment_base == active.base_offset for d in self.corruption)
         active.save_indexes()
         active.datasync()
         self._files.sync_dir(self.directory)
-        self.corruption = tuple(d for d in self.corruption if d.first_offset < offset)
+        active.name_synced = True
+        # Older ones may have been appended to and not flushed yet.
+        self._sync_segments()
 
     def delete_records_before(self, offset: int) -> int:
         """Raise the log's start to ``offset``, durably; -1 is the log's end. Returns the start.

@@ -114,7 +114,8 @@ class _Opening:
         """The segments that remain, the last of them writable; everything kept is on disk."""
         bases = self._clear_leftovers()
         loaded = leader_epochs.load(self.files, self.directory)
-        self._epochs_known = loaded is not None or not bases
+        # A file without epochs is what a cut left that was about to empty the log.
+        self._epochs_known = not bases or (loaded is not None and bool(loaded.entries))
         self.epochs = loaded or self.epochs
         bases = self._drop_deleted(bases, log_start)
         if bases and bases[0] > log_start:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from broker_lite.errors import CorruptMessageError
 from broker_lite.model import PartitionKey
 from broker_lite.record import format as fmt
-from broker_lite.record.batch import BatchHeader, read_header
+from broker_lite.record.batch import BatchHeader, check_crc, read_header
 from broker_lite.record.crc32c import crc32c
 from broker_lite.storage import paths
 from broker_lite.storage.files import File, Files
@@ -216,3 +216,34 @@ def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
 def _raw_header(file: File, bad: BadBatch) -> BatchHeader:
     data = file.pread(bad.position, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\x00")
     return BatchHeader._make(fmt.HEADER.unpack(data))
+
+
+def continuing_headers(
+    key: PartitionKey, buffer: memoryview, end_offset: int, leader_epoch: int, *, may_overlap: bool
+) -> list[BatchHeader]:
+    """The batches of a leader's answer that a log ending at ``end_offset`` takes, all checked.
+
+    Ends before a batch of a newer epoch than ``leader_epoch`` and before one that is cut off.
+    ``may_overlap``: the first may begin before ``end_offset``. Raises CorruptMessageError.
+    """
+    headers: list[BatchHeader] = []
+    position, expected, epoch = 0, end_offset, 0
+    while len(buffer) - position >= fmt.HEADER_BYTES:
+        header = read_header(buffer, position)
+        if header.leader_epoch > leader_epoch or header.size_bytes > len(buffer) - position:
+            break
+        check_crc(buffer[position : position + header.size_bytes], header)
+        base, overlaps = header.base_offset, may_overlap and not headers
+        if base != expected and not (overlaps and base < expected < header.next_offset):
+            raise CorruptMessageError(
+                f"{key}: the leader sent offset {base} where {expected} comes next"
+            )
+        if header.leader_epoch < epoch:
+            raise CorruptMessageError(
+                f"{key}: the leader sent epoch {header.leader_epoch} at offset {base}, behind "
+                f"epoch {epoch}"
+            )
+        headers.append(header)
+        position, expected = position + header.size_bytes, header.next_offset
+        epoch = header.leader_epoch
+    return headers

@@ -364,6 +364,7 @@ def test_follower_never_judges_sequences() -> None:
     leader.delete_records_before(1)
     append(leader, batch(producer=(9, 0, 500)))
     data = bytes(leader.read(1, 1000, 2).read())
+    follower.start_at(1)
     follower.append_as_follower(memoryview(data), 1, 0)
     assert follower.log_end_offset == 2
 
