@@ -238,6 +238,22 @@ class OffsetNotAvailableError(RetriableError):
     code, name = 78, "OFFSET_NOT_AVAILABLE"
 
 
+class PreferredLeaderNotAvailableError(LogbusError):
+    code, name = 80, "PREFERRED_LEADER_NOT_AVAILABLE"
+
+
+class EligibleLeadersNotAvailableError(LogbusError):
+    code, name = 83, "ELIGIBLE_LEADERS_NOT_AVAILABLE"
+
+
+class ElectionNotNeededError(LogbusError):
+    code, name = 84, "ELECTION_NOT_NEEDED"
+
+
+class NoReassignmentInProgressError(LogbusError):
+    code, name = 85, "NO_REASSIGNMENT_IN_PROGRESS"
+
+
 class InvalidRecordError(LogbusError):
     code, name = 87, "INVALID_RECORD"
 
@@ -246,6 +262,10 @@ class UnknownTopicIdError(RetriableError):
     """The topic was deleted, or made again under the same name: that is another topic."""
 
     code, name = 100, "UNKNOWN_TOPIC_ID"
+
+
+class BrokerIdNotRegisteredError(LogbusError):
+    code, name = 102, "BROKER_ID_NOT_REGISTERED"
 
 
 class InconsistentClusterIdError(LogbusError):

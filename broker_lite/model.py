@@ -113,7 +113,10 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A live broker as the registry names it."""
+    """A live broker as the registry names it.
+
+    ``draining``: it is about to stop, so it leads nothing and joins no ISR any more.
+    """
 
     broker_id: int
     endpoint: Endpoint
@@ -121,6 +124,7 @@ class BrokerView:
     broker_epoch: int
     rack: str | None = None
     features: Mapping[str, int] = field(default_factory=dict)
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +145,38 @@ class LeaderAndIsr:
     leader_broker_epoch: int = NO_EPOCH
 
 
+class StateChange(NamedTuple):
+    """A state to write; ``state.version`` is the version that the write must find.
+
+    ``topic_id``: a topic that was made anew has small versions again, so they alone do not tell.
+    """
+
+    topic: str
+    partition: int
+    state: LeaderAndIsr
+    topic_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition as the metadata snapshot holds it."""
+    """A partition as the metadata snapshot holds it.
+
+    While it is reassigned ``replicas`` are those of both ends, the target's first: ``adding`` ones
+    are to join, ``removing`` ones go once all others are in sync.
+    """
 
     partition: int
     replicas: tuple[int, ...]
     state: LeaderAndIsr
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that are meant to stay, the preferred leader first."""
+        if not self.removing:
+            return self.replicas
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
 
 
 @dataclass(frozen=True, slots=True)

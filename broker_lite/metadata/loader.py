@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import MetadataStore
-from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, TopicView
+from broker_lite.metadata.store import MetadataStore, Set
+from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, StateChange, TopicView
 
 READS_AT_ONCE_MAX = 100
 """Keeps a load of many partitions from holding the loop for long."""
@@ -29,6 +29,21 @@ class Notices(NamedTuple):
 
     sequence: int
     changes: tuple[znodes.Change, ...]
+
+
+class Announcement(NamedTuple):
+    """A notice to be added: what to write, and what /changes holds once it was written."""
+
+    write: Set
+    after: Notices
+
+
+def announce(notices: Notices, topics: Mapping[str, tuple[int, ...] | None]) -> Announcement:
+    """Add a notice of changed topics (None) or states; nothing stands for the cluster itself."""
+    change = znodes.Change(notices.sequence + 1, topics)
+    kept = znodes.kept_changes((*notices.changes, change))
+    write = Set(znodes.CHANGES, znodes.encode_changes(kept), notices.sequence)
+    return Announcement(write, Notices(change.sequence, kept))
 
 
 async def gather(
@@ -56,6 +71,17 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
             view = znodes.decode_registration(path, znode.data).view(znode.created_zxid)
             brokers[view.broker_id] = view
     return dict(sorted(brokers.items()))
+
+
+async def load_disks(store: MetadataStore) -> dict[str, znodes.Disk]:
+    """Every data directory that ever registered, by its id."""
+    names = await store.children(znodes.BROKER_DISKS) or []
+    paths = [znodes.disk_path(name) for name in names]
+    disks = {}
+    for name, path, znode in zip(names, paths, await gather([store.get(path) for path in paths])):
+        if znode is not None:
+            disks[name] = znodes.decode_disk(path, znode.data)
+    return disks
 
 
 async def load_features(store: MetadataStore) -> dict[str, int]:
@@ -98,13 +124,27 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
             or len(states) != len(assignment.replicas)
         ):
             continue
+        still = znodes.Move((), ())
         partitions = tuple(
-            PartitionView(partition, replicas, states[partition])
-            for partition, replicas in enumerate(assignment.replicas)
+            PartitionView(
+                partition, row, states[partition], *assignment.moves.get(partition, still)
+            )
+            for partition, row in enumerate(assignment.replicas)
         )
         settings = znodes.decode_config(config_path, config.data)
         return TopicView(name, assignment.topic_id, partitions, settings)
     raise WriteConflictError(f"topic {name!r} changes faster than it can be read")
+
+
+async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
+    """The states that these changes are about, as they are now."""
+    paths = [znodes.state_path(change.topic, change.partition) for change in changes]
+    znodes_read = await gather([store.get(path) for path in paths])
+    return [
+        change._replace(state=znodes.decode_state(path, znode.data, znode.version))
+        for change, path, znode in zip(changes, paths, znodes_read)
+        if znode is not None
+    ]
 
 
 async def load_states(

@@ -7,6 +7,7 @@ directory id is of a dead process, and is deleted rather than waited for.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -18,7 +19,7 @@ from broker_lite.errors import (
     WriteConflictError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.loader import load_features
+from broker_lite.metadata.loader import announce, load_features, load_notices
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set, write_surely
 from broker_lite.metadata.znodes import Disk, Registration
 
@@ -124,20 +125,24 @@ class Registrar:
         if partitions == self._held:
             return
         self._held = partitions
-        registration = self._registration
-        self._registration = Registration(
-            registration.broker_id,
-            registration.endpoint,
-            registration.directory_id,
-            registration.start_counter,
-            registration.rack,
-            registration.features,
-            partitions,
-        )
+        self._registration = dataclasses.replace(self._registration, partitions=partitions)
         znode = await self._store.get(self._path)
         if znode is not None and znode.session_id == self._store.session_id:
             data = znodes.encode_registration(self._registration)
             await self._store.write([Set(self._path, data, znode.version)])
+
+    async def drain(self) -> None:
+        """Say that this broker is about to stop, with a notice, since nobody watches it."""
+        self._registration = dataclasses.replace(self._registration, draining=True)
+        data = znodes.encode_registration(self._registration)
+        for _ in range(ATTEMPTS_MAX):
+            notices = await load_notices(self._store)
+            znode = await self._store.get(self._path)
+            if znode is None or znode.session_id != self._store.session_id:
+                return
+            write = [Set(self._path, data, znode.version), announce(notices, {}).write]
+            if await write_surely(self._store, write, self._wait_connected) is None:
+                return
 
     async def check_not_replaced(self) -> None:
         """Raises StaleDirectoryError if a later start of this very directory has registered."""

@@ -8,13 +8,15 @@
     /features /config/topics/<t> /cluster/id /latest_producer_id_block /changes
     /consumers/<group>[/offsets/<t>/<p>]        kind, committed offsets
 
-Values are JSON objects with "version"; a reader refuses a version above the one it knows.
+Values are JSON objects with "version": the lowest that can say them, so that older brokers read all
+that does not use what they lack. A reader refuses a version above the one it knows, and nobody
+writes one before ``/features`` has it as "metadata".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -27,9 +29,11 @@ from broker_lite.model import (
     Endpoint,
     LeaderAndIsr,
     ReplicaId,
+    StateChange,
 )
 
-VERSION = 1
+VERSION = 2
+"""2: several replicas, brokers that drain, reassignments."""
 
 BROKER_IDS = "/brokers/ids"
 BROKER_DISKS = "/brokers/disks"
@@ -144,6 +148,7 @@ class Registration:
     rack: str | None = None
     features: Mapping[str, int] = field(default_factory=dict)
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    draining: bool = False
 
     def view(self, broker_epoch: int) -> BrokerView:
         return BrokerView(
@@ -153,6 +158,7 @@ class Registration:
             broker_epoch,
             self.rack,
             self.features,
+            self.draining,
         )
 
 
@@ -163,11 +169,19 @@ class Disk(NamedTuple):
     start_counter: int
 
 
+class Move(NamedTuple):
+    """A reassignment under way: who joins the replicas, and who leaves once they are in sync."""
+
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
 class Assignment(NamedTuple):
     """/brokers/topics/<t>: ``replicas[p]`` are the brokers of partition p, preferred one first."""
 
     topic_id: str
     replicas: tuple[tuple[int, ...], ...]
+    moves: Mapping[int, Move] = {}
 
 
 class ProducerIdBlock(NamedTuple):
@@ -186,6 +200,7 @@ class Change(NamedTuple):
 
 
 def encode_registration(value: Registration) -> bytes:
+    later = {"draining": True} if value.draining else {}
     return _encode(
         {
             "broker": value.broker_id,
@@ -202,7 +217,9 @@ def encode_registration(value: Registration) -> bytes:
             "rack": value.rack,
             "features": dict(sorted(value.features.items())),
             "partitions": {t: list(p) for t, p in sorted(value.partitions.items())},
-        }
+            **later,
+        },
+        2 if later else 1,
     )
 
 
@@ -217,6 +234,7 @@ def decode_registration(path: str, data: bytes) -> Registration:
         value["rack"],
         value["features"],
         {topic: tuple(held) for topic, held in value["partitions"].items()},
+        bool(value.get("draining")),
     )
 
 
@@ -231,14 +249,24 @@ def decode_disk(path: str, data: bytes) -> Disk:
 
 def encode_assignment(value: Assignment) -> bytes:
     replicas = {str(partition): list(row) for partition, row in enumerate(value.replicas)}
-    return _encode({"topic_id": value.topic_id, "partitions": replicas})
+    moves = {
+        str(partition): {"adding": list(move.adding), "removing": list(move.removing)}
+        for partition, move in sorted(value.moves.items())
+    }
+    later = {"moves": moves} if moves else {}
+    return _encode({"topic_id": value.topic_id, "partitions": replicas, **later}, 2 if later else 1)
 
 
 def decode_assignment(path: str, data: bytes) -> Assignment:
     value = _decode(path, data)
     replicas = value["partitions"]
     return Assignment(
-        value["topic_id"], tuple(tuple(replicas[str(p)]) for p in range(len(replicas)))
+        value["topic_id"],
+        tuple(tuple(replicas[str(p)]) for p in range(len(replicas))),
+        {
+            int(partition): Move(tuple(row["adding"]), tuple(row["removing"]))
+            for partition, row in value.get("moves", {}).items()
+        },
     )
 
 
@@ -364,6 +392,14 @@ def kept_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
     return tuple(reversed(kept))
 
 
+def named_states(changes: Iterable[StateChange]) -> dict[str, tuple[int, ...] | None]:
+    """What the notice of changed states names."""
+    rows: dict[str, list[int]] = {}
+    for change in changes:
+        rows.setdefault(change.topic, []).append(change.partition)
+    return {name: tuple(row) for name, row in rows.items()}
+
+
 def encode_changes(changes: Sequence[Change]) -> bytes:
     return _encode({"changes": [_change_row(change) for change in changes]})
 
@@ -389,8 +425,8 @@ def decode_changes(path: str, data: bytes) -> tuple[Change, ...]:
     )
 
 
-def _encode(value: dict[str, Any]) -> bytes:
-    return json.dumps({"version": VERSION, **value}, separators=(",", ":")).encode()
+def _encode(value: dict[str, Any], version: int = 1) -> bytes:
+    return json.dumps({"version": version, **value}, separators=(",", ":")).encode()
 
 
 class _Value(dict[str, Any]):

@@ -10,11 +10,12 @@ something else than we know: everything is read again. Nothing survives the loss
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     CoordinationUnavailableError,
     LogbusError,
@@ -28,41 +29,43 @@ from broker_lite.metadata.store import (
     Create,
     Delete,
     MetadataStore,
-    Operation,
     Set,
+    Znode,
     write_surely,
 )
-from broker_lite.model import PartitionView, TopicView
-from broker_lite.replication.controller import (
+from broker_lite.model import StateChange
+from broker_lite.replication.controller import Controller
+from broker_lite.replication.controller_effects import (
     Answer,
-    BrokersChanged,
-    ConfigChangeRequested,
-    Controller,
     ControllerEffect,
-    ControllerEvent,
-    Loaded,
-    PartitionsRequested,
-    RemoveTopic,
-    TopicCreationRequested,
-    TopicDeletionRequested,
+    RemoveDisks,
     Warn,
     Write,
-    WriteConfig,
+    WriteAssignment,
     WriteFeatures,
-    WritePartitions,
     WriteStates,
-    WriteTopic,
+)
+from broker_lite.replication.controller_events import (
+    BrokersChanged,
+    ControllerEvent,
+    Loaded,
+    Request,
+    StatesRead,
+    SuspectsChanged,
+    Tick,
+    WriteRefused,
     Written,
 )
+from broker_lite.server.controller_writes import changed_topics, operations_of
 
 _log = logging.getLogger(__name__)
 
+REFUSALS_MAX = 20
+"""How often a request is decided anew because leaders' writes came before its own."""
+DEPOSED_PAUSE_S = 0.5
+"""Who was deposed although it lives lets others stand first: they do not reach it."""
 GIVE_UP_AFTER_S = 1.0
 """A pause, so that brokers that all fail do not elect each other without end."""
-
-Request = (
-    TopicCreationRequested | TopicDeletionRequested | PartitionsRequested | ConfigChangeRequested
-)
 
 
 class Deposed(Exception):
@@ -70,26 +73,34 @@ class Deposed(Exception):
 
 
 class ControllerShell:
-    """One broker's candidacy. ``wait_connected`` returns on the next connection of any session."""
+    """One broker's candidacy. ``wait_connected`` returns on the next connection of any session.
+
+    ``now_ms`` is the wall clock.
+    """
 
     def __init__(
         self,
         store: MetadataStore,
-        broker_id: int,
+        config: BrokerConfig,
         *,
+        now_ms: Callable[[], int],
         wait_connected: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
-        self._broker_id = broker_id
+        self._config = config
+        self._broker_id = config.broker_id
+        self._now_ms = now_ms
         self._wait_connected = wait_connected
-        self._machine = Controller()
+        self._machine = Controller(config.leader_rebalance_ms)
         self._fence: Check | None = None
         self._epoch = 0
         self._session_id = 0
         self._requests: deque[Request] = deque()
-        self._brokers_changed = False
+        self._states: list[StateChange] = []
+        self._suspects: Mapping[int, int] = {}
+        self._brokers_changed = self._suspects_changed = False
         self._awake = asyncio.Event()
-        self._answers: dict[int, asyncio.Future[TopicView]] = {}
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._next_token = 0
         self._task: asyncio.Task[None] | None = None
         self._features_version = 0
@@ -99,56 +110,80 @@ class ControllerShell:
     def is_active(self) -> bool:
         return self._fence is not None
 
-    async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> None:
+    @property
+    def written_sequence(self) -> int:
+        """Of the last notice that this controller wrote or read."""
+        return self._notices.sequence
+
+    # Candidacy.
+
+    async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
         """Become controller if there is none; set a watch on /controller in any case.
 
-        A controller of this broker from before its present process is dead: it is removed.
+        A controller of this broker from before its present process is dead: it is removed. Returns
+        after how many seconds to stand again: who was deposed lets others come first. Else 0.
         """
         while True:
             present = await self._store.get(znodes.CONTROLLER, watch=True)
             epoch = await self._store.get(znodes.CONTROLLER_EPOCH)
             assert epoch is not None
-            if present is not None:
-                if present.session_id == self._store.session_id:
-                    if self._fence is not None:
-                        return
-                    # Made by a write whose answer was lost. Nobody else was elected if it is there
-                    # still, so the epoch that was read is ours.
-                    if await self._store.get(znodes.CONTROLLER) == present:
-                        number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
-                        self._begin(present.session_id, number, epoch.version)
-                        return
-                    continue
-                self._resign_if_active()
-                broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
-                if broker_id != self._broker_id or held_by in own_epochs:
-                    return
-                await self._store.write(
-                    [
-                        Check(znodes.CONTROLLER_EPOCH, epoch.version),
-                        Delete(znodes.CONTROLLER, present.version),
-                    ]
-                )
+            if present is None and self._fence is not None:
+                self.resign()
+                return DEPOSED_PAUSE_S
+            if present is None:
+                if await self._elect_self(broker_epoch, epoch):
+                    return 0
                 continue
-            self._resign_if_active()
-            number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data) + 1
-            session_id = self._store.session_id
-            refused = await self._store.write(
-                [
-                    Create(
-                        znodes.CONTROLLER,
-                        znodes.encode_controller(self._broker_id, broker_epoch),
-                        ephemeral=True,
-                    ),
-                    Set(
-                        znodes.CONTROLLER_EPOCH,
-                        znodes.encode_controller_epoch(number),
-                        epoch.version,
-                    ),
-                ]
-            )
-            if refused is None:
-                self._begin(session_id, number, epoch.version + 1)
+            if present.session_id == self._store.session_id:
+                if self._fence is not None:
+                    return 0
+                # Made by a write whose answer was lost. Nobody else was elected if it is there
+                # still, so the epoch that was read is ours.
+                if await self._store.get(znodes.CONTROLLER) == present:
+                    number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
+                    self._begin(present.session_id, number, epoch.version)
+                    return 0
+                continue
+            if self._fence is not None:
+                self.resign()
+            broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
+            if broker_id != self._broker_id or held_by in own_epochs:
+                return 0
+            await self._remove(present, epoch)
+
+    async def depose(self, suspects: Mapping[int, int]) -> None:
+        """Delete the /controller of a process that seems to be dead, and only that very one."""
+        present, epoch = await asyncio.gather(
+            self._store.get(znodes.CONTROLLER), self._store.get(znodes.CONTROLLER_EPOCH)
+        )
+        if present is None or epoch is None:
+            return
+        broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
+        if suspects.get(broker_id) == held_by:
+            _log.warning("broker %d, the controller, seems to be dead: it is deposed", broker_id)
+            await self._remove(present, epoch)
+
+    async def _remove(self, present: Znode, epoch: Znode) -> None:
+        """Who is elected raises the epoch: while that is as it was, so is /controller."""
+        if await self._store.get(znodes.CONTROLLER) == present:
+            check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
+            await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
+
+    async def _elect_self(self, broker_epoch: int, epoch: Znode) -> bool:
+        number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data) + 1
+        session_id = self._store.session_id
+        data = znodes.encode_controller(self._broker_id, broker_epoch)
+        raised = znodes.encode_controller_epoch(number)
+        refused = await self._store.write(
+            [
+                Create(znodes.CONTROLLER, data, ephemeral=True),
+                Set(znodes.CONTROLLER_EPOCH, raised, epoch.version),
+            ]
+        )
+        if refused is not None:
+            return False
+        self._begin(session_id, number, epoch.version + 1)
+        return True
 
     def resign(self, error: LogbusError | None = None) -> None:
         """Stop at once; what is asked of us fails."""
@@ -159,19 +194,36 @@ class ControllerShell:
             self._task.cancel()
             self._task = None
         self._requests.clear()
+        self._states.clear()
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():
                 answer.set_exception(error or NotControllerError())
                 answer.exception()
 
-    def brokers_changed(self) -> None:
+    # What the registry tells; nothing of it waits.
+
+    def brokers_changed(self, suspects: Mapping[int, int]) -> None:
         """Brokers came or went; who lives is read when the decision is made."""
-        if self._fence is not None and not self._brokers_changed:
+        self._suspects = dict(suspects)
+        if self._fence is not None:
             self._brokers_changed = True
             self._awake.set()
 
-    async def request(self, make: Callable[[int], Request]) -> TopicView:
+    def suspects_changed(self, suspects: Mapping[int, int]) -> None:
+        """Peers seem to be dead, or are reachable again."""
+        self._suspects = dict(suspects)
+        if self._fence is not None:
+            self._suspects_changed = True
+            self._awake.set()
+
+    def states_read(self, states: Sequence[StateChange]) -> None:
+        """States that the registry read after a notice, our own and leaders'."""
+        if self._fence is not None and states:
+            self._states += states
+            self._awake.set()
+
+    async def request(self, make: Callable[[int], Request]) -> Answer:
         """Have a request decided and done; ``make`` is given its token.
 
         Raises NotControllerError, CoordinationUnavailableError, WriteConflictError and whatever
@@ -182,7 +234,7 @@ class ControllerShell:
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
         token = self._next_token = self._next_token + 1
-        answer: asyncio.Future[TopicView] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[token] = answer
         self._requests.append(make(token))
         self._awake.set()
@@ -195,22 +247,19 @@ class ControllerShell:
         self._fence = Check(znodes.CONTROLLER_EPOCH, version)
         self._epoch = epoch
         self._session_id = session_id
-        self._machine = Controller()
+        self._machine = Controller(self._config.leader_rebalance_ms)
         self._requests.clear()
+        self._states.clear()
         self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def _resign_if_active(self) -> None:
-        if self._fence is not None:
-            self.resign()
 
     async def _run(self) -> None:
         try:
-            await self._reload()
+            await self._settle(await self._load())
             while True:
                 self._awake.clear()
-                while self._brokers_changed or self._requests:
-                    await self._take_next()
-                await self._awake.wait()
+                while (event := await self._next_event()) is not None:
+                    await self._settle(event)
+                await self._sleep()
         except Deposed:
             self._task = None
             self.resign()
@@ -224,6 +273,32 @@ class ControllerShell:
             await asyncio.sleep(GIVE_UP_AFTER_S)
             await self._give_up()
 
+    async def _sleep(self) -> None:
+        due_ms = self._machine.due_ms
+        left_s = None if due_ms is None else max(0, due_ms - self._now_ms()) / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._awake.wait()
+
+    async def _next_event(self) -> ControllerEvent | None:
+        """The most urgent first: who is dead, then who came or went."""
+        if self._suspects_changed:
+            self._suspects_changed = False
+            return SuspectsChanged(self._suspects)
+        if self._brokers_changed:
+            self._brokers_changed = False
+            while True:
+                try:
+                    return BrokersChanged(await loader.load_brokers(self._store), self._suspects)
+                except CoordinationUnavailableError:
+                    await self._reconnected()
+        if self._states:
+            states, self._states = self._states, []
+            return StatesRead(states)
+        if self._machine.due_ms is not None and self._machine.due_ms <= self._now_ms():
+            return Tick()
+        return self._requests.popleft() if self._requests else None
+
     async def _give_up(self) -> None:
         try:
             present = await self._store.get(znodes.CONTROLLER)
@@ -232,44 +307,65 @@ class ControllerShell:
         except CoordinationUnavailableError:
             _log.info("ZooKeeper will end the session instead")
 
-    async def _reload(self) -> None:
-        """Read everything and decide; begins again for as long as ZooKeeper holds other things."""
+    async def _load(self) -> Loaded:
+        """Everything, as ZooKeeper holds it now."""
         while True:
             try:
                 await self._store.sync("/")
+                # Before the rest: a change that comes meanwhile is refused by the notices' version.
                 self._notices = await loader.load_notices(self._store)
-                features = await self._store.get(znodes.FEATURES)
-                assert features is not None
-                self._features_version = features.version
-                event = Loaded(
-                    self._epoch,
-                    await loader.load_brokers(self._store),
-                    await loader.load_topics(self._store),
-                    znodes.decode_features(znodes.FEATURES, features.data),
+                features, brokers, disks, topics = await asyncio.gather(
+                    self._store.get(znodes.FEATURES),
+                    loader.load_brokers(self._store),
+                    loader.load_disks(self._store),
+                    loader.load_topics(self._store),
                 )
             except CoordinationUnavailableError:
                 await self._reconnected()
                 continue
-            if await self._carry_out(self._machine.step(event)):
-                return
+            assert features is not None
+            self._features_version = features.version
+            return Loaded(
+                self._epoch,
+                brokers,
+                topics,
+                znodes.decode_features(znodes.FEATURES, features.data),
+                {disk.broker_id for disk in disks.values()},
+                self._suspects,
+            )
 
-    async def _take_next(self) -> None:
-        event: ControllerEvent
-        if self._brokers_changed:
-            self._brokers_changed = False
+    async def _settle(self, event: ControllerEvent) -> None:
+        """Have the machine decide, and what it decides done; anew where a write is refused."""
+        refusals = 0
+        while True:
+            refused = await self._carry_out(self._machine.step(self._now_ms(), event))
+            if refused is None:
+                return
+            refusals += 1
+            if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
+                await self._reread(refused)
+                if isinstance(event, Loaded):
+                    event = SuspectsChanged(self._suspects)
+                continue
+            token = getattr(event, "token", None)
+            if token is not None:
+                self._answer(Answer(token, error=WriteConflictError("try again")))
+            event = await self._load()
+
+    async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
+        """Others wrote states since we knew them."""
+        changes = refused.changes if isinstance(refused, WriteStates) else refused.states
+        while True:
             try:
-                event = BrokersChanged(await loader.load_brokers(self._store))
+                states = await loader.reread_states(self._store, changes)
             except CoordinationUnavailableError:
-                self._brokers_changed = True
                 await self._reconnected()
-                return
-        else:
-            event = self._requests.popleft()
-        if not await self._carry_out(self._machine.step(event)):
-            await self._reload()
+                continue
+            self._machine.step(self._now_ms(), WriteRefused(states))
+            return
 
-    async def _carry_out(self, effects: list[ControllerEffect]) -> bool:
-        """False: a write was refused because ZooKeeper holds something else than we know."""
+    async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
+        """Returns the write that was refused, since ZooKeeper holds something else than we know."""
         left = deque(effects)
         while left:
             effect = left.popleft()
@@ -280,9 +376,10 @@ class ControllerShell:
                     _log.warning("%s", effect.text)
                 case _:
                     if not await self._write(effect):
-                        return False
-                    left.extendleft(reversed(self._machine.step(Written(effect))))
-        return True
+                        return effect
+                    written = self._machine.step(self._now_ms(), Written(effect))
+                    left.extendleft(reversed(written))
+        return None
 
     def _answer(self, effect: Answer) -> None:
         answer = self._answers.pop(effect.token, None)
@@ -292,36 +389,39 @@ class ControllerShell:
             answer.set_exception(effect.error)
             answer.exception()
         else:
-            assert effect.topic is not None
-            answer.set_result(effect.topic)
+            answer.set_result(effect)
 
     # Writes.
 
     async def _write(self, write: Write) -> bool:
         assert self._fence is not None
-        topics = _changed_topics(write)
+        directories = await self._directories() if isinstance(write, RemoveDisks) else {}
+        operations = operations_of(
+            write, features_version=self._features_version, directories=directories
+        )
         while True:
-            notices = self._notices
-            change = znodes.Change(notices.sequence + 1, topics)
-            kept = znodes.kept_changes((*notices.changes, change))
-            notice = Set(znodes.CHANGES, znodes.encode_changes(kept), notices.sequence)
-            operations = [self._fence, *self._operations(write), notice]
-            refused = await write_surely(self._store, operations, self._reconnected)
+            announcement = loader.announce(self._notices, changed_topics(write))
+            whole = [self._fence, *operations, announcement.write]
+            refused = await write_surely(self._store, whole, self._reconnected)
             if refused is None:
-                self._notices = loader.Notices(change.sequence, kept)
+                self._notices = announcement.after
                 if isinstance(write, WriteFeatures):
                     self._features_version += 1
                 return True
             if refused.position == 0:
                 raise Deposed
-            if refused.operation is not notice:
+            if refused.operation is not announcement.write:
                 break
             await self._load_notices()
-        _log.warning("%s was %s; reading everything again", refused.operation.path, refused.reason)
-        token = getattr(write, "token", None)
-        if token is not None:
-            self._answer(Answer(token, error=WriteConflictError("try again")))
+        _log.info("%s was %s; it is read again", refused.operation.path, refused.reason)
         return False
+
+    async def _directories(self) -> dict[str, znodes.Disk]:
+        while True:
+            try:
+                return await loader.load_disks(self._store)
+            except CoordinationUnavailableError:
+                await self._reconnected()
 
     async def _load_notices(self) -> None:
         while True:
@@ -336,85 +436,3 @@ class ControllerShell:
         await self._wait_connected()
         if self._store.session_id != self._session_id:
             raise Deposed
-
-    def _operations(self, write: Write) -> list[Operation]:
-        match write:
-            case WriteTopic():
-                return _create_topic(write.topic)
-            case WritePartitions():
-                added = write.topic.partitions[write.first_added :]
-                path = znodes.topic_path(write.topic.name)
-                return [
-                    *_create_partitions(write.topic.name, added),
-                    Set(path, _assignment(write.topic)),
-                ]
-            case RemoveTopic():
-                return _delete_topic(write.topic)
-            case WriteConfig():
-                path = znodes.topic_config_path(write.topic.name)
-                return [Set(path, znodes.encode_config(write.topic.config))]
-            case WriteStates():
-                return [
-                    Set(
-                        znodes.state_path(change.topic, change.partition),
-                        znodes.encode_state(change.state),
-                        change.state.version,
-                    )
-                    for change in write.changes
-                ]
-            case WriteFeatures():
-                data = znodes.encode_features(write.features)
-                return [Set(znodes.FEATURES, data, self._features_version)]
-
-
-def _changed_topics(write: Write) -> dict[str, tuple[int, ...] | None]:
-    """What the notice of a write names; nothing stands for the cluster itself."""
-    match write:
-        case WriteFeatures():
-            return {}
-        case WriteStates():
-            rows: dict[str, list[int]] = {}
-            for change in write.changes:
-                rows.setdefault(change.topic, []).append(change.partition)
-            return {name: tuple(row) for name, row in rows.items()}
-    return {write.topic.name: None}
-
-
-def _assignment(topic: TopicView) -> bytes:
-    replicas = tuple(view.replicas for view in topic.partitions)
-    return znodes.encode_assignment(znodes.Assignment(topic.topic_id, replicas))
-
-
-def _create_topic(topic: TopicView) -> list[Operation]:
-    return [
-        Create(znodes.topic_path(topic.name), _assignment(topic)),
-        Create(znodes.topic_config_path(topic.name), znodes.encode_config(topic.config)),
-        Create(znodes.partitions_path(topic.name)),
-        *_create_partitions(topic.name, topic.partitions),
-    ]
-
-
-def _create_partitions(topic: str, partitions: tuple[PartitionView, ...]) -> list[Operation]:
-    operations: list[Operation] = []
-    for view in partitions:
-        state = dataclasses.replace(view.state, version=0)
-        operations += [
-            Create(znodes.partition_path(topic, view.partition)),
-            Create(znodes.state_path(topic, view.partition), znodes.encode_state(state)),
-        ]
-    return operations
-
-
-def _delete_topic(topic: TopicView) -> list[Operation]:
-    operations: list[Operation] = []
-    for view in topic.partitions:
-        operations += [
-            Delete(znodes.state_path(topic.name, view.partition)),
-            Delete(znodes.partition_path(topic.name, view.partition)),
-        ]
-    return [
-        *operations,
-        Delete(znodes.partitions_path(topic.name)),
-        Delete(znodes.topic_config_path(topic.name)),
-        Delete(znodes.topic_path(topic.name)),
-    ]

@@ -1,19 +1,15 @@
-"""The broker's part in the cluster: registration, metadata snapshot, topics, offsets, ids.
+"""The broker's part in the cluster: topics, states of partitions, offsets, ids.
 
 Loop thread only. Everything that needs ZooKeeper raises CoordinationUnavailableError while it does
-not answer, and works again by itself afterwards. One task, the keeper, does what watches and
-session events make due, in one order: register, read, publish the snapshot, stand for controller.
-A reconnection voids every watch, so it reads everything anew; so does a gap in the notices.
+not answer, and works again by itself afterwards. What keeps the snapshot is ``membership``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_lite.config import BrokerConfig
@@ -24,47 +20,38 @@ from broker_lite.errors import (
     LogbusError,
     NotControllerError,
 )
-from broker_lite.metadata import loader, znodes
+from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.group_offsets import GroupOffsets
 from broker_lite.metadata.producer_ids import ProducerIds
-from broker_lite.metadata.registration import Registrar, prepare
-from broker_lite.metadata.store import (
-    ChildrenChanged,
-    Connected,
-    DataChanged,
-    MetadataStore,
-    SessionLost,
-    StoreEvent,
-    Suspended,
-)
+from broker_lite.metadata.registration import prepare
+from broker_lite.metadata.store import MetadataStore
 from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.model import (
-    NO_BROKER,
-    NO_EPOCH,
     CommittedOffset,
     Endpoint,
+    LeaderAndIsr,
+    PartitionKey,
+    StateChange,
     TopicPartition,
     TopicView,
     topic_id_text,
 )
-from broker_lite.replication.controller import (
+from broker_lite.replication.controller_events import (
     ConfigChangeRequested,
+    ElectionRequested,
     PartitionsRequested,
+    ReassignmentRequested,
+    Request,
+    RetirementRequested,
     TopicCreationRequested,
     TopicDeletionRequested,
 )
-from broker_lite.replication.election import leaderless_reason
-from broker_lite.server.controller import ControllerShell
-
-_log = logging.getLogger(__name__)
+from broker_lite.server.membership import Membership
+from broker_lite.server.state_writes import Seen, StateWrites
 
 SUPPORTED_FEATURES: Mapping[str, int] = {"metadata": znodes.VERSION, "columns": 1}
 """What this version of logbus can read and write, by the highest level of each."""
-RETRY_S = 0.2
-"""Before the keeper tries again what failed although there is a connection."""
-HELD_DELAY_S = 0.2
-"""Changes of the partitions held are gathered so long before the registration names them."""
 VISIBLE_WITHIN_S = 5.0
 """How long an administration call waits until this broker's own snapshot shows what it did."""
 
@@ -72,7 +59,11 @@ VISIBLE_WITHIN_S = 5.0
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """What a broker says of itself. ``start_counter`` must have been raised, durably, by this
-    process before it registers; ``cluster_id`` is the data directory's ("" if it has none yet)."""
+    process before it registers; ``cluster_id`` is the data directory's ("" if it has none yet).
+
+    ``damaged``: the log misses what was flushed, so its replica leaves the ISR before it
+    registers, unless it is the only one there.
+    """
 
     broker_id: int
     endpoint: Endpoint
@@ -81,6 +72,7 @@ class BrokerRegistration:
     cluster_id: str = ""
     rack: str | None = None
     features: Mapping[str, int] = field(default_factory=lambda: SUPPORTED_FEATURES)
+    damaged: frozenset[PartitionKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +106,7 @@ class GroupListing:
     kind: str
 
 
-class Registry:
+class Registry(Membership):
     """``now_ms`` is the wall clock. ``store`` is ZooKeeper's as the config says, unless given."""
 
     def __init__(
@@ -125,41 +117,25 @@ class Registry:
         store: MetadataStore | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self.snapshot = MetadataSnapshot()
-        self._fresh = MetadataSnapshot()
-        """What was read since; its version is 0."""
-        self._config = config
-        self._store: MetadataStore = store or ZooKeeperStore(
+        store = store or ZooKeeperStore(
             config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
         )
+        super().__init__(config, store, now_ms=now_ms)
         self._random_bytes = random_bytes
-        self._callbacks: list[Callable[[MetadataSnapshot], None]] = []
-        self._fatal_callbacks: list[Callable[[LogbusError], None]] = []
         self._groups = GroupOffsets(
-            self._store,
+            store,
             find_topic=lambda name: self.snapshot.topics.get(name),
             now_ms=now_ms,
             interval_ms=config.offset_commit_interval_ms,
         )
-        self._producer_ids = ProducerIds(self._store, config.broker_id)
-        self._controller = ControllerShell(
-            self._store, config.broker_id, wait_connected=self._wait_connected
+        self._producer_ids = ProducerIds(store, config.broker_id)
+        self._states = StateWrites(
+            store,
+            config.broker_id,
+            wait_connected=self._wait_connected,
+            seen=lambda: Seen(self._fresh.topics, self._sequence),
+            live=self._live_brokers,
         )
-        self._registrar: Registrar | None = None
-        self._broker_epoch = NO_EPOCH
-        self._broker_epochs: frozenset[int] = frozenset()
-        self._keeper: asyncio.Task[None] | None = None
-        self._closed = False
-        self._connected = asyncio.Event()
-        self._due = asyncio.Event()
-        self._published = asyncio.Event()
-        self._register_due = self._reload_due = True
-        self._brokers_due = self._changes_due = self._controller_due = False
-        self._held_due = False
-        self._held_timer: asyncio.TimerHandle | None = None
-        self._sequence = -1
-
-    # Life.
 
     async def start(self, registration: BrokerRegistration) -> str:
         """Register, load the metadata, stand for controller; returns the cluster id.
@@ -170,9 +146,12 @@ class Registry:
         try:
             await self._store.start(self._on_event)
             cluster_id = await prepare(self._store, registration.cluster_id, self._new_id)
-            self._fresh = dataclasses.replace(self._fresh, cluster_id=cluster_id)
-            self._registrar = Registrar(
-                self._store,
+            if registration.damaged:
+                await self._states.withdraw_before_start(
+                    registration.directory_id, registration.damaged
+                )
+            await self._join(
+                cluster_id,
                 znodes.Registration(
                     registration.broker_id,
                     registration.endpoint,
@@ -181,64 +160,39 @@ class Registry:
                     registration.rack,
                     registration.features,
                 ),
-                patience_ms=self._config.zookeeper_session_timeout_ms + 1000,
-                wait_connected=self._wait_connected,
             )
-            await self._catch_up()
         except BaseException:
             await self.close()
             raise
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
         return cluster_id
 
     async def close(self) -> None:
         """Leave the cluster: the registration vanishes at once."""
-        self._closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
-        if self._held_timer is not None:
-            self._held_timer.cancel()
-        self._controller.resign()
         self._groups.close()
-        await self._store.close()
+        await super().close()
 
-    def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
-        """Call ``callback`` after every swap, on the loop, now with the present one if any."""
-        self._callbacks.append(callback)
-        if self.snapshot.version:
-            callback(self.snapshot)
+    # States of partitions: on their leaders.
 
-    def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
-        """Called when the broker must stop: its id or directory was taken over by another."""
-        self._fatal_callbacks.append(callback)
+    async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
+        """Compare-and-set the states of partitions led here; the outcome of each, in their order.
 
-    @property
-    def broker_epoch(self) -> int:
-        """Of the present registration; -1 while there is none."""
-        return self._broker_epoch
+        None: refused, since something else is there or a replica would join that does not live;
+        the snapshot is read anew by itself. Without ZooKeeper it waits, until the session ended.
+        """
+        if self._closed:
+            raise ClosedError("the broker stops")
+        return await self._states.write(changes)
 
-    @property
-    def broker_epochs(self) -> frozenset[int]:
-        """Every registration of this process; for ``LeaderAndIsrChanged``."""
-        return self._broker_epochs
+    async def withdraw(self, partitions: Collection[PartitionKey]) -> frozenset[PartitionKey]:
+        """Take this broker's replicas out of ISRs; where one leads, another that lives leads then.
 
-    @property
-    def is_controller(self) -> bool:
-        return self._controller.is_active
-
-    @property
-    def connected(self) -> bool:
-        """Whether ZooKeeper answers."""
-        return self._store.connected
-
-    def leaderless_reason(self, topic: str, partition: int) -> str | None:
-        """Why a partition has no leader, for people; None if it has one."""
-        view = self.snapshot.partition(topic, partition)
-        if view is None:
-            return None
-        return leaderless_reason(view.state, view.replicas, self.snapshot.brokers)
+        Returns those that were left. One that is the only one in sync stays, and so does one that
+        leads while no other lives.
+        """
+        own = self.snapshot.brokers.get(self._config.broker_id)
+        if own is None:
+            return frozenset()
+        return await self._states.withdraw(own.directory_id, partitions)
 
     # Topics: NotControllerError unless this broker is the controller.
 
@@ -258,14 +212,15 @@ class Registry:
         return results
 
     async def _create_topic(self, topic: NewTopic, validate_only: bool) -> TopicResult:
-        count, factor = topic.partitions, topic.replication_factor
+        count = topic.partitions
+        factor: int | None = topic.replication_factor
         if count == -1:
             count = self._config.num_partitions
         if factor == -1:
-            factor = self._config.default_replication_factor
+            factor = self._config.default_replication_factor or None
         topic_id = self._new_id()
         try:
-            view = await self._controller.request(
+            view = await self._asked_for_topic(
                 lambda token: TopicCreationRequested(
                     token,
                     topic.name,
@@ -293,7 +248,7 @@ class Registry:
 
     async def _delete_topic(self, name_or_id: str) -> TopicResult:
         try:
-            view = await self._controller.request(
+            view = await self._asked_for_topic(
                 lambda token: TopicDeletionRequested(token, name_or_id)
             )
         except LogbusError as error:
@@ -312,7 +267,7 @@ class Registry:
         """Raise a topic's number of partitions to ``count``; the error is in the result."""
         self._check_controller()
         try:
-            view = await self._controller.request(
+            view = await self._asked_for_topic(
                 lambda token: PartitionsRequested(token, name, count, assignment, validate_only)
             )
         except LogbusError as error:
@@ -327,12 +282,49 @@ class Registry:
         """Set (text) or remove (None) settings. Raises InvalidConfigError,
         UnknownTopicOrPartitionError, NotControllerError, CoordinationUnavailableError."""
         self._check_controller()
-        view = await self._controller.request(
+        view = await self._asked_for_topic(
             lambda token: ConfigChangeRequested(token, name, changes, validate_only)
         )
         if not validate_only:
             await self._until(lambda now: _has_config(now, view))
         return view
+
+    async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
+        answer = await self._controller.request(make)
+        assert answer.topic is not None
+        return answer.topic
+
+    # Replicas: NotControllerError unless this broker is the controller.
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Begin to move partitions to these brokers, the preferred leader first; None: take a
+        reassignment back. Raises as ``alter_topic_config``; errors of partitions are returned."""
+        self._check_controller()
+        answer = await self._controller.request(
+            lambda token: ReassignmentRequested(token, dict(targets))
+        )
+        await self._until_read()
+        return dict(answer.outcomes)
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Elect preferred leaders, or, ``unclean``, leaders that may miss records, where nobody
+        leads. None: everywhere; then only what was tried is returned."""
+        self._check_controller()
+        answer = await self._controller.request(
+            lambda token: ElectionRequested(token, unclean, partitions)
+        )
+        await self._until_read()
+        return dict(answer.outcomes)
+
+    async def retire_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back. Raises InvalidRequestError where it runs or
+        holds replicas, BrokerIdNotRegisteredError."""
+        self._check_controller()
+        await self._controller.request(lambda token: RetirementRequested(token, broker_id))
 
     # Groups: on any broker.
 
@@ -368,177 +360,6 @@ class Registry:
         """One that nobody in the cluster had."""
         return await self._producer_ids.next()
 
-    # What ZooKeeper tells.
-
-    def _on_event(self, event: StoreEvent) -> None:
-        match event:
-            case Connected():
-                self._register_due = self._register_due or event.new_session
-                self._reload_due = True
-                self._connected.set()
-            case Suspended():
-                self._connected.clear()
-                _log.warning("ZooKeeper does not answer; leaders go on, administration waits")
-                return
-            case SessionLost():
-                self._connected.clear()
-                self._broker_epoch = NO_EPOCH
-                self._register_due = True
-                error = CoordinationUnavailableError(
-                    "the session with ZooKeeper ended; what was asked may have been done"
-                )
-                self._controller.resign(error)
-                return
-            case DataChanged(path):
-                self._changes_due = self._changes_due or path == znodes.CHANGES
-                self._controller_due = self._controller_due or path == znodes.CONTROLLER
-            case ChildrenChanged(path):
-                self._brokers_due = self._brokers_due or path == znodes.BROKER_IDS
-        self._due.set()
-
-    async def _wait_connected(self) -> None:
-        await self._connected.wait()
-
-    async def _keep(self) -> None:
-        while True:
-            await self._due.wait()
-            await self._connected.wait()
-            self._due.clear()
-            try:
-                await self._catch_up()
-            except CoordinationUnavailableError:
-                await self._later()
-            except LogbusError as error:
-                if error.retriable:
-                    await self._later()
-                    continue
-                _log.error("this broker must stop: %s", error)
-                for callback in self._fatal_callbacks:
-                    callback(error)
-                return
-            except Exception:
-                _log.exception("the registry met an error of its own; it tries again")
-                await self._later()
-
-    async def _later(self) -> None:
-        await asyncio.sleep(RETRY_S)
-        self._due.set()
-
-    async def _catch_up(self) -> None:
-        """Do what is due. What fails stays due; the snapshot is swapped when nothing failed."""
-        if self._register_due:
-            await self._register()
-        if self._reload_due:
-            await self._reload()
-        elif self._changes_due:
-            await self._read_changes()
-        if self._brokers_due:
-            await self._read_brokers()
-        if self._controller_due:
-            await self._read_controller()
-        self._publish()
-        if self._held_due:
-            self._held_due = False
-            assert self._registrar is not None
-            await self._registrar.hold(_held(self.snapshot, self._config.broker_id))
-
-    async def _register(self) -> None:
-        assert self._registrar is not None
-        epoch = await self._registrar.register()
-        self._register_due = False
-        self._broker_epoch = epoch
-        self._broker_epochs |= {epoch}
-        self._brokers_due = True
-        _log.info("broker %d is registered in broker epoch %d", self._config.broker_id, epoch)
-
-    async def _reload(self) -> None:
-        self._changes_due = False
-        self._brokers_due = self._controller_due = True
-        notices = await loader.load_notices(self._store, watch=True)
-        topics = await loader.load_topics(self._store)
-        features = await self._load_features()
-        self._fresh = dataclasses.replace(_with_topics(self._fresh, topics), features=features)
-        self._sequence = notices.sequence
-        self._reload_due = False
-
-    async def _load_features(self) -> dict[str, int]:
-        features = await loader.load_features(self._store)
-        assert self._registrar is not None
-        self._registrar.check_features(features)
-        return features
-
-    async def _read_changes(self) -> None:
-        self._changes_due = False
-        try:
-            notices = await loader.load_notices(self._store, watch=True)
-            merged = loader.merge_notices(notices, self._sequence)
-            if merged is None:
-                await self._reload()
-                return
-            changed, cluster = merged
-            topics = await loader.refresh_topics(self._store, self._fresh.topics, changed)
-            features = self._fresh.features
-            if cluster:
-                features = await self._load_features()
-        except BaseException:
-            self._changes_due = True
-            raise
-        self._fresh = dataclasses.replace(_with_topics(self._fresh, topics), features=features)
-        self._sequence = notices.sequence
-
-    async def _read_brokers(self) -> None:
-        self._brokers_due = False
-        try:
-            brokers = await loader.load_brokers(self._store, watch=True)
-            own = brokers.get(self._config.broker_id)
-            if own is None or own.broker_epoch != self._broker_epoch:
-                # Somebody deleted it: a later start of a copy of our directory, or a person.
-                assert self._registrar is not None
-                await self._registrar.check_not_replaced()
-                self._register_due = True
-                self._due.set()
-        except BaseException:
-            self._brokers_due = True
-            raise
-        self._fresh = dataclasses.replace(self._fresh, brokers=brokers)
-        self._controller.brokers_changed()
-
-    async def _read_controller(self) -> None:
-        self._controller_due = False
-        try:
-            await self._controller.stand(self._broker_epoch, self._broker_epochs)
-            present = await self._store.get(znodes.CONTROLLER)
-            epoch = await self._store.get(znodes.CONTROLLER_EPOCH)
-        except BaseException:
-            self._controller_due = True
-            raise
-        controller_id, controller_epoch = NO_BROKER, self._fresh.controller_epoch
-        if present is not None:
-            controller_id, _ = znodes.decode_controller(znodes.CONTROLLER, present.data)
-        if epoch is not None:
-            controller_epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
-        self._fresh = dataclasses.replace(
-            self._fresh, controller_id=controller_id, controller_epoch=controller_epoch
-        )
-
-    def _publish(self) -> None:
-        version = self.snapshot.version
-        if version and self._fresh == dataclasses.replace(self.snapshot, version=0):
-            return
-        self.snapshot = dataclasses.replace(self._fresh, version=version + 1)
-        if self._held_timer is None:
-            loop = asyncio.get_running_loop()
-            self._held_timer = loop.call_later(HELD_DELAY_S, self._hold)
-        for callback in self._callbacks:
-            callback(self.snapshot)
-        published, self._published = self._published, asyncio.Event()
-        published.set()
-
-    def _hold(self) -> None:
-        self._held_timer = None
-        self._held_due = True
-        self._due.set()
-
     # Administration.
 
     def _check_controller(self) -> None:
@@ -556,26 +377,17 @@ class Registry:
                 while not visible(self.snapshot):
                     await self._published.wait()
 
+    async def _until_read(self) -> None:
+        """Until our own snapshot shows what the controller has written by now."""
+        written = self._controller.written_sequence
+        await self._until(lambda now: self._sequence >= written)
+
     def _new_id(self) -> str:
         while True:
             text = topic_id_text(self._random_bytes(16))
             # Names of folders and arguments of commands should not look like options.
             if not text.startswith("-"):
                 return text
-
-
-def _with_topics(snapshot: MetadataSnapshot, topics: dict[str, TopicView]) -> MetadataSnapshot:
-    by_id = {topic.topic_id: topic for topic in topics.values()}
-    return dataclasses.replace(snapshot, topics=dict(sorted(topics.items())), topics_by_id=by_id)
-
-
-def _held(snapshot: MetadataSnapshot, broker_id: int) -> dict[str, list[int]]:
-    held = {}
-    for name, topic in snapshot.topics.items():
-        partitions = [v.partition for v in topic.partitions if broker_id in v.replicas]
-        if partitions:
-            held[name] = partitions
-    return held
 
 
 def _has_config(snapshot: MetadataSnapshot, view: TopicView) -> bool:

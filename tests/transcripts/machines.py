@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from controller_machine import ControllerMachine
+
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
 from broker_lite.model import (
     NO_BROKER,
-    BrokerView,
-    Endpoint,
     LeaderAndIsr,
     OffsetAndEpoch,
     PartitionKey,
     ReplicaId,
-    TopicView,
 )
-from broker_lite.replication import controller as c
 from broker_lite.replication import effects as fx
 from broker_lite.replication import events as ev
 from broker_lite.replication.follower import Follower
@@ -182,133 +180,6 @@ class PartitionMachine:
             f"= {role}: high watermark {machine.high_watermark}, flushed {machine.flushed_end}, "
             f"log end {machine.log_end_offset}, in flight {machine.in_flight_count}{tail}"
         )
-
-
-class ControllerMachine:
-    """``controller``: writes are done as soon as they are asked for, unless ``refuse`` is said."""
-
-    def __init__(self, words: Words) -> None:
-        self.machine = c.Controller()
-        self.topics: dict[str, TopicView] = {}
-        self.brokers: dict[int, BrokerView] = {}
-        self.features: dict[str, int] = {}
-        self._token = 0
-
-    def do(self, verb: str, words: Words) -> list[str]:
-        make: Callable[[Words], c.ControllerEvent] = getattr(self, f"_{verb}")
-        lines: list[str] = []
-        left = list(self.machine.step(make(words)))
-        while left:
-            effect = left.pop(0)
-            lines.append(self._line(effect))
-            if not isinstance(effect, c.Answer | c.Warn):
-                self._keep(effect)
-                left[:0] = self.machine.step(c.Written(effect))
-        return lines or ["nothing to do"]
-
-    def _elected(self, words: Words) -> c.ControllerEvent:
-        self._set_brokers(words)
-        return c.Loaded(int(words["epoch"]), self.brokers, self.topics, self.features)
-
-    def _brokers(self, words: Words) -> c.ControllerEvent:
-        self._set_brokers(words)
-        return c.BrokersChanged(self.brokers)
-
-    def _set_brokers(self, words: Words) -> None:
-        self.brokers = {}
-        features = {
-            name: int(level)
-            for name, _, level in (
-                word.partition(":") for word in words.get("features", "").split(",") if word
-            )
-        }
-        for word in words["live"].split(",") if words["live"] else ():
-            broker, _, epoch = word.partition("@")
-            replica = _replica(broker)
-            self.brokers[replica.broker_id] = BrokerView(
-                replica.broker_id,
-                Endpoint("h", replica.broker_id),
-                replica.directory_id,
-                int(epoch),
-                features=features,
-            )
-
-    def _create(self, words: Words) -> c.ControllerEvent:
-        self._token += 1
-        config = {
-            key.replace("_", "."): value
-            for key, value in words.items()
-            if key not in ("name", "partitions", "factor", "assignment", "validate_only")
-        }
-        assignment = None
-        if "assignment" in words:
-            assignment = [
-                [int(b) for b in row.split("+")] for row in words["assignment"].split(",")
-            ]
-        return c.TopicCreationRequested(
-            self._token,
-            words["name"],
-            f"id-of-{words['name']}",
-            int(words.get("partitions", "1")),
-            int(words.get("factor", "1")),
-            assignment,
-            config,
-            "validate_only" in words,
-        )
-
-    def _delete(self, words: Words) -> c.ControllerEvent:
-        self._token += 1
-        return c.TopicDeletionRequested(self._token, words["name"])
-
-    def _grow(self, words: Words) -> c.ControllerEvent:
-        self._token += 1
-        return c.PartitionsRequested(self._token, words["name"], int(words["partitions"]))
-
-    def _configure(self, words: Words) -> c.ControllerEvent:
-        self._token += 1
-        changes = {
-            key.replace("_", "."): None if value == "-" else value
-            for key, value in words.items()
-            if key != "name"
-        }
-        return c.ConfigChangeRequested(self._token, words["name"], changes)
-
-    def _keep(self, effect: c.Write) -> None:
-        """What ZooKeeper would hold."""
-        held = self.machine._held
-        assert held is not None
-        self.topics, self.features = held.topics, held.features
-
-    def _line(self, effect: c.ControllerEffect) -> str:
-        match effect:
-            case c.WriteTopic(_, topic):
-                rows = "; ".join(
-                    f"{v.partition} on {list(v.replicas)} {_state(v.state)}"
-                    for v in topic.partitions
-                )
-                return f"write topic {topic.name} {dict(topic.config)}: {rows}"
-            case c.WritePartitions(_, topic, first):
-                rows = "; ".join(
-                    f"{v.partition} on {list(v.replicas)} {_state(v.state)}"
-                    for v in topic.partitions[first:]
-                )
-                return f"write partitions of {topic.name}: {rows}"
-            case c.RemoveTopic(_, topic):
-                return f"remove topic {topic.name} ({topic.topic_id})"
-            case c.WriteConfig(_, topic):
-                return f"write config of {topic.name}: {dict(topic.config)}"
-            case c.WriteStates(changes):
-                rows = "; ".join(
-                    f"{change.topic}-{change.partition} {_state(change.state)}"
-                    for change in changes
-                )
-                return f"write states: {rows}"
-            case c.WriteFeatures(features):
-                return f"raise features: {dict(features)}"
-            case c.Warn(text):
-                return f"warn: {text}"
-            case c.Answer(_, topic, error):
-                return f"error {error}" if error else f"done: {topic.name}"  # type: ignore[union-attr]
 
 
 Machine = PartitionMachine | ControllerMachine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from broker_lite.model import CommittedOffset, Endpoint, LeaderAndIsr, ReplicaId
 REGISTRATION = z.Registration(
     1, Endpoint("h", 9092), "D", 3, "r1", {"columns": 1}, {"t": (0, 2), "a": (1,)}
 )
+DRAINING = dataclasses.replace(REGISTRATION, draining=True)
 STATE = LeaderAndIsr(1, 5, (ReplicaId(1, "D"), ReplicaId(2, "E")), 2, 7, 99)
 OFFSET = CommittedOffset(5, 2, "note", "T" * 22, 1234)
 
@@ -27,6 +30,17 @@ BYTES = [
     (
         z.encode_assignment(z.Assignment("T", ((1,), (2, 3)))),
         b'{"version":1,"topic_id":"T","partitions":{"0":[1],"1":[2,3]}}',
+    ),
+    (
+        z.encode_assignment(z.Assignment("T", ((1, 2),), {0: z.Move((2,), (1,))})),
+        b'{"version":2,"topic_id":"T","partitions":{"0":[1,2]},'
+        b'"moves":{"0":{"adding":[2],"removing":[1]}}}',
+    ),
+    (
+        z.encode_registration(DRAINING),
+        b'{"version":2,"broker":1,"listeners":[{"name":"PLAINTEXT","host":"h","port":9092,'
+        b'"inter_broker":true}],"directory_id":"D","start_counter":3,"rack":"r1",'
+        b'"features":{"columns":1},"partitions":{"a":[1],"t":[0,2]},"draining":true}',
     ),
     (
         z.encode_state(STATE),
@@ -65,6 +79,9 @@ def test_bytes(made: bytes, kept: bytes) -> None:
 
 def test_what_is_written_is_read() -> None:
     assert z.decode_registration("/p", z.encode_registration(REGISTRATION)) == REGISTRATION
+    assert z.decode_registration("/p", z.encode_registration(DRAINING)) == DRAINING
+    moving = z.Assignment("T", ((1, 2), (3,)), {0: z.Move((2,), (1,))})
+    assert z.decode_assignment("/p", z.encode_assignment(moving)) == moving
     assert z.decode_disk("/p", z.encode_disk(z.Disk(1, 3))) == z.Disk(1, 3)
     assignment = z.Assignment("T", tuple((n,) for n in range(12)))
     assert z.decode_assignment("/p", z.encode_assignment(assignment)) == assignment
@@ -88,7 +105,7 @@ def test_only_the_newest_notices_are_kept() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"x", b"[]", b"1", b"{}", b'{"version":2,"epoch":1}', b'{"version":"1","epoch":1}'],
+    [b"", b"x", b"[]", b"1", b"{}", b'{"version":3,"epoch":1}', b'{"version":"1","epoch":1}'],
 )
 def test_what_is_not_ours_or_newer_is_refused_with_its_path(data: bytes) -> None:
     with pytest.raises(UnsupportedVersionError, match="/controller_epoch"):

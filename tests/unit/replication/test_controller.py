@@ -8,7 +8,9 @@ import pytest
 
 from broker_lite.errors import LogbusError
 from broker_lite.model import NO_BROKER, BrokerView, Endpoint, ReplicaId, TopicView
-from broker_lite.replication import controller as c
+from broker_lite.replication import controller_effects as fx
+from broker_lite.replication import controller_events as ev
+from broker_lite.replication.controller import Controller
 from broker_lite.replication.election import has_live_leader
 
 
@@ -29,22 +31,22 @@ def brokers_at(rng: random.Random, epochs: list[int]) -> dict[int, BrokerView]:
 def test_any_sequence_of_events(seed: int) -> None:
     rng = random.Random(seed)
     epochs = [0, 1, 1, 1]
-    machine = c.Controller()
+    machine = Controller()
     epoch = 1
     brokers = brokers_at(rng, epochs)
     held: dict[str, TopicView] = {}
     history: dict[tuple[str, int], int] = {}
-    event: c.ControllerEvent = c.Loaded(epoch, brokers, {}, {})
+    event: ev.ControllerEvent = ev.Loaded(epoch, brokers, {}, {})
     for token in range(150):
-        left = machine.step(event)
+        left = machine.step(0, event)
         answers = 0
         while left:
             effect = left.pop(0)
-            if isinstance(effect, c.Answer):
+            if isinstance(effect, fx.Answer):
                 answers += 1
-            elif not isinstance(effect, c.Warn):
-                left[:0] = machine.step(c.Written(effect))
-        requested = not isinstance(event, c.Loaded | c.BrokersChanged)
+            elif not isinstance(effect, fx.Warn):
+                left[:0] = machine.step(0, ev.Written(effect))
+        requested = not isinstance(event, ev.Loaded | ev.BrokersChanged)
         assert answers == requested
         assert machine._held is not None
         held = machine._held.topics
@@ -68,43 +70,43 @@ def test_any_sequence_of_events(seed: int) -> None:
         match rng.choice(("brokers", "create", "delete", "grow", "reelect")):
             case "brokers":
                 brokers = brokers_at(rng, epochs)
-                event = c.BrokersChanged(brokers)
+                event = ev.BrokersChanged(brokers)
             case "create":
-                event = c.TopicCreationRequested(
+                event = ev.TopicCreationRequested(
                     token, name, f"{name}-{token}", rng.randint(1, 4), 1, None, {}
                 )
             case "delete":
-                event = c.TopicDeletionRequested(token, name)
+                event = ev.TopicDeletionRequested(token, name)
             case "grow":
-                event = c.PartitionsRequested(token, name, rng.randint(1, 6))
+                event = ev.PartitionsRequested(token, name, rng.randint(1, 6))
             case "reelect":
                 epoch += 1
-                machine = c.Controller()
-                event = c.Loaded(epoch, brokers, held, {})
+                machine = Controller()
+                event = ev.Loaded(epoch, brokers, held, {})
 
 
 def test_states_of_many_partitions_are_several_writes() -> None:
-    machine = c.Controller()
+    machine = Controller()
     live = {
         1: BrokerView(1, Endpoint("h", 1), "A", 10),
         2: BrokerView(2, Endpoint("h", 1), "B", 11),
     }
-    machine.step(c.Loaded(1, live, {}, {}))
+    machine.step(0, ev.Loaded(1, live, {}, {}))
     for number in range(3):
-        event = c.TopicCreationRequested(number, f"t{number}", str(number), 1000, 1, None, {})
-        [write] = machine.step(event)
-        assert isinstance(write, c.WriteTopic)
-        machine.step(c.Written(write))
-    effects = machine.step(c.BrokersChanged({1: live[1]}))
-    writes = [effect for effect in effects if isinstance(effect, c.WriteStates)]
+        event = ev.TopicCreationRequested(number, f"t{number}", str(number), 1000, 1, None, {})
+        [write] = machine.step(0, event)
+        assert isinstance(write, fx.WriteTopic)
+        machine.step(0, ev.Written(write))
+    effects = machine.step(0, ev.BrokersChanged({1: live[1]}))
+    writes = [effect for effect in effects if isinstance(effect, fx.WriteStates)]
     assert [len(write.changes) for write in writes] == [500, 500, 500]
-    [warning] = [effect for effect in effects if isinstance(effect, c.Warn)]
+    [warning] = [effect for effect in effects if isinstance(effect, fx.Warn)]
     assert "and 1495 more" in warning.text
 
 
 def test_an_error_carries_what_the_answer_needs() -> None:
-    machine = c.Controller()
-    machine.step(c.Loaded(1, {}, {}, {}))
-    [answer] = machine.step(c.TopicDeletionRequested(5, "none"))
-    assert isinstance(answer, c.Answer)
+    machine = Controller()
+    machine.step(0, ev.Loaded(1, {}, {}, {}))
+    [answer] = machine.step(0, ev.TopicDeletionRequested(5, "none"))
+    assert isinstance(answer, fx.Answer)
     assert answer.token == 5 and isinstance(answer.error, LogbusError)

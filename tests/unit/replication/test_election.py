@@ -18,6 +18,14 @@ def brokers_of(rows: dict[int, tuple[str, int]]) -> dict[int, BrokerView]:
     }
 
 
+def _living(state: LeaderAndIsr, brokers: dict[int, BrokerView]) -> tuple[ReplicaId, ...]:
+    return tuple(
+        r
+        for r in state.isr
+        if r.broker_id in brokers and brokers[r.broker_id].directory_id == r.directory_id
+    )
+
+
 live_brokers = st.dictionaries(
     st.sampled_from(IDS), st.tuples(st.sampled_from("AB"), st.integers(1, 3))
 ).map(brokers_of)
@@ -44,13 +52,14 @@ def test_only_a_live_disk_of_the_isr_is_elected(
 ) -> None:
     elected = elect(state, replicas, brokers, 7)
     if elected is None:
-        nobody = not any(
-            r.broker_id in brokers and brokers[r.broker_id].directory_id == r.directory_id
-            for r in state.isr
-        )
-        assert has_live_leader(state, brokers) or (state.leader == NO_BROKER and nobody)
+        nobody = not _living(state, brokers)
+        all_live = len(_living(state, brokers)) == len(state.isr)
+        leads_on = has_live_leader(state, brokers) and all_live
+        assert leads_on or (state.leader == NO_BROKER and nobody)
         return
-    assert elected.leader_epoch == state.leader_epoch + 1
+    stays = has_live_leader(state, brokers)
+    assert elected.leader_epoch == state.leader_epoch + (not stays)
+    assert not stays or elected.leader == state.leader
     assert elected.controller_epoch == 7
     assert elected.version == state.version
     assert set(elected.isr) <= set(state.isr)
@@ -63,8 +72,9 @@ def test_only_a_live_disk_of_the_isr_is_elected(
         assert leads(elected, local, {leader.broker_epoch})
         assert has_live_leader(elected, brokers)
         assert leaderless_reason(elected, replicas, brokers) is None
+        assert elected.isr == _living(state, brokers)
         # The first of the assignment that can.
-        for earlier in replicas[: replicas.index(elected.leader)]:
+        for earlier in replicas[: 0 if stays else replicas.index(elected.leader)]:
             view = brokers.get(earlier)
             assert view is None or ReplicaId(earlier, view.directory_id) not in state.isr
     assert elect(elected, replicas, brokers, 7) is None

@@ -1,0 +1,167 @@
+"""What follows from a request: its writes and its answer, as functions of what is held."""
+
+from __future__ import annotations
+
+from broker_lite.errors import (
+    BrokerIdNotRegisteredError,
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    InvalidConfigError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    LogbusError,
+    PreferredLeaderNotAvailableError,
+)
+from broker_lite.model import LeaderAndIsr, PartitionView, TopicPartition
+from broker_lite.replication import reassignment, topics
+from broker_lite.replication.controller_effects import (
+    Answer,
+    ControllerEffect,
+    RemoveDisks,
+    RemoveTopic,
+    Warn,
+    WriteConfig,
+    WritePartitions,
+    WriteTopic,
+)
+from broker_lite.replication.controller_events import (
+    ConfigChangeRequested,
+    ElectionRequested,
+    PartitionsRequested,
+    ReassignmentRequested,
+    Request,
+    RetirementRequested,
+    TopicCreationRequested,
+    TopicDeletionRequested,
+)
+from broker_lite.replication.controller_writes import (
+    assignment_write,
+    names_of,
+    state_writes,
+    warning,
+    what_is_lost,
+)
+from broker_lite.replication.election import elect_preferred, elect_unclean, has_live_leader
+from broker_lite.replication.holding import Holding
+
+
+def request(held: Holding, event: Request) -> list[ControllerEffect]:
+    """The writes that a request needs, and its answer where none of them brings it."""
+    try:
+        match event:
+            case TopicCreationRequested():
+                topic = topics.create(held, event)
+                if event.validate_only:
+                    return [Answer(event.token, topic)]
+                return [WriteTopic(event.token, topic)]
+            case TopicDeletionRequested():
+                return [RemoveTopic(event.token, held.topic_named(event.name_or_id))]
+            case PartitionsRequested():
+                topic = topics.add_partitions(held, event)
+                if event.validate_only:
+                    return [Answer(event.token, topic)]
+                first = len(held.topics[topic.name].partitions)
+                return [WritePartitions(event.token, topic, first)]
+            case ConfigChangeRequested():
+                topic = topics.configure(held, event)
+                same = topic.config == dict(held.topics[topic.name].config)
+                if event.validate_only or same:
+                    return [Answer(event.token, topic)]
+                return [WriteConfig(event.token, topic)]
+            case ReassignmentRequested():
+                return _reassign(held, event)
+            case ElectionRequested():
+                return _elect(held, event)
+            case RetirementRequested():
+                return _retire(held, event)
+    except LogbusError as error:
+        return [Answer(event.token, error=error)]
+
+
+def _reassign(held: Holding, event: ReassignmentRequested) -> list[ControllerEffect]:
+    topics.check_replicated(held, "a reassignment")
+    moved: dict[str, dict[int, PartitionView]] = {}
+    outcomes: dict[TopicPartition, LogbusError | None] = {}
+    for key, target in event.targets.items():
+        try:
+            view = held.partition(key)
+            if target is None:
+                new = reassignment.cancel(str(key), view, held.live, held.controller_epoch)
+            else:
+                _check_target(held, key, len(target))
+                new = reassignment.begin(str(key), view, target, held.live, held.controller_epoch)
+        except LogbusError as error:
+            outcomes[key] = error
+            continue
+        outcomes[key] = None
+        if new != view:
+            moved.setdefault(key.topic, {})[key.partition] = new
+    writes = [assignment_write(held, name, row) for name, row in moved.items()]
+    return [*writes, Answer(event.token, outcomes=outcomes)]
+
+
+def _check_target(held: Holding, key: TopicPartition, factor: int) -> None:
+    try:
+        topics.check_config(key.topic, held.topics[key.topic].config, factor)
+    except InvalidConfigError as error:
+        raise InvalidReplicaAssignmentError(error.message) from None
+
+
+def _elect(held: Holding, event: ElectionRequested) -> list[ControllerEffect]:
+    outcomes: dict[TopicPartition, LogbusError | None] = {}
+    states: dict[TopicPartition, LeaderAndIsr] = {}
+    reasons: dict[str, list[TopicPartition]] = {}
+    for key in held.partition_keys() if event.partitions is None else event.partitions:
+        try:
+            view = held.partition(key)
+            state = _elected(held, key, view, event.unclean)
+        except ElectionNotNeededError as error:
+            if event.partitions is not None:
+                outcomes[key] = error
+            continue
+        except LogbusError as error:
+            outcomes[key] = error
+            continue
+        outcomes[key] = None
+        states[key] = state
+        if event.unclean:
+            reasons.setdefault(what_is_lost(view.state, state), []).append(key)
+    warnings = [Warn(warning(rows, reason)) for reason, rows in reasons.items()]
+    return [*state_writes(held, states), *warnings, Answer(event.token, outcomes=outcomes)]
+
+
+def _elected(
+    held: Holding, key: TopicPartition, view: PartitionView, unclean: bool
+) -> LeaderAndIsr:
+    if unclean:
+        if has_live_leader(view.state, held.live):
+            raise ElectionNotNeededError(f"{key} is led by broker {view.state.leader}")
+        state = elect_unclean(view.state, view.replicas, held.live, held.controller_epoch)
+        if state is None:
+            raise EligibleLeadersNotAvailableError(
+                f"{key}: none of brokers {list(view.replicas)} lives: start one"
+            )
+        return state
+    preferred = view.target[0]
+    if view.state.leader == preferred and has_live_leader(view.state, held.live):
+        raise ElectionNotNeededError(f"{key} is led by its preferred broker {preferred}")
+    state = elect_preferred(view.state, preferred, held.live, held.controller_epoch)
+    if state is None:
+        why = "does not live" if preferred not in held.live else "is not in sync"
+        raise PreferredLeaderNotAvailableError(f"{key}: its preferred broker {preferred} {why}")
+    return state
+
+
+def _retire(held: Holding, event: RetirementRequested) -> list[ControllerEffect]:
+    broker_id = event.broker_id
+    if broker_id in held.brokers:
+        raise InvalidRequestError(f"broker {broker_id} is running: stop it first")
+    if broker_id not in held.known:
+        raise BrokerIdNotRegisteredError(f"there was never a broker {broker_id}")
+    keys = [key for key in held.partition_keys() if broker_id in held.partition(key).replicas]
+    if keys:
+        raise InvalidRequestError(
+            f"broker {broker_id} holds replicas of {names_of(keys)}: move them to other brokers "
+            "first (logbus topic reassign)"
+        )
+    return [RemoveDisks(broker_id), Answer(event.token)]

@@ -1,0 +1,114 @@
+"""What ZooKeeper holds, as the controller knows it: as of the last write that was done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from broker_lite.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
+from broker_lite.model import (
+    BrokerView,
+    LeaderAndIsr,
+    PartitionView,
+    StateChange,
+    TopicPartition,
+    TopicView,
+    is_valid_name,
+)
+
+
+@dataclass(slots=True)
+class Holding:
+    """``live``: the brokers that are registered and not suspected."""
+
+    controller_epoch: int
+    brokers: Mapping[int, BrokerView]
+    topics: dict[str, TopicView]
+    features: dict[str, int]
+    known: frozenset[int]
+    suspects: Mapping[int, int] = field(default_factory=dict)
+    live: Mapping[int, BrokerView] = field(default_factory=dict)
+    placed_count: int = 0
+    """Partitions placed so far: where the next topic begins among the brokers."""
+
+    def take_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
+        """Who is registered, and in which registrations they seem to be dead."""
+        self.brokers = brokers
+        self.suspects = suspects
+        self.known |= frozenset(brokers)
+        self.live = {
+            broker_id: broker
+            for broker_id, broker in brokers.items()
+            if suspects.get(broker_id) != broker.broker_epoch
+        }
+
+    def topic(self, name: str) -> TopicView:
+        """Raises UnknownTopicOrPartitionError."""
+        found = self.topics.get(name)
+        if found is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
+        return found
+
+    def topic_named(self, name_or_id: str) -> TopicView:
+        """Raises UnknownTopicOrPartitionError, UnknownTopicIdError."""
+        if name_or_id in self.topics:
+            return self.topics[name_or_id]
+        for topic in self.topics.values():
+            if topic.topic_id == name_or_id:
+                return topic
+        if len(name_or_id) == 22 and not is_valid_name(name_or_id):
+            raise UnknownTopicIdError(f"there is no topic with id {name_or_id}")
+        raise UnknownTopicOrPartitionError(f"there is no topic {name_or_id!r}")
+
+    def partition(self, key: TopicPartition) -> PartitionView:
+        """Raises UnknownTopicOrPartitionError."""
+        topic = self.topic(key.topic)
+        if not 0 <= key.partition < len(topic.partitions):
+            raise UnknownTopicOrPartitionError(
+                f"topic {key.topic!r} has no partition {key.partition}; it has "
+                f"{len(topic.partitions)}"
+            )
+        return topic.partitions[key.partition]
+
+    def change(self, key: TopicPartition, state: LeaderAndIsr) -> StateChange:
+        """The change of a state, to be written."""
+        return StateChange(key.topic, key.partition, state, self.topics[key.topic].topic_id)
+
+    def partition_keys(self) -> list[TopicPartition]:
+        """Every partition."""
+        return [
+            TopicPartition(name, view.partition)
+            for name, topic in self.topics.items()
+            for view in topic.partitions
+        ]
+
+    def adopt(self, changes: Iterable[StateChange]) -> list[TopicPartition]:
+        """Take states that ZooKeeper holds; those that are newer than ours are returned."""
+        newer: dict[str, dict[int, LeaderAndIsr]] = {}
+        for change in changes:
+            topic = self.topics.get(change.topic)
+            if topic is None or topic.topic_id != change.topic_id:
+                continue
+            if change.partition >= len(topic.partitions):
+                continue
+            if change.state.version > topic.partitions[change.partition].state.version:
+                newer.setdefault(change.topic, {})[change.partition] = change.state
+        for name, states in newer.items():
+            topic = self.topics[name]
+            partitions = tuple(
+                dataclasses.replace(view, state=states[view.partition])
+                if view.partition in states
+                else view
+                for view in topic.partitions
+            )
+            self.topics[name] = dataclasses.replace(topic, partitions=partitions)
+        return [TopicPartition(name, number) for name, row in newer.items() for number in row]
+
+
+def as_written(changes: Iterable[StateChange]) -> list[StateChange]:
+    """Changes as ZooKeeper holds them after their write: each version is one higher."""
+    return [
+        change._replace(state=dataclasses.replace(change.state, version=change.state.version + 1))
+        for change in changes
+    ]

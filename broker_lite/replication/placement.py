@@ -1,0 +1,105 @@
+"""Which brokers hold the replicas of new partitions. Pure, and the same for the same input.
+
+Leaders go round robin over the brokers; followers are shifted against the leader, by one more with
+each round, so that the load of a dead broker is spread over all others. Where every broker names
+its rack, the replicas of a partition are on as many racks as there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from broker_lite.errors import (
+    BrokerNotAvailableError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
+from broker_lite.model import BrokerView
+
+REPLICATION_FACTOR_MAX = 3
+"""Of topics that are created without one, where there are so many brokers."""
+
+
+def default_factor(known_count: int) -> int:
+    """Replicas of a topic that is created without a number."""
+    return max(1, min(REPLICATION_FACTOR_MAX, known_count))
+
+
+def place(
+    count: int, factor: int, live: Mapping[int, BrokerView], *, first: int
+) -> list[tuple[int, ...]]:
+    """The brokers of ``count`` partitions, preferred leaders first.
+
+    ``first``: how many partitions were placed before. Raises BrokerNotAvailableError,
+    InvalidReplicationFactorError.
+    """
+    brokers = [broker for broker in live.values() if not broker.draining]
+    if not brokers:
+        raise BrokerNotAvailableError("no broker is registered; try again")
+    if factor > len(brokers):
+        raise InvalidReplicationFactorError(
+            f"replication_factor={factor}: only {len(brokers)} brokers live "
+            f"({', '.join(str(broker.broker_id) for broker in sorted_brokers(brokers))}); start "
+            "more, or give fewer replicas"
+        )
+    ring = _ring(brokers)
+    return [_row(ring, first + partition, factor) for partition in range(count)]
+
+
+def sorted_brokers(brokers: Sequence[BrokerView]) -> list[BrokerView]:
+    """By id."""
+    return sorted(brokers, key=lambda broker: broker.broker_id)
+
+
+def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
+    """(broker, rack), racks in turn; where racks are not all known each broker is its own."""
+    ordered = sorted_brokers(brokers)
+    if any(broker.rack is None for broker in ordered):
+        return [(broker.broker_id, str(broker.broker_id)) for broker in ordered]
+    by_rack: dict[str, list[int]] = {}
+    for broker in ordered:
+        by_rack.setdefault(str(broker.rack), []).append(broker.broker_id)
+    ring = []
+    for turn in range(max(len(row) for row in by_rack.values())):
+        for rack in sorted(by_rack):
+            if turn < len(by_rack[rack]):
+                ring.append((by_rack[rack][turn], rack))
+    return ring
+
+
+def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ...]:
+    """The replicas of the ``number``-th partition ever placed."""
+    size = len(ring)
+    leader, rack = ring[number % size]
+    chosen, racks = [leader], {rack}
+    shift = number // size
+    others = [ring[(number + 1 + (shift + step) % (size - 1)) % size] for step in range(size - 1)]
+    for new_racks_only in (True, False):
+        for broker_id, rack in others:
+            if len(chosen) == factor:
+                break
+            if broker_id not in chosen and not (new_racks_only and rack in racks):
+                chosen.append(broker_id)
+                racks.add(rack)
+    return tuple(chosen)
+
+
+def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) -> None:
+    """Raises InvalidReplicaAssignmentError for an assignment that nobody can carry out."""
+    for partition, row in enumerate(rows):
+        if not row or len(set(row)) != len(row) or len(row) != len(rows[0]):
+            raise InvalidReplicaAssignmentError(
+                f"partition {partition} is assigned to brokers {list(row)}: give each partition "
+                "the same number of different brokers, at least one"
+            )
+        check_live(f"partition {partition}", row, live)
+
+
+def check_live(what: str, brokers: Sequence[int], live: Mapping[int, BrokerView]) -> None:
+    """Raises InvalidReplicaAssignmentError where one of them does not live."""
+    for broker_id in brokers:
+        if broker_id not in live:
+            raise InvalidReplicaAssignmentError(
+                f"{what} is assigned to broker {broker_id}, which is not alive; live brokers: "
+                f"{sorted(live)}"
+            )

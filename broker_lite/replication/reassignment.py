@@ -1,0 +1,94 @@
+"""Moving partitions to other brokers, step by step. Functions over partitions.
+
+A reassignment begins with the target's replicas in front of those that there were, and ends when
+all of the target are in sync: in one write the others leave the ISR and the assignment, and a
+leader among the target is elected where it is not one of them. Until then it can be taken back or
+turned to another target; whoever is in sync meanwhile stays so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from broker_lite.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError
+from broker_lite.model import LeaderAndIsr, PartitionView, ReplicaId
+from broker_lite.replication.election import Live, elect, has_live_leader
+from broker_lite.replication.placement import check_live
+
+
+def begin(
+    name: str, view: PartitionView, target: Sequence[int], live: Live, controller_epoch: int
+) -> PartitionView:
+    """The partition on its way to ``target``; ``name`` is for messages.
+
+    Brokers that are to join must live; those that stay need not. Raises
+    InvalidReplicaAssignmentError.
+    """
+    target = tuple(target)
+    if not target or len(set(target)) != len(target):
+        raise InvalidReplicaAssignmentError(
+            f"partition {name} is assigned to brokers {list(target)}: give different brokers, at "
+            "least one"
+        )
+    origin = tuple(broker for broker in view.replicas if broker not in view.adding)
+    both = target + tuple(broker for broker in origin if broker not in target)
+    adding = tuple(broker for broker in both if broker not in origin)
+    removing = tuple(broker for broker in both if broker not in target)
+    check_live(f"partition {name}", adding, live)
+    return _with_replicas(name, view, both, adding, removing, live, controller_epoch)
+
+
+def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
+    """The partition as it was before; raises NoReassignmentInProgressError."""
+    if not view.adding and not view.removing:
+        raise NoReassignmentInProgressError(f"partition {name} is not being reassigned")
+    origin = tuple(broker for broker in view.replicas if broker not in view.adding)
+    return _with_replicas(name, view, origin, (), (), live, controller_epoch)
+
+
+def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
+    """The partition at its target, once all of it are in sync and live; None until then."""
+    if not view.adding and not view.removing:
+        return None
+    target = view.target
+    for broker_id in target:
+        broker = live.get(broker_id)
+        if broker is None or ReplicaId(broker_id, broker.directory_id) not in view.state.isr:
+            return None
+    state = _among(view.state, target, live, controller_epoch)
+    assert state is not None, view
+    return PartitionView(view.partition, target, state)
+
+
+def _with_replicas(
+    name: str,
+    view: PartitionView,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+    live: Live,
+    controller_epoch: int,
+) -> PartitionView:
+    state = _among(view.state, replicas, live, controller_epoch)
+    if state is None:
+        raise InvalidReplicaAssignmentError(
+            f"partition {name}: none of brokers {list(replicas)} is in sync, and all that are "
+            "would go; wait until one is"
+        )
+    return PartitionView(view.partition, replicas, state, adding, removing)
+
+
+def _among(
+    state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
+) -> LeaderAndIsr | None:
+    """The state with an ISR of these brokers only, led by one of them; None if none is in it."""
+    isr = tuple(replica for replica in state.isr if replica.broker_id in replicas)
+    if not isr:
+        return None
+    if isr == state.isr:
+        return state
+    fewer = dataclasses.replace(state, isr=isr, controller_epoch=controller_epoch)
+    if has_live_leader(fewer, live):
+        return fewer
+    return elect(fewer, replicas, live, controller_epoch) or fewer

@@ -1,0 +1,169 @@
+"""Requests about topics: what is refused, and what a new topic, partition or setting looks like.
+
+Each function returns the topic as it would be; ``controller`` has it written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from broker_lite.config import TopicConfig, parse, text
+from broker_lite.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidTopicError,
+    TopicExistsError,
+    UnsupportedVersionError,
+)
+from broker_lite.model import (
+    NAME_LENGTH_MAX,
+    LeaderAndIsr,
+    PartitionView,
+    ReplicaId,
+    TopicView,
+    is_valid_name,
+)
+from broker_lite.replication.controller_events import (
+    ConfigChangeRequested,
+    PartitionsRequested,
+    TopicCreationRequested,
+)
+from broker_lite.replication.holding import Holding
+from broker_lite.replication.placement import check_rows, default_factor, place
+
+PARTITIONS_PER_TOPIC_MAX = 1000
+"""A topic is created by one write, and ZooKeeper takes 1 MB at once."""
+REPLICATION_LEVEL = 2
+"""The level of the feature "metadata" from which all brokers replicate."""
+
+_DEFAULT_CONFIG = text(TopicConfig())
+
+
+def create(held: Holding, event: TopicCreationRequested) -> TopicView:
+    """Raises the error of whatever cannot be created."""
+    if not is_valid_name(event.name):
+        raise InvalidTopicError(
+            f"topic name {event.name[:60]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, "
+            "dots, underscores or dashes"
+        )
+    if event.name in held.topics:
+        raise TopicExistsError(f"topic {event.name!r} exists already")
+    count = event.partition_count if event.assignment is None else len(event.assignment)
+    if not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidPartitionsError(
+            f"partitions={count}: give 1 to {PARTITIONS_PER_TOPIC_MAX} for topic {event.name!r}"
+        )
+    factor = event.replication_factor
+    if event.assignment is None and factor is not None and factor < 1:
+        raise InvalidReplicationFactorError(f"replication_factor={factor}: give at least 1")
+    rows = _rows(held, count, factor, event.assignment)
+    config = dict(event.config)
+    check_config(event.name, config, len(rows[0]))
+    partitions = tuple(_partition(held, number, row) for number, row in enumerate(rows))
+    return TopicView(event.name, event.topic_id, partitions, config)
+
+
+def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
+    """Raises the error of whatever cannot be added."""
+    topic = held.topic_named(event.name)
+    present = len(topic.partitions)
+    if not present < event.partition_count <= PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidPartitionsError(
+            f"topic {event.name!r} has {present} partitions; {event.partition_count} were "
+            f"asked for: give more, and at most {PARTITIONS_PER_TOPIC_MAX}"
+        )
+    factor = len(topic.partitions[0].target)
+    added = event.partition_count - present
+    if event.assignment is not None and len(event.assignment) != added:
+        raise InvalidReplicaAssignmentError(
+            f"{added} partitions are added to topic {event.name!r}, but the assignment names "
+            f"{len(event.assignment)}"
+        )
+    rows = _rows(held, added, factor, event.assignment)
+    if any(len(row) != factor for row in rows):
+        raise InvalidReplicaAssignmentError(
+            f"topic {event.name!r} has replication factor {factor}; each added partition needs "
+            "as many replicas"
+        )
+    partitions = tuple(_partition(held, present + i, row) for i, row in enumerate(rows))
+    return dataclasses.replace(topic, partitions=topic.partitions + partitions)
+
+
+def configure(held: Holding, event: ConfigChangeRequested) -> TopicView:
+    """Raises InvalidConfigError, UnknownTopicOrPartitionError."""
+    topic = held.topic_named(event.name)
+    config = dict(topic.config)
+    for key, value in event.changes.items():
+        if value is None:
+            config.pop(key, None)
+            # Removing an unknown setting is refused as setting it is.
+            parse(TopicConfig, {key: _DEFAULT_CONFIG.get(key, "")})
+        else:
+            config[key] = value
+    check_config(event.name, config, min(len(view.target) for view in topic.partitions))
+    return dataclasses.replace(topic, config=config)
+
+
+def check_config(topic: str, config: Mapping[str, str], replication_factor: int) -> None:
+    """Raises InvalidConfigError, also where so many replicas can never be in sync."""
+    try:
+        parsed = parse(TopicConfig, config)
+    except InvalidConfigError as error:
+        raise type(error)(f"topic {topic!r}: {error.message}") from None
+    if parsed.min_insync_replicas > replication_factor:
+        raise InvalidConfigError(
+            f"topic {topic!r}: min.insync.replicas={parsed.min_insync_replicas} is more than its "
+            f"replication factor {replication_factor}; nothing could be acknowledged"
+        )
+
+
+def check_replicated(held: Holding, what: str) -> None:
+    """Raises UnsupportedVersionError where a broker of the cluster cannot replicate."""
+    if held.features.get("metadata", 0) < REPLICATION_LEVEL:
+        old = [
+            broker.broker_id
+            for broker in held.brokers.values()
+            if broker.features.get("metadata", 0) < REPLICATION_LEVEL
+        ]
+        raise UnsupportedVersionError(
+            f"{what}: brokers {old} run a version without replication; upgrade them"
+        )
+
+
+def _rows(
+    held: Holding, count: int, factor: int | None, assignment: Sequence[Sequence[int]] | None
+) -> list[tuple[int, ...]]:
+    if assignment is not None:
+        check_rows(assignment, held.live)
+        if len(assignment[0]) > 1:
+            check_replicated(held, f"{len(assignment[0])} replicas")
+        return [tuple(row) for row in assignment]
+    wanted = factor or default_factor(len(held.known))
+    if wanted > 1:
+        check_replicated(held, f"{wanted} replicas")
+    try:
+        return place(count, wanted, held.live, first=held.placed_count)
+    except InvalidReplicationFactorError as error:
+        away = sorted(held.known - set(held.live))
+        if factor or not away:
+            raise
+        raise InvalidReplicationFactorError(
+            f"{error.message}; the default follows from the brokers that are known: start {away}, "
+            "or retire them (logbus broker retire)"
+        ) from None
+
+
+def _partition(held: Holding, number: int, replicas: tuple[int, ...]) -> PartitionView:
+    isr = tuple(ReplicaId(b, held.live[b].directory_id) for b in replicas)
+    leader = held.live[replicas[0]]
+    state = LeaderAndIsr(
+        leader.broker_id,
+        0,
+        isr,
+        held.controller_epoch,
+        leader_broker_epoch=leader.broker_epoch,
+    )
+    return PartitionView(number, replicas, state)

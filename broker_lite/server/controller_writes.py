@@ -1,0 +1,119 @@
+"""The controller's writes as operations on znodes, and what their notices name. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Delete, Operation, Set
+from broker_lite.model import PartitionView, StateChange, TopicView
+from broker_lite.replication.controller_effects import (
+    RemoveDisks,
+    RemoveTopic,
+    Write,
+    WriteAssignment,
+    WriteConfig,
+    WriteFeatures,
+    WritePartitions,
+    WriteStates,
+    WriteTopic,
+)
+
+
+def changed_topics(write: Write) -> dict[str, tuple[int, ...] | None]:
+    """What the notice of a write names; nothing stands for the cluster itself."""
+    match write:
+        case WriteFeatures() | RemoveDisks():
+            return {}
+        case WriteStates():
+            return znodes.named_states(write.changes)
+    return {write.topic.name: None}
+
+
+def operations_of(
+    write: Write, *, features_version: int, directories: dict[str, znodes.Disk]
+) -> list[Operation]:
+    """``directories``: those that the cluster knows, for RemoveDisks."""
+    match write:
+        case WriteTopic():
+            return _create_topic(write.topic)
+        case WritePartitions():
+            added = write.topic.partitions[write.first_added :]
+            path = znodes.topic_path(write.topic.name)
+            return [
+                *_create_partitions(write.topic.name, added),
+                Set(path, _assignment(write.topic)),
+            ]
+        case WriteAssignment():
+            path = znodes.topic_path(write.topic.name)
+            return [Set(path, _assignment(write.topic)), *map(set_state, write.states)]
+        case RemoveTopic():
+            return _delete_topic(write.topic)
+        case WriteConfig():
+            path = znodes.topic_config_path(write.topic.name)
+            return [Set(path, znodes.encode_config(write.topic.config))]
+        case WriteStates():
+            return [set_state(change) for change in write.changes]
+        case WriteFeatures():
+            data = znodes.encode_features(write.features)
+            return [Set(znodes.FEATURES, data, features_version)]
+        case RemoveDisks():
+            return [
+                Delete(znodes.disk_path(directory_id))
+                for directory_id, disk in directories.items()
+                if disk.broker_id == write.broker_id
+            ]
+
+
+def set_state(change: StateChange) -> Set:
+    """The compare-and-set of a state."""
+    return Set(
+        znodes.state_path(change.topic, change.partition),
+        znodes.encode_state(change.state),
+        change.state.version,
+    )
+
+
+def _assignment(topic: TopicView) -> bytes:
+    replicas = tuple(view.replicas for view in topic.partitions)
+    moves = {
+        view.partition: znodes.Move(view.adding, view.removing)
+        for view in topic.partitions
+        if view.adding or view.removing
+    }
+    return znodes.encode_assignment(znodes.Assignment(topic.topic_id, replicas, moves))
+
+
+def _create_topic(topic: TopicView) -> list[Operation]:
+    return [
+        Create(znodes.topic_path(topic.name), _assignment(topic)),
+        Create(znodes.topic_config_path(topic.name), znodes.encode_config(topic.config)),
+        Create(znodes.partitions_path(topic.name)),
+        *_create_partitions(topic.name, topic.partitions),
+    ]
+
+
+def _create_partitions(topic: str, partitions: tuple[PartitionView, ...]) -> list[Operation]:
+    operations: list[Operation] = []
+    for view in partitions:
+        state = dataclasses.replace(view.state, version=0)
+        operations += [
+            Create(znodes.partition_path(topic, view.partition)),
+            Create(znodes.state_path(topic, view.partition), znodes.encode_state(state)),
+        ]
+    return operations
+
+
+def _delete_topic(topic: TopicView) -> list[Operation]:
+    operations: list[Operation] = []
+    for view in topic.partitions:
+        operations += [
+            Delete(znodes.state_path(topic.name, view.partition)),
+            Delete(znodes.partition_path(topic.name, view.partition)),
+        ]
+    return [
+        *operations,
+        Delete(znodes.partitions_path(topic.name)),
+        Delete(znodes.topic_config_path(topic.name)),
+        Delete(znodes.topic_path(topic.name)),
+    ]
