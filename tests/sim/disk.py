@@ -31,18 +31,26 @@ Observer = Callable[[Job], None]
 
 
 class SimClock(Clock):
-    """The loop's time; the wall begins in 2025."""
+    """The loop's time as one machine sees it; the wall begins in 2025.
 
-    __slots__ = ("_loop",)
+    ``skew_ms`` is how far the machine's wall is off, ``rate`` how fast its seconds go.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("_loop", "_since", "rate", "skew_ms")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, skew_ms: int = 0, rate: float = 1.0
+    ) -> None:
         self._loop = loop
+        self._since = loop.time()
+        self.skew_ms = skew_ms
+        self.rate = rate
 
     def now_ms(self) -> int:
-        return 1_735_689_600_000 + self.monotonic_ms()
+        return 1_735_689_600_000 + self.skew_ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
-        return int(self._loop.time() * 1000)
+        return int((self._since + (self._loop.time() - self._since) * self.rate) * 1000)
 
 
 class _SimWorker:

@@ -2,52 +2,241 @@
 
 No sockets, no threads, no wall clock: the same coroutines with the same seed run in the same order
 every time. A loop with nothing left to do and something still awaited is a deadlock and raises.
+
+What runs belongs to somebody: a context variable names the *owner* (a simulated process), and is
+inherited by every task and timer that the owner makes. So a process can be stopped between two
+instructions (SIGSTOP) and goes on later where it was, or is gone (SIGKILL) without any code of its
+own taking part.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from typing import Any
+
+ENDING_STEPS_MAX = 100_000
+"""What cancelled tasks may still do at the end of a run."""
 
 
 class Deadlock(Exception):
     """Everything waits and no timer is left."""
 
 
-class _Selector:
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
+class Owner:
+    """Something that can be stopped as a whole: a simulated process."""
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock(f"nothing is left to happen at {self._loop.time():.6f}")
-        if timeout > 0:
-            self._loop.now += timeout
-        return []
+    __slots__ = ("context", "dead", "held", "of", "paused", "tasks")
+
+    def __init__(self, of: Any = None) -> None:
+        self.of = of
+        self.paused = self.dead = False
+        self.held: list[Handle] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Kept, so that a dead owner's coroutines are not closed in the middle of a run."""
+        self.context = copy_context()
+        self.context.run(OWNER.set, self)
+
+    def pause(self) -> None:
+        """What is due from now on waits for ``resume``."""
+        self.paused = True
+
+    def resume(self, loop: SimLoop) -> None:
+        self.paused = False
+        held, self.held = self.held, []
+        loop.ready.extend(held)
+
+    def die(self) -> None:
+        """Nothing of it runs any more."""
+        self.dead = True
+        self.paused = False
 
 
-class SimLoop(asyncio.BaseEventLoop):
-    """``now`` is seconds of virtual time."""
+OWNER: ContextVar[Owner | None] = ContextVar("owner", default=None)
+OUTSIDE = Context()
+"""Where nobody's code runs: wires, disks, ZooKeeper."""
+
+
+class Handle:
+    """A callback that is due, or will be at ``_when``."""
+
+    __slots__ = ("_when", "args", "callback", "context")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, when: float
+    ) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+        self.context = context
+        self._when = when
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self._when
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """``now`` is seconds of virtual time; ``steps`` counts callbacks."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.now = 0.0
-        self._selector = _Selector(self)
-        self._clock_resolution = 1e-9
+        self.steps = 0
+        self.ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._number = 0
+        self._closed = self._running = self._ending = False
+        self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Any] | None = None
+
+    # What asyncio and the code under test ask for.
 
     def time(self) -> float:
         return self.now
 
-    def _process_events(self, events: list[Any]) -> None:
-        """There are none."""
+    def get_debug(self) -> bool:
+        return False
 
-    def _write_to_self(self) -> None:
-        """Nobody is elsewhere."""
+    def is_running(self) -> bool:
+        return self._running
 
-    def run_in_executor(self, *values: Any) -> Any:
-        raise AssertionError("a thread in the simulator")
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        handle = Handle(callback, args, copy_context() if context is None else context, self.now)
+        self.ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> Handle:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> Handle:
+        handle = Handle(callback, args, copy_context() if context is None else context, when)
+        self._number = number = self._number + 1
+        heappush(self._timers, (when, number, handle))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[Any]:
+        owner = OWNER.get() if context is None else context.get(OWNER)
+        task = asyncio.Task(coroutine, loop=self, name=name or "sim", context=context)
+        if owner is not None:
+            owner.tasks.add(task)
+            task.add_done_callback(owner.tasks.discard)
+        return task
+
+    def set_exception_handler(
+        self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Any] | None
+    ) -> None:
+        self._handler = handler
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._handler is not None and not self._ending:
+            self._handler(self, context)
+
+    # Running.
+
+    def run_until_complete(self, future: Any) -> Any:
+        main: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
+        with self._as_running():
+            self._run(main)
+        return main.result()
+
+    @contextmanager
+    def _as_running(self) -> Iterator[None]:
+        events._set_running_loop(self)
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+            events._set_running_loop(None)
+
+    def _run(self, main: asyncio.Future[Any]) -> None:
+        ready, timers = self.ready, self._timers
+        while not main.done():
+            if ready:
+                handle = ready.popleft()
+            elif timers:
+                when, _, handle = heappop(timers)
+                if handle.callback is None:
+                    continue
+                if when > self.now:
+                    self.now = when
+            else:
+                raise Deadlock(f"nothing is left to happen at {self.now:.6f}")
+            self._step(handle)
+
+    def _step(self, handle: Handle) -> None:
+        callback = handle.callback
+        if callback is None:
+            return
+        owner = handle.context.get(OWNER)
+        if owner is not None and not self._ending:
+            if owner.dead:
+                return
+            if owner.paused:
+                owner.held.append(handle)
+                return
+        self.steps += 1
+        try:
+            handle.context.run(callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": "in a callback", "exception": error})
+
+    def finish(self) -> None:
+        """Cancel what is left, of the dead too; let it end without any time passing."""
+        self._ending = True
+        with self._as_running():
+            for task in asyncio.all_tasks(self):
+                task.cancel()
+            for _ in range(ENDING_STEPS_MAX):
+                if not self.ready:
+                    break
+                self._step(self.ready.popleft())
+        self.ready.clear()
+        self._timers.clear()
+        self._closed = True
+
+    def close(self) -> None:
+        self._closed = True
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -56,12 +245,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     try:
         return loop.run_until_complete(coroutine)
     finally:
-        left = [task for task in asyncio.all_tasks(loop) if not task.done()]
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.close()
+        loop.finish()
 
 
 def stream(seed: int, purpose: str) -> random.Random:

@@ -1,125 +1,29 @@
-"""Clients of the simulated cluster, and the history that they leave.
-
-Producers write values that are unique; each knows what was acknowledged, what may be there, and
-what was certainly refused. Readers note what they saw at which offset. A group's committer notes
-the offsets that were acknowledged. ``History.check`` compares all of it with the logs at the end.
-"""
+"""Simpler clients of the simulated cluster: rows one batch at a time, readers, administration."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from typing import TypeVar
 
-from sim.cluster import Process, SimCluster, Violation, pick
+from sim.checker import Entry, Violation
+from sim.cluster import SimCluster, pick
+from sim.history import ACKS_ALL, Commit, History, Sent
+from sim.process import Process
 from sim.scheduler import stream
 
 from broker_lite.errors import LogbusError, NetworkError, UnknownTopicIdError
 from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition, TopicView
-from broker_lite.record.batch import check_crc, iter_headers, read_header
+from broker_lite.record import arrow
+from broker_lite.record.batch import BatchHeader, check_crc, iter_headers, read_header
 from broker_lite.record.records import Row, decode_rows, encode_rows
 from broker_lite.replication.events import Appended
 from broker_lite.server.disk import Batch
 from broker_lite.server.registry import NewTopic
 
-REQUEST_TIMEOUT_S = 5.0
-COMMIT_LATE_S = 20.0
 BATCH_BYTES_MAX = 1 << 20
-
-
-@dataclass
-class Sent:
-    """One batch of one producer: its values, and what became of it."""
-
-    key: PartitionKey
-    values: list[bytes]
-    acks: int
-    acked_at: int = -1
-    """Base offset, once acknowledged."""
-    refused: bool = False
-    """Certainly not in the log."""
-
-
-@dataclass
-class Commit:
-    """One attempt to commit an offset."""
-
-    offset: int
-    began_s: float
-    acknowledged: bool = False
-
-
-@dataclass
-class History:
-    """Everything that clients saw."""
-
-    sent: list[Sent] = field(default_factory=list)
-    read: dict[PartitionKey, dict[int, bytes]] = field(default_factory=dict)
-    committed: dict[tuple[str, TopicPartition], list[Commit]] = field(default_factory=dict)
-    """Of each group and partition, in the order of the attempts."""
-
-    def saw(self, key: PartitionKey, offset: int, value: bytes) -> None:
-        """A read; a record that was readable once never changes."""
-        before = self.read.setdefault(key, {}).setdefault(offset, value)
-        if before != value:
-            raise Violation(f"{key} offset {offset}: {before!r} became {value!r}")
-
-    def check(self, logs: dict[PartitionKey, dict[int, bytes]]) -> None:
-        """``logs``: what is there at the end, of every topic that was not deleted."""
-        for key, rows in logs.items():
-            if list(rows) != list(range(len(rows))):
-                raise Violation(f"{key}: its offsets are not contiguous")
-            if len(set(rows.values())) != len(rows):
-                raise Violation(f"{key}: a value is there twice")
-            for offset, value in self.read.get(key, {}).items():
-                if rows.get(offset) != value:
-                    raise Violation(f"{key} offset {offset}: {value!r} was read and is gone")
-        places = {
-            value: (key, offset) for key, rows in logs.items() for offset, value in rows.items()
-        }
-        latest: dict[tuple[PartitionKey, bytes], int] = {}
-        for sent in self.sent:
-            if sent.key not in logs:
-                continue
-            found = [places.get(value) for value in sent.values]
-            if sent.acked_at >= 0 and sent.acks == -1:
-                wanted = [(sent.key, sent.acked_at + n) for n in range(len(sent.values))]
-                if found != wanted:
-                    raise Violation(
-                        f"{sent.key}: {sent.values} were acknowledged at {sent.acked_at} and are "
-                        f"at {found}"
-                    )
-            if sent.refused and any(found):
-                raise Violation(f"{sent.key}: {sent.values} were refused and are at {found}")
-            there = [place for place in found if place is not None]
-            if there and len(there) != len(found):
-                raise Violation(f"{sent.key}: {sent.values} are there in part: {found}")
-            # A producer's batches keep their order.
-            name = (sent.key, sent.values[0].partition(b"/")[0])
-            if there:
-                if there[0][1] < latest.get(name, -1):
-                    raise Violation(f"{sent.key}: {sent.values} are before older ones")
-                latest[name] = there[-1][1]
-
-    def check_commits(self, found: Callable[[str, TopicPartition], int]) -> None:
-        """What is there is the last acknowledged commit, or one of unknown outcome since.
-
-        One of unknown outcome may have been under way in a broker for a while before it was done.
-        """
-        for (group, place), attempts in self.committed.items():
-            since, allowed = 0.0, {-1}
-            for attempt in attempts:
-                if attempt.acknowledged:
-                    since, allowed = attempt.began_s, {attempt.offset}
-            allowed |= {
-                attempt.offset
-                for attempt in attempts
-                if not attempt.acknowledged and attempt.began_s > since - COMMIT_LATE_S
-            }
-            if found(group, place) not in allowed:
-                raise Violation(
-                    f"{group} {place}: committed {sorted(allowed)}, found {found(group, place)}"
-                )
+FETCH_BYTES = 64 << 10
+T = TypeVar("T")
 
 
 class Client:
@@ -130,38 +34,49 @@ class Client:
         self.history = history
         self.name = name
         self.rng = stream(cluster.seed, name)
+        self._known: dict[PartitionKey, int] = {}
 
-    async def call(
-        self, broker_id: int, function: Callable[[Process], Awaitable[object]]
-    ) -> object:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            return await self.cluster.call(broker_id, function)
+    async def call(self, broker_id: int, function: Callable[[Process], Awaitable[T]]) -> T:
+        return await self.cluster.call(self.name, broker_id, function)
+
+    async def any_broker(self, function: Callable[[Process], Awaitable[T]]) -> T:
+        """Ask one after the other until one answers."""
+        while True:
+            try:
+                return await self.call(pick(self.rng, list(self.cluster.disks)), function)
+            except LogbusError:
+                await self.pause()
 
     async def topics(self) -> dict[str, TopicView]:
         """The metadata, of any broker that answers."""
 
-        async def snapshot(process: Process) -> object:
+        async def snapshot(process: Process) -> dict[str, TopicView]:
             return dict(process.registry.snapshot.topics)
 
-        while True:
-            try:
-                return await self.call(pick(self.rng, list(self.cluster.disks)), snapshot)  # type: ignore[return-value]
-            except (LogbusError, TimeoutError):
-                await self.pause()
+        return await self.any_broker(snapshot)
 
     async def leader(self, key: PartitionKey) -> int | None:
-        """-1: none now; None: the topic is gone."""
+        """-1: none now; None: the topic is gone. As it was last heard, until ``forget``."""
+        known = self._known.get(key)
+        if known is not None:
+            return known
         for topic in (await self.topics()).values():
             if topic.topic_id == key.topic_id:
-                return topic.partitions[key.partition].state.leader
+                leader = topic.partitions[key.partition].state.leader
+                if leader >= 0:
+                    self._known[key] = leader
+                return leader
         return None
 
-    async def pause(self, most_s: float = 0.2) -> None:
+    def forget(self, key: PartitionKey) -> None:
+        self._known.pop(key, None)
+
+    async def pause(self, most_s: float = 0.3) -> None:
         await asyncio.sleep(self.rng.random() * most_s)
 
 
-class Producer(Client):
-    """Sends batches to one partition, one at a time, until told to stop.
+class RowProducer(Client):
+    """Sends batches of rows to one partition, one at a time, until told to stop.
 
     With acks=all it is idempotent and tries each batch until it is decided; with acks=1 it tries
     each once.
@@ -179,8 +94,10 @@ class Producer(Client):
         self.is_stopping = False
 
     async def run(self) -> None:
-        if self.acks == -1:
-            await self._take_id()
+        if self.acks == ACKS_ALL:
+            self.producer_id = await self.any_broker(
+                lambda process: process.registry.next_producer_id()
+            )
         while not self.is_stopping:
             count = self.rng.randint(1, 5)
             values = [
@@ -188,24 +105,11 @@ class Producer(Client):
                 for n in range(count)
             ]
             self.number += count
-            sent = Sent(self.key, values, self.acks)
-            self.history.sent.append(sent)
+            sent = self.history.send(self.name, self.key, values, self.acks)
             if not await self._send(sent):
                 return
             self.sequence += count
-            await self.pause(self.rng.choice((0.01, 0.05, 0.5)))
-
-    async def _take_id(self) -> None:
-        async def take(process: Process) -> object:
-            return await process.registry.next_producer_id()
-
-        while self.producer_id < 0:
-            try:
-                result = await self.call(pick(self.rng, list(self.cluster.disks)), take)
-                assert isinstance(result, int)
-                self.producer_id = result
-            except (LogbusError, TimeoutError):
-                await self.pause()
+            await self.pause(2 * self.cluster.options.think_s)
 
     async def _send(self, sent: Sent) -> bool:
         """False: the topic is gone."""
@@ -219,33 +123,33 @@ class Producer(Client):
                 if leader < 0:
                     raise NetworkError("no leader")
                 appended = await self.call(leader, lambda process: self._append(process, sent))
-            except (LogbusError, TimeoutError) as error:
-                is_definite = isinstance(error, LogbusError) and error.definite
+            except LogbusError as error:
+                self.forget(self.key)
                 self.cluster.trace(self.name, "failed", type(error).__name__)
-                if isinstance(error, LogbusError) and not error.retriable and is_definite:
+                if not error.retriable and error.definite:
                     raise Violation(f"{self.name}: {error}") from None
-                if self.acks == 1 and leader >= 0:
-                    sent.refused = tries == 1 and is_definite
+                if self.acks != ACKS_ALL and leader >= 0:
+                    sent.refused = tries == 1 and error.definite
                     return True
                 await self.pause()
                 continue
-            assert isinstance(appended, Appended)
             if appended.next_offset - appended.base_offset != len(sent.values):
                 raise Violation(f"{self.name}: acknowledged as {appended}")
-            sent.acked_at = appended.base_offset
-            self.cluster.trace(self.name, "acked", sent.acked_at)
-            self.cluster.count("acked")
+            self.cluster.trace(self.name, "acked", appended.base_offset)
+            self.cluster.count("acked" if self.acks == ACKS_ALL else "acked by the leader")
+            self.history.acked(sent, appended.base_offset)
             return True
 
-    async def _append(self, process: Process, sent: Sent) -> object:
+    async def _append(self, process: Process, sent: Sent) -> Appended:
         assert process.replicas is not None
         replica = process.replicas.find_by_id(*self.key)
         now_ms = process.clock.now_ms()
+        is_idempotent = self.producer_id >= 0
         buffer = encode_rows(
             [Row(n, now_ms, None, value) for n, value in enumerate(sent.values)],
             producer_id=self.producer_id,
-            producer_epoch=0 if self.producer_id >= 0 else -1,
-            base_sequence=self.sequence if self.producer_id >= 0 else -1,
+            producer_epoch=0 if is_idempotent else -1,
+            base_sequence=self.sequence if is_idempotent else -1,
         )
         answer: asyncio.Future[Appended] = process.cluster.loop.create_future()
 
@@ -264,19 +168,35 @@ class Producer(Client):
         return await answer
 
 
-async def fetch(process: Process, key: PartitionKey, offset: int) -> list[tuple[int, bytes]]:
-    """Rows from ``offset`` on that are committed, as a broker would serve them."""
+class Fetched:
+    """Whole batches from ``offset`` on that are committed, as a broker serves them."""
+
+    def __init__(self, data: bytes) -> None:
+        self.batches: list[tuple[BatchHeader, memoryview]] = []
+        for position, header in iter_headers(data):
+            batch = memoryview(data)[position : position + header.size_bytes]
+            check_crc(batch, header)
+            self.batches.append((header, batch))
+
+    def rows(self) -> list[tuple[int, bytes]]:
+        """Offsets and values."""
+        rows: list[tuple[int, bytes]] = []
+        for header, batch in self.batches:
+            if header.is_columns:
+                values = arrow.decode(batch, header).value
+                base = header.base_offset
+                rows += [(base + n, value) for n, value in enumerate(values.to_pylist())]
+            else:
+                rows += [(row.offset, row.value or b"") for row in decode_rows(batch, header)]
+        return rows
+
+
+async def fetch(process: Process, key: PartitionKey, offset: int) -> Fetched:
+    """What the leader would answer a consumer."""
     assert process.replicas is not None
     replica = process.replicas.find_by_id(*key)
     replica.check_leader()
-    found = replica.log.read(offset, 64 << 10, replica.high_watermark)
-    data = found.read()
-    rows = []
-    for position, header in iter_headers(data):
-        batch = memoryview(data)[position : position + header.size_bytes]
-        check_crc(batch, header)
-        rows += [(row.offset, row.value or b"") for row in decode_rows(batch, header)]
-    return rows
+    return Fetched(replica.log.read(offset, FETCH_BYTES, replica.high_watermark).read())
 
 
 class Reader(Client):
@@ -292,7 +212,7 @@ class Reader(Client):
 
     async def run(self) -> None:
         while True:
-            await self.pause(0.3)
+            await self.pause(2.0)
             key = pick(self.rng, self.keys)
             if self.rng.random() < 0.05:
                 # Somebody rewinds; what was read is compared with what is read now.
@@ -302,35 +222,40 @@ class Reader(Client):
                 continue
             try:
                 await self._read(leader, key)
-                if self.rng.random() < 0.3:
+                if self.rng.random() < 0.2:
                     await self._commit(key)
-            except (LogbusError, TimeoutError) as error:
+            except LogbusError as error:
+                self.forget(key)
                 self.cluster.trace(self.name, "failed", type(error).__name__)
 
     async def _read(self, leader: int, key: PartitionKey) -> None:
         position = self.positions[key]
-        rows = await self.call(leader, lambda process: fetch(process, key, position))
-        assert isinstance(rows, list)
-        for offset, value in rows:
-            self.history.saw(key, offset, value)
-        if rows:
-            self.positions[key] = rows[-1][0] + 1
-            self.cluster.count("read")
-            self.cluster.trace(self.name, "read", key.partition, position, len(rows))
+        fetched = await self.call(leader, lambda process: fetch(process, key, position))
+        checker, cluster = self.cluster.checker, self.cluster
+        for header, _ in fetched.batches:
+            if not header.base_offset <= position:
+                raise Violation(f"{self.name}: at {position}, but {header.base_offset} came")
+            entry = Entry(
+                header.base_offset, header.next_offset, header.leader_epoch, header.crc
+            )
+            checker.read(key, entry)
+            position = header.next_offset
+        if fetched.batches:
+            cluster.count("read")
+            cluster.trace(self.name, "read", key.partition, position)
+            self.positions[key] = position
 
     async def _commit(self, key: PartitionKey) -> None:
         place = TopicPartition(self.topic, key.partition)
         offset = self.positions[key]
         attempt = Commit(offset, self.cluster.loop.time())
         self.history.committed.setdefault((self.name, place), []).append(attempt)
-
-        async def commit(process: Process) -> object:
-            return await process.registry.commit_offsets(
+        result = await self.call(
+            pick(self.rng, list(self.cluster.disks)),
+            lambda process: process.registry.commit_offsets(
                 self.name, {place: CommittedOffset(offset)}
-            )
-
-        result = await self.call(pick(self.rng, list(self.cluster.disks)), commit)
-        assert isinstance(result, dict)
+            ),
+        )
         error = result[place]
         if error is None:
             attempt.acknowledged = True
@@ -339,11 +264,17 @@ class Reader(Client):
             raise Violation(f"{self.name}: {error}")
 
 
-async def create_topic(client: Client, name: str, partitions: int) -> list[PartitionKey]:
+async def create_topic(
+    client: Client, name: str, partitions: int, replication_factor: int, config: dict[str, str]
+) -> list[PartitionKey]:
     """Until it is there; returns its partitions."""
 
     async def create(process: Process) -> object:
-        return await process.registry.create_topics([NewTopic(name, partitions, 1)])
+        topic = NewTopic(name, partitions, replication_factor, None, config)
+        (result,) = await process.registry.create_topics([topic])
+        if result.error is not None:
+            raise result.error
+        return None
 
     while True:
         topic = (await client.topics()).get(name)
@@ -352,9 +283,9 @@ async def create_topic(client: Client, name: str, partitions: int) -> list[Parti
         for broker_id in client.cluster.disks:
             try:
                 await client.call(broker_id, create)
-            except (LogbusError, TimeoutError) as error:
+            except LogbusError as error:
                 client.cluster.trace("create", name, type(error).__name__)
-        await client.pause()
+        await client.pause(1.0)
 
 
 async def delete_topic(client: Client, name: str) -> None:
@@ -367,6 +298,6 @@ async def delete_topic(client: Client, name: str) -> None:
         for broker_id in client.cluster.disks:
             try:
                 await client.call(broker_id, delete)
-            except (LogbusError, TimeoutError) as error:
+            except LogbusError as error:
                 client.cluster.trace("delete", name, type(error).__name__)
-        await client.pause()
+        await client.pause(1.0)

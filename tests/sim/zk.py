@@ -2,8 +2,8 @@
 
 ``ZkService`` is the ensemble; ``SimZk`` is one client's MetadataStore. A client sees answers and
 watch events in one order, as ZooKeeper promises. Faults: ``cut`` and ``heal`` a client, ``stop``
-and ``start`` the service, lose the answer of a write that took effect, expire a session.
-Works on any asyncio loop; only on ``SimLoop`` is it deterministic and instant.
+and ``start`` the service, lose the answer of a write that took effect, expire a session, ``pause``
+a client. Works on any asyncio loop; only on ``SimLoop`` is it deterministic and instant.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
+
+from sim.scheduler import OUTSIDE
 
 from broker_lite.errors import CoordinationUnavailableError
 from broker_lite.metadata.store import (
@@ -71,9 +74,9 @@ class ZkService:
         self._child_watches: dict[str, dict[int, _Session]] = {}
         self._clients: list[SimZk] = []
 
-    def client(self) -> SimZk:
-        """A store that is not started yet."""
-        client = SimZk(self)
+    def client(self, context: Context | None = None) -> SimZk:
+        """A store that is not started yet; what it hears, it hears in ``context``."""
+        client = SimZk(self, context)
         self._clients.append(client)
         return client
 
@@ -105,10 +108,11 @@ class ZkService:
         """Expire the session unless it is connected again in time."""
 
         def expire() -> None:
-            if self.running and session.alive and not session.connected:
+            is_silent = not session.connected or session.client.is_paused
+            if self.running and session.alive and is_silent:
                 self.end_session(session)
 
-        asyncio.get_running_loop().call_later(self.session_timeout_s, expire)
+        asyncio.get_running_loop().call_later(self.session_timeout_s, expire, context=OUTSIDE)
 
     def end_session(self, session: _Session) -> None:
         if not session.alive:
@@ -225,6 +229,10 @@ class ZkService:
             for sessions in watches.values():
                 sessions.pop(session.session_id, None)
 
+    def client_of(self, session_id: int) -> SimZk:
+        """Whose session this is."""
+        return self._sessions[session_id].client
+
     def peek(self, path: str) -> Znode | None:
         """For checkers: what is there now."""
         node = self._nodes.get(path)
@@ -240,8 +248,10 @@ class ZkService:
 class SimZk:
     """One client: a MetadataStore."""
 
-    def __init__(self, service: ZkService) -> None:
+    def __init__(self, service: ZkService, context: Context | None = None) -> None:
         self._service = service
+        self._context = context
+        self.is_paused = False
         self._session: _Session | None = None
         self._connected = False
         self._reachable = True
@@ -310,6 +320,19 @@ class SimZk:
     def wants_connection(self) -> bool:
         return not self._closed and not self._connected and self._session is not None
 
+    def pause(self) -> None:
+        """The process is stopped: it sends no more signs of life, and hears nothing."""
+        self.is_paused = True
+        if self._connected and self._session is not None:
+            self._service.watch_silence(self._session)
+
+    def resume(self) -> None:
+        """The process goes on: it learns now of a session that ended meanwhile."""
+        self.is_paused = False
+        if self._connected and self._session is not None and not self._session.alive:
+            self.lose_connection()
+            self.reconnect_soon()
+
     def cut(self) -> None:
         """No packet passes until ``heal``."""
         self._reachable = False
@@ -322,7 +345,7 @@ class SimZk:
 
     def kill(self) -> None:
         """The process is gone: silence, and the session ends by itself."""
-        self._on_event = lambda event: None
+        self._on_event = _nobody_hears
         self._reachable = False
         self.lose_connection()
         self._closed = True
@@ -347,7 +370,7 @@ class SimZk:
         self._service.forget_watches(session)
         if self._service.running:
             self._service.watch_silence(session)
-        self._on_event(Suspended())
+        self._tell(Suspended())
         self._fail_under_way()
 
     def reconnect_soon(self) -> None:
@@ -373,7 +396,7 @@ class SimZk:
             self._session = self._service.open_session(self)
             self._on_event(Connected(self.session_id, True))
 
-        asyncio.get_running_loop().call_later(delay, reconnect)
+        asyncio.get_running_loop().call_later(delay, reconnect, context=self._context)
 
     # Messages.
 
@@ -410,7 +433,7 @@ class SimZk:
                 fate = self._service.rng.random()
                 if fate < 0.3 and self._closed:
                     # The last words of a process that was killed, stuck somewhere.
-                    loop.call_later(self._service.rng.random() * 2, last_words)
+                    loop.call_later(self._service.rng.random() * 2, last_words, context=OUTSIDE)
                 if fate < 0.6:
                     return
             answer = request(session)
@@ -421,7 +444,7 @@ class SimZk:
             self._to_client(lambda: None if future.done() else future.set_result(answer))
 
         self._sent_until = max(self._sent_until + _STEP_S, loop.time() + self._delay())
-        loop.call_at(self._sent_until, arrive)
+        loop.call_at(self._sent_until, arrive, context=OUTSIDE)
         try:
             return await future
         finally:
@@ -430,15 +453,26 @@ class SimZk:
     def _to_client(self, function: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self._answered_until = max(self._answered_until + _STEP_S, loop.time() + self._delay())
-        loop.call_at(self._answered_until, function)
+        loop.call_at(self._answered_until, function, context=self._context)
 
     def _delay(self) -> float:
         return self._service.rng.random() * self._service.delay_s
+
+    def _tell(self, event: StoreEvent) -> None:
+        """Said by whoever broke the connection; heard by the process in its own time."""
+        if self._context is None:
+            self._on_event(event)
+        else:
+            asyncio.get_running_loop().call_soon(self._on_event, event, context=self._context)
 
     def _fail_under_way(self) -> None:
         for future in list(self._under_way.values()):
             if not future.done():
                 future.set_exception(_unavailable())
+
+
+def _nobody_hears(event: StoreEvent) -> None:
+    """A dead process."""
 
 
 def _unavailable() -> CoordinationUnavailableError:

@@ -1,0 +1,367 @@
+"""What must hold after every step of every replica and every write to ZooKeeper.
+
+The names are those of the TLA+ models of the protocol. *True* is what the simulator knows and no
+broker does: the true high watermark of a partition is the highest that any leader ever showed, and
+the true records below it are those that were there then. ``stepped`` sees each step of each
+machine (``observing`` wraps ``Partition.step``), ``written`` each write to ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim.scheduler import OWNER
+
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.model import NO_BROKER, LeaderAndIsr, PartitionKey, ReplicaId
+from broker_lite.record.batch import iter_headers
+from broker_lite.replication.partition import Partition
+from broker_lite.storage import LogManager
+from broker_lite.storage.log import Log
+
+if TYPE_CHECKING:
+    from sim.cluster import SimCluster
+    from sim.process import Process
+
+READ_BYTES = 1 << 20
+
+
+class Violation(AssertionError):
+    """Something that must never happen has happened."""
+
+
+class Entry(NamedTuple):
+    """A committed batch, by what makes it itself."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class _Truth:
+    """One partition as it really is."""
+
+    __slots__ = ("entries", "starts")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.starts: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """The true high watermark."""
+        return self.entries[-1].next_offset if self.entries else 0
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.starts.append(entry.base_offset)
+
+    def at(self, offset: int) -> Entry:
+        return self.entries[bisect_right(self.starts, offset) - 1]
+
+
+@contextmanager
+def observing() -> Iterator[None]:
+    """Have every step of a replica in a simulated process checked."""
+    step = Partition.step
+
+    def observed(self: Partition, now_ms: int, event: Any) -> list[Any]:
+        effects = step(self, now_ms, event)
+        owner = OWNER.get()
+        if owner is not None:
+            owner.of.cluster.checker.stepped(owner.of, self, event, effects)
+        return effects
+
+    Partition.step = observed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Partition.step = step  # type: ignore[method-assign]
+
+
+class Checker:
+    """Of one cluster; every method raises Violation."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._truths: dict[PartitionKey, _Truth] = {}
+        self._ends: dict[tuple[str, PartitionKey], int] = {}
+        """Of each replica, by its directory: how far it is on the disk."""
+        self._states: dict[PartitionKey, LeaderAndIsr] = {}
+        """As ZooKeeper has them."""
+        self._keys: dict[tuple[str, int], PartitionKey] = {}
+        self._leaders: dict[tuple[PartitionKey, int], int] = {}
+        self._shown: dict[tuple[int, PartitionKey, int], int] = {}
+        """What each leader of each epoch has shown, which is compared with the truth."""
+        self.bad_disks: set[str] = set()
+        """Directories that were lost or rolled back: nothing is expected of them."""
+
+    # Replicas.
+
+    def stepped(
+        self, process: Process, role: Partition, event: Any, effects: Sequence[Any]
+    ) -> None:
+        key = role.key
+        self._cluster.trace(
+            process.broker_id,
+            key.partition,
+            type(event).__name__,
+            role.log_end_offset,
+            role.flushed_end,
+            role.high_watermark,
+            ",".join([type(effect).__name__ for effect in effects]),
+        )
+        try:
+            self._ended(role, role.flushed_end)
+            if role.is_leader:
+                self._leads(process, role)
+            elif role.high_watermark > self._truth(key).end:
+                raise Violation(
+                    f"{self._name(process, key)}: follows to high watermark {role.high_watermark}, "
+                    f"but only {self._truth(key).end} is committed"
+                )
+        except Violation as violation:
+            # Production code may catch what is raised here.
+            self._cluster.failure = self._cluster.failure or violation
+
+    def _truth(self, key: PartitionKey) -> _Truth:
+        truth = self._truths.get(key)
+        if truth is None:
+            truth = self._truths[key] = _Truth()
+        return truth
+
+    def _name(self, process: Process, key: PartitionKey) -> str:
+        return f"partition {key.partition} of {key.topic_id[:6]} on broker {process.broker_id}"
+
+    def _ended(self, role: Partition, end: int) -> None:
+        """A member of the ISR never has less than the true high watermark (StrongISR)."""
+        name = (role.local.directory_id, role.key)
+        before = self._ends.get(name, 0)
+        if end != before:
+            self._ends[name] = end
+            if end < before:
+                self._check_members(role.key, "was cut")
+
+    def _leads(self, process: Process, role: Partition) -> None:
+        key, epoch, shown_to = role.key, role.leader_epoch, role.high_watermark
+        if shown_to > role.flushed_end:
+            raise Violation(
+                f"{self._name(process, key)}: shows {shown_to}, has on disk {role.flushed_end}"
+            )
+        truth = self._truth(key)
+        name = (process.number, key, epoch)
+        before = self._shown.get(name)
+        if before is None:
+            self._began(process, role, truth)
+            before = self._shown[name] = truth.end
+        if shown_to > before:
+            self._compare(process, key, truth, before, shown_to)
+            self._shown[name] = shown_to
+
+    def _began(self, process: Process, role: Partition, truth: _Truth) -> None:
+        """One process leads an epoch, and it has everything (LeaderCompleteness)."""
+        key, epoch = role.key, role.leader_epoch
+        holder = self._leaders.setdefault((key, epoch), process.number)
+        if holder != process.number:
+            raise Violation(
+                f"{self._name(process, key)}: leads epoch {epoch}, which process {holder} led"
+            )
+        state = self._states.get(key)
+        if state is None or state.leader_epoch != epoch:
+            # It learns late that it was elected, and another one is by now.
+            return
+        if role.log_end_offset < truth.end:
+            raise Violation(
+                f"{self._name(process, key)}: leads epoch {epoch} with records up to "
+                f"{role.log_end_offset}; {truth.end} are committed"
+            )
+        if truth.entries:
+            self._compare(process, key, truth, truth.entries[-1].base_offset, truth.end)
+
+    def _compare(
+        self, process: Process, key: PartitionKey, truth: _Truth, start: int, end: int
+    ) -> None:
+        """What a leader shows is what was shown before (ConsistentRead, LogMatching)."""
+        log = process.log(key)
+        if log is None:
+            return
+        for entry in entries(log, start, end):
+            if entry.next_offset <= truth.end:
+                if truth.at(entry.base_offset) != entry:
+                    raise Violation(
+                        f"{self._name(process, key)}: shows {entry} where "
+                        f"{truth.at(entry.base_offset)} was committed"
+                    )
+            elif entry.base_offset != truth.end:
+                raise Violation(
+                    f"{self._name(process, key)}: shows {entry} after {truth.end} was committed"
+                )
+            else:
+                truth.add(entry)
+                self._check_members(key, "is behind")
+
+    def _check_members(self, key: PartitionKey, what: str) -> None:
+        state = self._states.get(key)
+        if state is None:
+            return
+        true_end = self._truth(key).end
+        for replica in state.isr:
+            end = self._ends.get((replica.directory_id, key), 0)
+            if end < true_end and replica.directory_id not in self.bad_disks:
+                raise Violation(
+                    f"partition {key.partition} of {key.topic_id[:6]}: {replica} is in the ISR and "
+                    f"{what}: it has {end} on disk, {true_end} are committed"
+                )
+
+    def recovered(self, process: Process, logs: LogManager) -> None:
+        """A log that was opened again has everything that was on the disk."""
+        for key, log in logs.logs.items():
+            name = (logs.directory_id, key)
+            was = self._ends.get(name, 0)
+            if process.is_stale:
+                continue
+            if log.log_end_offset < was:
+                raise Violation(
+                    f"{self._name(process, key)}: recovered to {log.log_end_offset}, but {was} "
+                    "records were on disk"
+                )
+            self._ends[name] = log.flushed_end
+
+    def registered(self, process: Process) -> None:
+        if process.is_stale:
+            raise Violation(f"broker {process.broker_id} serves with a disk that was rolled back")
+
+    def read(self, key: PartitionKey, entry: Entry) -> None:
+        """What a consumer got is committed and is what was committed (ConsistentRead)."""
+        truth = self._truth(key)
+        if entry.next_offset > truth.end:
+            raise Violation(f"{key}: {entry} was read, {truth.end} are committed")
+        if truth.at(entry.base_offset) != entry:
+            raise Violation(f"{key}: {entry} was read, {truth.at(entry.base_offset)} is committed")
+
+    def check_whole(self, process: Process) -> None:
+        """Every replica has what is committed, as it was committed (LogMatching)."""
+        for key, truth in self._truths.items():
+            log = process.log(key)
+            if log is None or not truth.entries:
+                continue
+            found = list(entries(log, 0, truth.end))
+            if found != truth.entries:
+                wrong = next((pair for pair in zip(found, truth.entries) if pair[0] != pair[1]), ())
+                raise Violation(
+                    f"{self._name(process, key)}: {len(found)} batches where {len(truth.entries)} "
+                    f"are committed; {wrong}"
+                )
+
+    def can_spare(self, directory_id: str) -> bool:
+        """Whether every ISR has another member whose disk is good."""
+        return all(
+            any(r.directory_id not in self.bad_disks | {directory_id} for r in state.isr)
+            for state in self._states.values()
+        )
+
+    def true_end(self, key: PartitionKey) -> int:
+        """The true high watermark."""
+        return self._truth(key).end
+
+    def state(self, key: PartitionKey) -> LeaderAndIsr | None:
+        """As ZooKeeper has it."""
+        return self._states.get(key)
+
+    @property
+    def states(self) -> dict[PartitionKey, LeaderAndIsr]:
+        return self._states
+
+    # ZooKeeper.
+
+    def written(self, session_id: int, operations: Sequence[Operation]) -> None:
+        try:
+            for operation in operations:
+                if isinstance(operation, Create | Set) and operation.path.endswith("/state"):
+                    self._state_written(session_id, operation)
+        except Violation as violation:
+            self._cluster.failure = self._cluster.failure or violation
+
+    def _state_written(self, session_id: int, operation: Create | Set) -> None:
+        zk = self._cluster.zk
+        znode = zk.peek(operation.path)
+        assert znode is not None
+        state = znodes.decode_state(operation.path, operation.data, znode.version)
+        topic, partition = _place(operation.path)
+        if isinstance(operation, Create):
+            found = zk.peek(znodes.topic_path(topic))
+            assert found is not None
+            assignment = znodes.decode_assignment(znodes.topic_path(topic), found.data)
+            key = self._keys[topic, partition] = PartitionKey(assignment.topic_id, partition)
+            self._states[key] = state
+            return
+        key = self._keys[topic, partition]
+        before, self._states[key] = self._states[key], state
+        self._check_change(session_id, key, before, state)
+        self._check_members(key, "is taken in or kept")
+
+    def _check_change(
+        self, session_id: int, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr
+    ) -> None:
+        name = f"partition {key.partition} of {key.topic_id[:6]}"
+        if not state.isr:
+            raise Violation(f"{name}: an empty ISR")
+        if state.leader != NO_BROKER and state.leader not in [r.broker_id for r in state.isr]:
+            raise Violation(f"{name}: leader {state.leader} is not in the ISR {state.isr}")
+        was = (before.leader, before.leader_broker_epoch)
+        now = (state.leader, state.leader_broker_epoch)
+        if state.leader_epoch < before.leader_epoch or (
+            state.leader_epoch == before.leader_epoch and was != now
+        ):
+            raise Violation(f"{name}: {state} after {before}")
+        joined = set(state.isr) - set(before.isr)
+        if joined:
+            self._check_joining(session_id, name, before, joined)
+        if not self._is_leaders(session_id, before):
+            self._check_fence(name, state)
+
+    def _check_joining(
+        self, session_id: int, name: str, before: LeaderAndIsr, joined: set[ReplicaId]
+    ) -> None:
+        if not self._is_leaders(session_id, before):
+            raise Violation(f"{name}: {joined} joined the ISR, but not by its leader's word")
+
+    def _is_leaders(self, session_id: int, state: LeaderAndIsr) -> bool:
+        """Whether the writer is the process that the state names as leader."""
+        process = self._cluster.process_of(session_id)
+        return (
+            process.broker_id == state.leader
+            and state.leader_broker_epoch in process.registry.broker_epochs
+        )
+
+    def _check_fence(self, name: str, state: LeaderAndIsr) -> None:
+        fence = self._cluster.zk.peek(znodes.CONTROLLER_EPOCH)
+        assert fence is not None
+        epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, fence.data)
+        if state.controller_epoch != epoch:
+            raise Violation(
+                f"{name}: written by the controller of epoch {state.controller_epoch}, but epoch "
+                f"{epoch} has begun"
+            )
+
+
+def entries(log: Log, start: int, end: int) -> Iterator[Entry]:
+    """The batches of [start, end) as the disk has them."""
+    while start < end:
+        data = log.read(start, READ_BYTES, end).read()
+        if not data:
+            return
+        for _, header in iter_headers(data):
+            yield Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+            start = header.next_offset
+
+
+def _place(path: str) -> tuple[str, int]:
+    """Topic and partition of a state znode."""
+    parts = path.split("/")
+    return parts[-4], int(parts[-2])

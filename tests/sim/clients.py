@@ -1,0 +1,259 @@
+"""The production producer on the simulator's clock and network.
+
+``Sender`` (batches, sequences, retries, metadata, deadlines) runs as it is over ``SimShell``. A
+produce request is its real bytes, decoded and answered by the broker's real handler; metadata and
+producer ids are answered by value, since they are no part of replication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from sim.cluster import SimCluster
+from sim.history import ACKS_ALL, History, Sent
+from sim.net import CLIENTS, Answered, Channel
+from sim.process import Process
+from sim.scheduler import OUTSIDE, Handle, stream
+
+from broker_lite.client.accumulator import Chunk
+from broker_lite.client.cluster import Cluster
+from broker_lite.client.sender import Sender
+from broker_lite.client.steps import CallExchange, Exchange, ProduceExchange
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import LogbusError, NetworkError
+from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
+from broker_lite.record.arrow import Columns
+from broker_lite.server.handlers import produce
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import parse_header
+from broker_lite.wire.calls import cluster as calls
+from broker_lite.wire.calls.producers import InitProducerIdRequest, InitProducerIdResponse
+
+UNKNOWN_TOPIC_CODE = 3
+LEADER_NOT_AVAILABLE_CODE = 5
+
+
+class SimShell:
+    """What the client's engines need of the world."""
+
+    def __init__(self, cluster: SimCluster, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._channels: dict[tuple[Endpoint, str], Channel] = {}
+        self._correlation = 0
+
+    def now_ms(self) -> float:
+        return self._cluster.loop.now * 1000
+
+    def later(self, delay_ms: float, callback: Callable[[], None]) -> Handle:
+        return self._cluster.loop.call_later(delay_ms / 1000, callback, context=OUTSIDE)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._cluster.loop.call_soon(callback, context=OUTSIDE)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        channel = self._channels.pop((endpoint, lane), None)
+        if channel is not None:
+            channel.fail(NetworkError("disconnected"))
+
+    def request(
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange[Any],
+        timeout_ms: float,
+        on_answer: Callable[[Any], None],
+        lane: str = "",
+    ) -> None:
+        channel = self._channels.get((endpoint, lane))
+        if channel is None or not channel.is_open:
+            channel = self._cluster.net.channel(CLIENTS, endpoint.port, OUTSIDE)
+            self._channels[endpoint, lane] = channel
+        if isinstance(exchange, ProduceExchange):
+            self._correlation += 1
+            frame = b"".join(exchange.frame(self._correlation, self._name))[4:]
+            channel.request(
+                partial(_produce, frame),
+                lambda answer: on_answer(_decoded(exchange, answer)),
+                timeout_ms / 1000,
+            )
+            return
+        assert isinstance(exchange, CallExchange)
+        channel.request(partial(_call, exchange.call), on_answer, timeout_ms / 1000)
+
+
+def _decoded(exchange: ProduceExchange, answer: Any) -> Any:
+    return answer if isinstance(answer, LogbusError) else exchange.answer(memoryview(answer)[4:])
+
+
+class _SimReply:
+    """The place of one produce's answer."""
+
+    def __init__(self, began_ms: int, answered: Answered) -> None:
+        self.began_ms = began_ms
+        self.is_open = True
+        self.peer = "sim"
+        self._answered = answered
+
+    def answer(self, parts: Sequence[bytes]) -> None:
+        self._answered(b"".join(parts))
+
+    def refuse(self, reason: str) -> None:
+        self._answered(NetworkError(reason))
+
+
+def _produce(frame: bytes, process: Process, answered: Answered) -> None:
+    replicas, logs = process.replicas, process.logs
+    assert replicas is not None and logs is not None
+    parts = Parts(
+        config=process.config,
+        clock=process.clock,
+        registry=process.registry,
+        replicas=replicas,
+        logs=logs,
+        disk=process.disk,
+        metrics=_METRICS,
+        endpoint=Endpoint("sim", process.broker_id),
+    )
+    # Each arrival is a buffer of its own, which the leader stamps.
+    view = memoryview(bytearray(frame))
+    reply: Any = _SimReply(process.clock.monotonic_ms(), answered)
+    produce.handle(parts, parse_header(view), view, reply)
+
+
+_METRICS = Metrics()
+
+
+def _call(call: Any, process: Process, answered: Answered) -> None:
+    if isinstance(call, calls.MetadataRequest):
+        answered(_metadata(process, call))
+        return
+    assert isinstance(call, InitProducerIdRequest)
+
+    async def identify() -> None:
+        try:
+            number = await process.registry.next_producer_id()
+        except LogbusError as error:
+            answered(InitProducerIdResponse(0, error.code, -1, -1))
+        else:
+            answered(InitProducerIdResponse(0, 0, number, 0))
+
+    asyncio.get_running_loop().create_task(identify())
+
+
+def _metadata(process: Process, call: calls.MetadataRequest) -> calls.MetadataResponse:
+    snapshot = process.registry.snapshot
+    brokers = tuple(
+        calls.MetadataBroker(broker.broker_id, broker.endpoint.host, broker.endpoint.port, None)
+        for broker in snapshot.brokers.values()
+    )
+    names = snapshot.topics if call.topics is None else call.topics
+    topics = tuple(_topic(name, snapshot.topics.get(name), set(snapshot.brokers)) for name in names)
+    return calls.MetadataResponse(
+        0, brokers, snapshot.cluster_id, snapshot.controller_id, topics
+    )
+
+
+def _topic(name: str, view: TopicView | None, live: set[int]) -> calls.MetadataTopic:
+    if view is None:
+        return calls.MetadataTopic(UNKNOWN_TOPIC_CODE, name, NULL_TOPIC_ID, False, ())
+    rows = []
+    for partition in view.partitions:
+        state = partition.state
+        is_led = state.leader in live
+        rows.append(
+            calls.MetadataPartition(
+                0 if is_led else LEADER_NOT_AVAILABLE_CODE,
+                partition.partition,
+                state.leader if is_led else NO_BROKER,
+                state.leader_epoch,
+                partition.replicas,
+                tuple(replica.broker_id for replica in state.isr),
+                (),
+            )
+        )
+    return calls.MetadataTopic(0, view.name, view.topic_id, False, tuple(rows))
+
+
+class Producer:
+    """Bursts of small batches to one partition through the production sender, acks=all."""
+
+    def __init__(
+        self, cluster: SimCluster, history: History, name: str, topic: str, key: PartitionKey
+    ) -> None:
+        self.cluster = cluster
+        self.history = history
+        self.name = name
+        self.topic = topic
+        self.key = key
+        self.rng = stream(cluster.seed, name)
+        self.number = 0
+        self.is_stopping = False
+        self._waking = threading.Condition()
+        shell = SimShell(cluster, name)
+        endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
+        self.sender = Sender(
+            shell,
+            Cluster(endpoints, shell.now_ms, name),
+            ProducerConfig(delivery_timeout_ms=600_000, request_timeout_ms=8_000),
+            on_released=lambda size: None,
+            on_finished=lambda outcome: None,
+        )
+        self._open: set[int] = set()
+        self._progress = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until told to stop and everything is decided."""
+        options, rng = self.cluster.options, self.rng
+        while not self.is_stopping:
+            for _ in range(rng.randint(1, options.burst)):
+                self._send()
+            await asyncio.sleep(rng.random() * 2 * options.think_s)
+            while len(self._open) > 4 * options.burst and not self.is_stopping:
+                await self._news()
+        while self._open:
+            await self._news()
+
+    async def _news(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
+
+    def _send(self) -> None:
+        count = self.rng.randint(1, 4)
+        size = self.rng.choice((0, 0, 60, 2000))
+        values = [f"{self.name}/{self.number + n}".encode() + b"." * size for n in range(count)]
+        self.number += count
+        sent = self.history.send(self.name, self.key, values, ACKS_ALL)
+        columns = Columns(count, None, pa.array(values, pa.binary()), None, None)
+        chunk = Chunk(
+            self.topic,
+            self._waking,
+            lambda outcome: None,
+            columns=columns,
+            wanted=self.key.partition,
+            size_bytes=sum(map(len, values)),
+            timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
+        )
+        self._open.add(id(sent))
+        chunk.add_done_callback(partial(self._done, sent, chunk))
+        self.sender.inbox.append(chunk)
+        self.sender.kick()
+
+    def _done(self, sent: Sent, chunk: Chunk) -> None:
+        self._open.discard(id(sent))
+        self._progress.set()
+        cluster = self.cluster
+        sent.done = True
+        if chunk.error is not None:
+            cluster.trace(self.name, "failed", type(chunk.error).__name__)
+            cluster.count(f"failed {type(chunk.error).__name__}")
+            return
+        (batch,) = chunk.batches
+        cluster.trace(self.name, "acked", batch.base_offset)
+        cluster.count("acked")
+        self.history.acked(sent, batch.base_offset)

@@ -1,0 +1,327 @@
+"""What goes wrong, by chance, until it is cancelled. Each kind is a method; a seed has some."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from sim.cluster import SimCluster, pick
+from sim.net import CLIENTS
+from sim.process import Process
+
+from broker_lite.storage import MemFiles
+
+
+class Faults:
+    """Of one run."""
+
+    def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
+        self.cluster = cluster
+        self.rng = rng
+        self.kinds = [getattr(self, name) for name in cluster.options.faults]
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """All kinds, in the order of their definition."""
+        return tuple(
+            name
+            for name, value in vars(Faults).items()
+            if callable(value) and not name.startswith("_") and name not in ("run", "names")
+        )
+
+    async def run(self) -> None:
+        options = self.cluster.options
+        while True:
+            # A quarter of the time nothing happens, so that the cluster recovers.
+            quiet = self.rng.random() < 0.25
+            pause_s = options.fault_pause_s * (4 if quiet else 1)
+            await asyncio.sleep(self.rng.random() * pause_s)
+            kind: Callable[[], Coroutine[Any, Any, None] | None] = pick(self.rng, self.kinds)
+            name = kind.__name__
+            self.cluster.trace("fault", name)
+            self.cluster.count(name)
+            result = kind()
+            if result is not None:
+                await result
+
+    # Who, and later.
+
+    def _some(self) -> Process | None:
+        """A broker that serves, or None."""
+        running = [p for p in self.cluster.processes.values() if p.serving and not p.owner.paused]
+        return pick(self.rng, sorted(running, key=lambda p: p.broker_id)) if running else None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await coroutine
+            except Exception as error:
+                self.cluster.failure = self.cluster.failure or error
+
+        self.cluster.loop.create_task(guarded())
+
+    async def _start(self, broker_id: int, files: MemFiles | None = None) -> None:
+        while broker_id not in self.cluster.processes:
+            if await self.cluster.start(broker_id, files=files):
+                return
+            await asyncio.sleep(0.2 + self.rng.random())
+
+    def _start_later(self, broker_id: int) -> None:
+        async def later() -> None:
+            await asyncio.sleep(self.rng.choice((0.5, 3.0, 12.0)) * self.rng.random())
+            await self._start(broker_id)
+
+        self._spawn(later())
+
+    def _after(self, most_s: float, function: Callable[[], object]) -> None:
+        self.cluster.loop.call_later(self.rng.random() * most_s, function)
+
+    # Processes.
+
+    def kill(self) -> None:
+        process = self._some()
+        if process is not None:
+            self.cluster.kill(process.broker_id)
+            self._start_later(process.broker_id)
+
+    async def kill_and_start_at_once(self) -> None:
+        process = self._some()
+        if process is not None:
+            self.cluster.kill(process.broker_id)
+            await self._start(process.broker_id)
+
+    def kill_all(self) -> None:
+        for broker_id in list(self.cluster.processes):
+            self.cluster.kill(broker_id)
+            self._start_later(broker_id)
+
+    def stop_gracefully(self) -> None:
+        process = self._some()
+        if process is None:
+            return
+
+        async def stop_and_start() -> None:
+            await self.cluster.stop(process.broker_id)
+            self._start_later(process.broker_id)
+
+        self._spawn(stop_and_start())
+
+    def pause(self) -> None:
+        """SIGSTOP for a while, often longer than the session lasts."""
+        process = self._some()
+        if process is not None:
+            process.pause()
+            self._after(self.rng.choice((0.5, 4.0, 15.0)), lambda: _resume(process))
+
+    async def pause_and_kill(self) -> None:
+        """Pause some, let the others go on, cut the power of one, go on with the paused."""
+        process = self._some()
+        if process is None:
+            return
+        process.pause()
+        await asyncio.sleep(self.rng.random() * 15)
+        other = self._some()
+        if other is not None and self.rng.random() < 0.7:
+            self.cluster.power_cut(other)
+            self._start_later(other.broker_id)
+            await asyncio.sleep(self.rng.random() * 3)
+        _resume(process)
+
+    # Disks.
+
+    def power_cut(self) -> None:
+        process = self._some()
+        if process is not None:
+            self.cluster.power_cut(process)
+            self._start_later(process.broker_id)
+
+    def power_cut_of_all(self) -> None:
+        for process in list(self.cluster.processes.values()):
+            self.cluster.power_cut(process)
+            self._start_later(process.broker_id)
+
+    def power_cut_in_a_write(self) -> None:
+        process = self._some()
+        if process is None:
+            return
+        files, broker_id = process.files, process.broker_id
+        files.stop_at = files.operations + self.rng.randint(1, 40)
+
+        async def restart() -> None:
+            while self.cluster.processes.get(broker_id) is process:
+                await asyncio.sleep(0.2)
+            await asyncio.sleep(self.rng.random() * 5)
+            await self._start(broker_id)
+
+        self._spawn(restart())
+
+    async def fail_sync(self) -> None:
+        process = self._some()
+        if process is None:
+            return
+        self.cluster.fail_sync(process.broker_id)
+        await asyncio.sleep(self.rng.random() * 3)
+        process.files.clear_faults()
+        if self.cluster.processes.get(process.broker_id) is process:
+            self.cluster.kill(process.broker_id)
+            self._start_later(process.broker_id)
+
+    def slow_disk(self) -> None:
+        process = self._some()
+        if process is not None:
+            process.disk.slow_until = self.cluster.loop.time() + self.rng.random() * 8
+
+    def full_disk(self) -> None:
+        process = self._some()
+        if process is None:
+            return
+        files = process.files
+        total, usable = files.space("/")
+        files.capacity_bytes = total - usable + self.rng.choice((0, 100, 5000))
+
+        def free() -> None:
+            files.capacity_bytes = None
+
+        self._after(5, free)
+
+    async def other_disk(self) -> None:
+        """The broker starts with a directory that is not its own, then with its own again."""
+        process = self._some()
+        if process is None:
+            return
+        broker_id = process.broker_id
+        self.cluster.kill(broker_id)
+        if await self.cluster.start(broker_id, files=self.cluster.spares[broker_id]):
+            await asyncio.sleep(self.rng.random() * 8)
+        if broker_id in self.cluster.processes:
+            self.cluster.kill(broker_id)
+        self._start_later(broker_id)
+
+    def empty_disk(self) -> None:
+        """The disk is lost for good, where another one of every ISR has everything."""
+        process = self._some()
+        if process is None or process.logs is None or process.files is not self._own(process):
+            return
+        directory_id = process.logs.directory_id
+        if not self.cluster.checker.can_spare(directory_id):
+            return
+        self.cluster.checker.bad_disks.add(directory_id)
+        self.cluster.kill(process.broker_id)
+        self.cluster.disks[process.broker_id] = MemFiles()
+        self._start_later(process.broker_id)
+
+    async def disk_rolled_back(self) -> None:
+        """A copy of the disk from before is tried, which must be refused; then the right one."""
+        process = self._some()
+        if process is None or process.files is not self._own(process):
+            return
+        broker_id = process.broker_id
+        self.cluster.kill(broker_id)
+        old = self.cluster.snapshot_of(broker_id)
+        await self._start(broker_id)
+        await asyncio.sleep(self.rng.random() * 5)
+        if broker_id in self.cluster.processes:
+            self.cluster.kill(broker_id)
+        elif self.cluster.disks[broker_id].locked:
+            return
+        await self.cluster.start(broker_id, files=old, is_stale=True)
+        if broker_id in self.cluster.processes:
+            self.cluster.kill(broker_id)
+        self._start_later(broker_id)
+
+    def _own(self, process: Process) -> MemFiles:
+        return self.cluster.disks[process.broker_id]
+
+    # ZooKeeper.
+
+    def expire_session(self) -> None:
+        process = self._some()
+        if process is not None and process.zk.connected:
+            process.zk.expire()
+
+    def cut_zookeeper_off(self) -> None:
+        process = self._some()
+        if process is not None:
+            process.zk.cut()
+            self._after(15, process.zk.heal)
+
+    def stop_zookeeper(self) -> None:
+        zk = self.cluster.zk
+        if zk.running:
+            zk.stop()
+            self._after(10, lambda: zk.running or zk.start())
+
+    def lose_zookeeper_answers(self) -> None:
+        self.cluster.zk.lost_reply_rate = self.rng.choice((0.0, 0.02, 0.2))
+
+    def slow_zookeeper(self) -> None:
+        self.cluster.zk.delay_s = self.rng.choice((0.002, 0.02, 0.4))
+
+    # The network.
+
+    def lose_messages(self) -> None:
+        self.cluster.net.loss_rate = self.rng.choice((0.0, 0.01, 0.1))
+
+    def delay_messages(self) -> None:
+        net = self.cluster.net
+        net.delay_s = self.rng.choice((0.001, 0.005, 0.05))
+        net.spike_rate = self.rng.choice((0.0, 0.02, 0.1))
+
+    def _cut(self, links: list[tuple[int, int]], most_s: float) -> None:
+        net = self.cluster.net
+        for link in links:
+            net.cut(*link)
+            # Healed one by one, in any order.
+            self._after(most_s, lambda link=link: net.is_cut(*link) and net.heal(*link))  # type: ignore[misc]
+
+    def cut_one_way(self) -> None:
+        a, b = self.rng.sample(sorted(self.cluster.disks), 2)
+        self._cut([(a, b)], 12)
+
+    def cut_pair(self) -> None:
+        a, b = self.rng.sample(sorted(self.cluster.disks), 2)
+        self._cut([(a, b), (b, a)], 12)
+
+    def isolate(self) -> None:
+        """One broker from the others, and perhaps from clients and ZooKeeper too."""
+        process = self._some()
+        if process is None:
+            return
+        one = process.broker_id
+        nodes = [n for n in self.cluster.disks if n != one]
+        if self.rng.random() < 0.3:
+            nodes.append(CLIENTS)
+        self._cut([link for n in nodes for link in ((one, n), (n, one))], 15)
+        if self.rng.random() < 0.3:
+            process.zk.cut()
+            self._after(15, process.zk.heal)
+
+    # Wrong guesses and administration.
+
+    def suspect_wrongly(self) -> None:
+        """A broker takes another one for dead, which lives."""
+        one, other = self._some(), self._some()
+        if one is None or other is None or one is other:
+            return
+        epoch = other.registry.broker_epoch
+        loop, context = self.cluster.loop, one.context
+        loop.call_soon(one.registry.suspect, other.broker_id, epoch, context=context)
+
+        def trust() -> None:
+            if one.serving:
+                loop.call_soon(one.registry.trust, other.broker_id, epoch, context=context)
+
+        self._after(4, trust)
+
+    def set_clock(self) -> None:
+        """The wall clock of a machine jumps."""
+        process = self._some()
+        if process is not None:
+            process.clock.skew_ms += self.rng.choice((-86_400_000, -1000, 1000, 3_600_000))
+
+
+def _resume(process: Process) -> None:
+    if process.alive:
+        process.resume()

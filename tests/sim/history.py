@@ -1,0 +1,140 @@
+"""Everything that clients saw, and what must follow of it.
+
+Values are unique. Of each batch it is known whether it was acknowledged and where, or certainly
+refused; anything else may be in the log or not. What readers see is compared with the truth at once
+(``Checker``); the rest when the run is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sim.checker import Violation
+
+from broker_lite.model import PartitionKey, TopicPartition
+
+COMMIT_LATE_S = 20.0
+ACKS_ALL = -1
+
+
+@dataclass
+class Sent:
+    """One batch of one producer: its values, and what became of it."""
+
+    producer: str
+    key: PartitionKey
+    values: list[bytes]
+    acks: int
+    floor: int
+    """Where acknowledged records of this partition ended when it was sent."""
+    acked_at: int = -1
+    """Base offset, once acknowledged."""
+    refused: bool = False
+    """Certainly not in the log."""
+    done: bool = False
+
+
+@dataclass
+class Commit:
+    """One attempt to commit an offset."""
+
+    offset: int
+    began_s: float
+    acknowledged: bool = False
+
+
+@dataclass
+class History:
+    """Filled by clients as they run."""
+
+    sent: list[Sent] = field(default_factory=list)
+    committed: dict[tuple[str, TopicPartition], list[Commit]] = field(default_factory=dict)
+    """Of each group and partition, in the order of the attempts."""
+    _ends: dict[PartitionKey, int] = field(default_factory=dict)
+
+    def send(self, producer: str, key: PartitionKey, values: list[bytes], acks: int) -> Sent:
+        """A batch is about to be sent."""
+        sent = Sent(producer, key, values, acks, self._ends.get(key, 0))
+        self.sent.append(sent)
+        return sent
+
+    def acked(self, sent: Sent, base_offset: int) -> None:
+        """The broker says that it is at ``base_offset``."""
+        sent.acked_at = base_offset
+        sent.done = True
+        if base_offset < 0:
+            raise Violation(f"{sent.producer}: acknowledged at {base_offset}")
+        if sent.acks == ACKS_ALL:
+            end = base_offset + len(sent.values)
+            self._ends[sent.key] = max(self._ends.get(sent.key, 0), end)
+            if base_offset < sent.floor:
+                raise Violation(
+                    f"{sent.producer}: acknowledged at {base_offset}, but {sent.floor} records "
+                    "were acknowledged before it was sent"
+                )
+
+    def check(self, logs: dict[PartitionKey, dict[int, bytes]]) -> None:
+        """``logs``: what is there at the end, of every topic that was not deleted."""
+        for key, rows in logs.items():
+            if list(rows) != list(range(len(rows))):
+                raise Violation(f"{key}: its offsets are not contiguous")
+            if len(set(rows.values())) != len(rows):
+                raise Violation(f"{key}: a value is there twice")
+        places = {
+            value: (key, offset) for key, rows in logs.items() for offset, value in rows.items()
+        }
+        known = {value for sent in self.sent for value in sent.values}
+        for value, place in places.items():
+            if value not in known:
+                raise Violation(f"{place}: {value!r} was sent by nobody")
+        latest: dict[tuple[PartitionKey, str], int] = {}
+        for sent in self.sent:
+            if sent.key in logs:
+                _check_sent(sent, places, latest)
+
+    def check_commits(self, found: Callable[[str, TopicPartition], int]) -> None:
+        """What is there is the last acknowledged commit, or one of unknown outcome since.
+
+        One of unknown outcome may have been under way in a broker for a while before it was done.
+        """
+        for (group, place), attempts in self.committed.items():
+            since, allowed = 0.0, {-1}
+            for attempt in attempts:
+                if attempt.acknowledged:
+                    since, allowed = attempt.began_s, {attempt.offset}
+            allowed |= {
+                attempt.offset
+                for attempt in attempts
+                if not attempt.acknowledged and attempt.began_s > since - COMMIT_LATE_S
+            }
+            if found(group, place) not in allowed:
+                raise Violation(
+                    f"{group} {place}: committed {sorted(allowed)}, found {found(group, place)}"
+                )
+
+
+def _check_sent(
+    sent: Sent,
+    places: dict[bytes, tuple[PartitionKey, int]],
+    latest: dict[tuple[PartitionKey, str], int],
+) -> None:
+    found = [places.get(value) for value in sent.values]
+    is_safe = sent.acked_at >= 0 and sent.acks == ACKS_ALL
+    if is_safe:
+        wanted = [(sent.key, sent.acked_at + n) for n in range(len(sent.values))]
+        if found != wanted:
+            raise Violation(
+                f"{sent.key}: {sent.values} were acknowledged at {sent.acked_at} and are at {found}"
+            )
+    if sent.refused and any(found):
+        raise Violation(f"{sent.key}: {sent.values} were refused and are at {found}")
+    there = [place for place in found if place is not None]
+    if there and len(there) != len(found):
+        raise Violation(f"{sent.key}: {sent.values} are there in part: {found}")
+    if is_safe:
+        # A producer's batches keep their order; one that it gave up may come late.
+        name = (sent.key, sent.producer)
+        if there[0][1] < latest.get(name, -1):
+            raise Violation(f"{sent.key}: {sent.values} are before older ones")
+        latest[name] = there[-1][1]

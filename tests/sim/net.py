@@ -1,0 +1,291 @@
+"""The network in virtual time: ordered connections over links that delay, lose, and are cut.
+
+A ``Channel`` is one TCP connection from a client or a broker to a broker: requests arrive in their
+order, and so do answers. What is sent over a cut link is stuck until the link is healed, and
+arrives then, even if nobody waits for it any more; so an old request of a connection that was given
+up may come after newer ones of the next connection. A lost message breaks its connection: whether
+the request was carried out is unknown. Links are cut one way; every client is the node CLIENTS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from functools import partial
+from typing import Any, Protocol
+
+from sim.scheduler import OUTSIDE, SimLoop
+
+from broker_lite.errors import LogbusError, NetworkError, RequestTimedOutError
+
+CLIENTS = 0
+"""The node of all test clients; brokers are nodes by their ids."""
+_STEP_S = 1e-6
+
+Answered = Callable[[Any], None]
+"""Called with the answer or with the LogbusError that came instead."""
+
+
+class Server(Protocol):
+    """A process that answers."""
+
+    broker_id: int
+    serving: bool
+
+    @property
+    def context(self) -> Context: ...
+
+
+Serve = Callable[[Any, Answered], None]
+"""Runs in the server's process with it; calls back there with the answer."""
+
+
+class SimNet:
+    """``delay_s``: the longest way of most messages; a ``spike_rate`` of them takes up to 1 s."""
+
+    def __init__(
+        self, loop: SimLoop, rng: random.Random, find: Callable[[int], Server | None]
+    ) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.find = find
+        self.delay_s = 0.002
+        self.spike_rate = 0.0
+        self.loss_rate = 0.0
+        self.late_rate = 0.5
+        """Of what was sent on a connection that was given up before it arrived: so much arrives."""
+        self._cuts: dict[tuple[int, int], int] = {}
+        self._stuck: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self._free_at: dict[tuple[int, int], float] = {}
+        """When all that was stuck on a healed link has arrived: nothing overtakes it."""
+        self._channels: dict[int, dict[Channel, None]] = {}
+
+    def channel(self, source: int, target: int, context: Context) -> Channel:
+        return Channel(self, source, target, context)
+
+    # Links.
+
+    def is_cut(self, source: int, target: int) -> bool:
+        return (source, target) in self._cuts
+
+    def cut(self, source: int, target: int) -> None:
+        """Nothing passes this way until ``heal`` was called as often."""
+        self._cuts[source, target] = self._cuts.get((source, target), 0) + 1
+
+    def heal(self, source: int, target: int) -> None:
+        left = self._cuts.get((source, target), 0) - 1
+        if left > 0:
+            self._cuts[source, target] = left
+            return
+        self._cuts.pop((source, target), None)
+        at = self.loop.now
+        for arrive in self._stuck.pop((source, target), ()):
+            at += _STEP_S + self.rng.random() * 0.02
+            self.loop.call_at(at, self._arrive, source, target, arrive, True, context=OUTSIDE)
+        self._free_at[source, target] = at
+
+    def heal_all(self) -> None:
+        self.loss_rate = self.spike_rate = 0.0
+        self.delay_s = 0.002
+        for link in list(self._cuts):
+            self._cuts[link] = 1
+            self.heal(*link)
+
+    def send(self, source: int, target: int, after: float, arrive: Callable[[], None]) -> float:
+        """Let ``arrive`` run at the other end, not before ``after``; when it is due."""
+        rng = self.rng
+        delay = 0.0001 + rng.random() * self.delay_s
+        if self.spike_rate and rng.random() < self.spike_rate:
+            delay += rng.random()
+        at = max(after + _STEP_S, self.loop.now + delay)
+        self.loop.call_at(at, self._arrive, source, target, arrive, context=OUTSIDE)
+        return at
+
+    def _arrive(
+        self, source: int, target: int, arrive: Callable[[], None], was_stuck: bool = False
+    ) -> None:
+        link = (source, target)
+        if link in self._cuts:
+            self._stuck.setdefault(link, []).append(arrive)
+        elif not was_stuck and self._free_at.get(link, 0.0) >= self.loop.now:
+            at = self._free_at[link] = self._free_at[link] + _STEP_S
+            self.loop.call_at(at, self._arrive, source, target, arrive, True, context=OUTSIDE)
+        else:
+            arrive()
+
+    def is_lost(self) -> bool:
+        return self.loss_rate > 0 and self.rng.random() < self.loss_rate
+
+    # Connections.
+
+    def opened(self, channel: Channel) -> None:
+        self._channels.setdefault(channel.target, {})[channel] = None
+
+    def closed(self, channel: Channel) -> None:
+        self._channels.get(channel.target, {}).pop(channel, None)
+
+    def died(self, server: Server, *, silently: bool) -> None:
+        """A process is gone. Its peers see their connections end, unless its machine is gone too;
+        what it asked for itself has nobody to come back to."""
+        for channels in list(self._channels.values()):
+            for channel in list(channels):
+                if channel.context is server.context:
+                    channel.abandon()
+                elif channel.server is server and not silently:
+                    self.send(
+                        server.broker_id,
+                        channel.source,
+                        self.loop.now,
+                        partial(channel.fail, NetworkError("the connection was reset")),
+                    )
+
+
+class _Call:
+    __slots__ = ("answer", "answered", "deadline", "is_answered")
+
+    def __init__(self, answered: Answered, deadline: float) -> None:
+        self.answered = answered
+        self.deadline = deadline
+        self.answer: Any = None
+        self.is_answered = False
+
+
+class Channel:
+    """One connection; ``is_open`` until it breaks, then a new one is needed."""
+
+    def __init__(self, net: SimNet, source: int, target: int, context: Context) -> None:
+        self.net = net
+        self.source = source
+        self.target = target
+        self.context = context
+        self.server: Server | None = None
+        self.is_open = True
+        self._calls: deque[_Call] = deque()
+        self._serving: deque[_Call] = deque()
+        self._sent_until = self._answered_until = 0.0
+        self._timer: Any = None
+        net.opened(self)
+
+    def request(self, serve: Serve, answered: Answered, timeout_s: float) -> None:
+        """``answered`` is called once, later, in this connection's context."""
+        net = self.net
+        call = _Call(answered, net.loop.now + timeout_s)
+        self._calls.append(call)
+        if self._timer is None:
+            self._timer = net.loop.call_at(call.deadline, self._overdue, context=self.context)
+        lost = net.is_lost()
+        arrive = partial(self._lost if lost else self._arrive, call, serve)
+        self._sent_until = net.send(self.source, self.target, self._sent_until, arrive)
+
+    def _lost(self, call: _Call, serve: Serve) -> None:
+        self.fail(NetworkError("the connection broke"))
+
+    def _arrive(self, call: _Call, serve: Serve) -> None:
+        net = self.net
+        if not self.is_open and net.rng.random() >= net.late_rate:
+            return
+        server = net.find(self.target)
+        if self.server is None:
+            self.server = server
+        if server is None or server is not self.server:
+            self.fail(NetworkError(f"broker {self.target} refuses the connection"))
+            return
+        self._serving.append(call)
+        net.loop.call_soon(
+            serve, server, partial(self._served, server, call), context=server.context
+        )
+
+    def _served(self, server: Server, call: _Call, answer: Any) -> None:
+        assert not call.is_answered, "answered twice"
+        call.is_answered = True
+        call.answer = answer
+        net = self.net
+        while self._serving and self._serving[0].is_answered:
+            done = self._serving.popleft()
+            if not self.is_open:
+                continue
+            way_back = partial(self._lost_answer if net.is_lost() else self._answer, done)
+            self._answered_until = net.send(
+                server.broker_id, self.source, self._answered_until, way_back
+            )
+
+    def _lost_answer(self, call: _Call) -> None:
+        self.fail(NetworkError("the connection broke before the answer"))
+
+    def _answer(self, call: _Call) -> None:
+        if not self.is_open:
+            return
+        assert self._calls[0] is call, "answers out of order"
+        self._calls.popleft()
+        self.net.loop.call_soon(call.answered, call.answer, context=self.context)
+
+    def _overdue(self) -> None:
+        self._timer = None
+        if not self._calls or not self.is_open:
+            return
+        oldest = self._calls[0].deadline
+        if oldest > self.net.loop.now:
+            self._timer = self.net.loop.call_at(oldest, self._overdue, context=self.context)
+        else:
+            self.fail(RequestTimedOutError("no answer in time"))
+
+    @property
+    def may_answer(self) -> bool:
+        """What the server knows: whether the connection stands."""
+        return self.is_open
+
+    def fail(self, error: LogbusError) -> None:
+        """The connection ends: what is under way is answered with ``error``."""
+        if not self.is_open:
+            return
+        calls = self._calls
+        self.abandon()
+        for call in calls:
+            self.net.loop.call_soon(call.answered, error, context=self.context)
+
+    def abandon(self) -> None:
+        """The connection ends and nobody cares."""
+        self.is_open = False
+        self._calls = deque()
+        self.net.closed(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+async def ask(
+    channel: Channel, function: Callable[[Any], Awaitable[Any]], timeout_s: float
+) -> Any:
+    """Run a coroutine in the server's process and wait for its result. Raises LogbusError."""
+    loop = channel.net.loop
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def serve(server: Any, answered: Answered) -> None:
+        loop.create_task(_carry_out(server, function, answered))
+
+    def done(answer: Any) -> None:
+        if result.done():
+            return
+        if isinstance(answer, LogbusError):
+            result.set_exception(answer)
+        else:
+            result.set_result(answer)
+
+    channel.request(serve, done, timeout_s)
+    return await result
+
+
+async def _carry_out(
+    server: Any, function: Callable[[Any], Awaitable[Any]], answered: Answered
+) -> None:
+    try:
+        answer = await function(server)
+    except LogbusError as error:
+        answer = error
+    except Exception as error:
+        server.unexpected(error)
+        answer = NetworkError(repr(error))
+    answered(answer)

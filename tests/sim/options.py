@@ -1,0 +1,71 @@
+"""What a seed is: sizes, speeds, and which kinds of faults there are (swarm testing).
+
+Each seed turns whole kinds of faults off, so that the others get further, and draws how busy its
+clients are, how slow its network is and how its clocks go.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim import scheduler
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of one run; ``draw`` makes them of a seed."""
+
+    seed: int
+    safety_s: float
+    brokers: int = 3
+    replication_factor: int = 3
+    partitions: int = 2
+    producers: int = 2
+    row_producers: int = 1
+    readers: int = 1
+    think_s: float = 0.5
+    """A producer pauses about so long between two bursts."""
+    burst: int = 3
+    flush_messages: int = 1
+    min_insync: int = 0
+    """0: the default."""
+    replica_lag_ms: int = 10_000
+    fetch_wait_ms: int = 1000
+    session_timeout_s: float = 6.0
+    net_delay_s: float = 0.002
+    clock_rates: bool = False
+    hints: bool = True
+    """Whether peers see that a killed process is gone."""
+    fault_pause_s: float = 3.0
+    faults: Sequence[str] = ()
+
+
+def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
+    """The options of a seed. ``kinds``: every kind of fault that there is."""
+    rng = scheduler.stream(seed, "options")
+    return Options(
+        seed,
+        safety_s,
+        replication_factor=_of(rng, (3, 3, 3, 3, 3, 3, 2, 1)),
+        partitions=_of(rng, (1, 1, 2, 3)),
+        producers=_of(rng, (1, 1, 2)),
+        row_producers=_of(rng, (0, 1, 1, 2)),
+        think_s=_of(rng, (0.1, 0.5, 1.0, 2.0)),
+        burst=_of(rng, (1, 2, 3, 8)),
+        flush_messages=_of(rng, (1, 1, 1, 1, 5)),
+        min_insync=_of(rng, (0, 0, 0, 0, 1)),
+        replica_lag_ms=_of(rng, (10_000, 10_000, 3_000, 1_500)),
+        fetch_wait_ms=_of(rng, (500, 1000, 2000)),
+        session_timeout_s=_of(rng, (6.0, 6.0, 2.0)),
+        net_delay_s=_of(rng, (0.001, 0.002, 0.002, 0.03)),
+        clock_rates=rng.random() < 0.3,
+        hints=rng.random() < 0.7,
+        fault_pause_s=_of(rng, (1.0, 3.0, 3.0, 8.0)),
+        faults=tuple(kind for kind in kinds if rng.random() < 0.5) or (kinds[0],),
+    )
+
+
+def _of(rng: random.Random, values: Sequence[float | int]) -> int:
+    return values[rng.randrange(len(values))]  # type: ignore[return-value]

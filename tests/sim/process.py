@@ -1,0 +1,233 @@
+"""One broker process in virtual time, from its start to its end.
+
+Production Registry, controller, ReplicaManager, fetchers and Log on a simulated ZooKeeper, network,
+disk and clock; only sockets and threads are left out. Everything that it runs is in its own context
+(``scheduler.Owner``), so that it can be stopped and killed between any two instructions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+from sim.disk import SimClock, SimDisk
+from sim.net import Answered, Channel
+from sim.scheduler import Owner
+
+from broker_lite.errors import LogbusError
+from broker_lite.model import BrokerView, Endpoint, PartitionKey
+from broker_lite.server.disk import CallJob, SyncJob
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.registry import BrokerRegistration, Registry
+from broker_lite.server.replica_manager import ReplicaManager
+from broker_lite.storage import LogManager, MemFiles
+from broker_lite.storage.log import Log
+from broker_lite.wire import fetch as wire
+
+if TYPE_CHECKING:
+    from sim.cluster import SimCluster
+
+DIRECTORY = "/data"
+PEER_TIMEOUT_S = 5.0
+
+
+class Process:
+    """``files`` is the disk that it finds. ``on_end`` is called when it is no more."""
+
+    def __init__(
+        self, cluster: SimCluster, broker_id: int, files: MemFiles, *, is_stale: bool = False
+    ) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.files = files
+        self.is_stale = is_stale
+        """Whether the disk was rolled back: it must never serve."""
+        self.number = next(cluster.process_numbers)
+        self.alive = True
+        self.serving = False
+        self.owner = Owner(self)
+        self.zk = cluster.zk.client(self.owner.context)
+        self.clock = cluster.clock()
+        self.config = cluster.config(broker_id)
+        self.registry = Registry(
+            self.config,
+            now_ms=self.clock.now_ms,
+            store=self.zk,
+            random_bytes=cluster.ids.randbytes,
+        )
+        self.disk = SimDisk(
+            cluster.loop,
+            files,
+            cluster.disk_chance,
+            clock=self.clock,
+            on_power_cut=lambda: cluster.power_cut(self),
+            observe=self._observe,
+        )
+        self.logs: LogManager | None = None
+        self.replicas: ReplicaManager | None = None
+        self.on_end: Callable[[], object] = lambda: None
+
+    def log(self, key: PartitionKey) -> Log | None:
+        return None if self.logs is None else self.logs.get(key)
+
+    @property
+    def context(self) -> Context:
+        return self.owner.context
+
+    async def start(self) -> None:
+        """As ``server/broker.py`` does it. LogbusError: this broker cannot start now."""
+        cluster = self.cluster
+        logs = self.logs = LogManager(
+            self.files, DIRECTORY, random_id=lambda: f"D{cluster.ids.getrandbits(40):x}"
+        )
+        logs.lock(self.clock.now_ms())
+        logs.open_all(self.clock.now_ms())
+        cluster.checker.recovered(self, logs)
+        # Recovery takes its time.
+        await asyncio.sleep(cluster.chance.random() * 0.3)
+        self.registry.on_fatal(lambda error: cluster.stopped(self, error))
+        cluster_id = await self.registry.start(
+            BrokerRegistration(
+                self.broker_id,
+                Endpoint("sim", self.broker_id),
+                logs.directory_id,
+                logs.start_counter,
+                logs.cluster_id,
+            )
+        )
+        logs.adopt_cluster(cluster_id)
+        cluster.checker.registered(self)
+        self.replicas = ReplicaManager(
+            cluster.loop,
+            self.config,
+            clock=self.clock,
+            disk=self.disk,
+            logs=logs,
+            metrics=Metrics(),
+            cluster=self.registry,
+            net=SimPeerNet(self),
+        )
+        self.registry.on_change(self.replicas.apply)
+        self.serving = True
+        cluster.loop.create_task(self._keep_house())
+
+    async def _keep_house(self) -> None:
+        logs = self.logs
+        assert logs is not None
+        while True:
+            await asyncio.sleep(1.0)
+            if not logs.failed:
+                self.disk.keep(lambda: logs.checkpoint(self.clock.now_ms()), _ignore)
+                self.disk.keep(lambda: logs.tick(self.clock.now_ms()), _ignore)
+
+    async def stop(self) -> None:
+        """SIGTERM, as ``server/broker.py`` does it; the process is dead afterwards."""
+        cluster, logs = self.cluster, self.logs
+        assert logs is not None and self.replicas is not None
+        try:
+            async with asyncio.timeout(10.0):
+                await self.registry.drain()
+        except TimeoutError:
+            cluster.trace("drained too slowly", self.broker_id)
+        self.serving = False
+        until = cluster.loop.time() + 5.0
+        while self.replicas.in_flight_count and cluster.loop.time() < until:
+            await asyncio.sleep(0.01)
+        self.replicas.close(LogbusError("the broker stops"))
+        await self.registry.close()
+        await self.disk.run_keeper(lambda: None if logs.failed else logs.close_clean())
+
+    def end(self) -> None:
+        """Nothing of this process runs any more."""
+        self.alive = self.serving = False
+        self.owner.die()
+        self.disk.stop()
+        self.zk.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.owner.pause()
+        self.zk.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.owner.resume(self.cluster.loop)
+        self.zk.resume()
+
+    def unexpected(self, error: BaseException) -> None:
+        """An error that no code expected: always a finding."""
+        self.cluster.failure = self.cluster.failure or error
+
+    def _observe(self, job: Any) -> None:
+        if type(job) is SyncJob:
+            self.cluster.trace("sync", self.broker_id, job.target.log.key.partition)
+        elif type(job) is CallJob:
+            self.cluster.trace("call", self.broker_id)
+
+
+class SimPeerNet:
+    """One process's connections to the leaders that it follows: the PeerNet of the fetchers."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._channels: dict[int, tuple[int, Channel]] = {}
+
+    def fetch(
+        self,
+        leader: BrokerView,
+        request: wire.FetchRequest,
+        answered: Callable[[wire.FetchResponse | LogbusError], None],
+    ) -> None:
+        """Ask a leader; its answer, or the error, later."""
+        process = self._process
+        epoch, channel = self._channels.get(leader.broker_id, (-1, None))
+        if channel is None or not channel.is_open or epoch != leader.broker_epoch:
+            if channel is not None:
+                channel.fail(LogbusError("another process of the broker is asked now"))
+            net = process.cluster.net
+            channel = net.channel(process.broker_id, leader.broker_id, process.context)
+            self._channels[leader.broker_id] = leader.broker_epoch, channel
+
+        def serve(server: Process, answer: Answered) -> None:
+            assert server.replicas is not None
+            server.replicas.follower_fetches.begin(
+                request, lambda topics: answer(_response(topics)), lambda: channel.is_open
+            )
+
+        channel.request(serve, answered, PEER_TIMEOUT_S)
+
+
+def _response(topics: list[wire.TopicAnswer]) -> wire.FetchResponse:
+    """What arrives of an answer: its records are read when it is sent, as by sendfile."""
+    fetched = [
+        wire.FetchedTopic("", topic.topic_id, [_partition(row) for row in topic.partitions])
+        for topic in topics
+    ]
+    return wire.FetchResponse(0, 0, fetched, 0)
+
+
+def _partition(row: wire.PartitionAnswer) -> wire.FetchedPartition:
+    data = bytearray()
+    for part in row.records:
+        if isinstance(part, wire.FileRange):
+            data += part.file.pread(part.position, part.length)
+        else:
+            data += part
+    return wire.FetchedPartition(
+        row.partition,
+        row.error_code,
+        row.high_watermark,
+        row.last_stable_offset,
+        row.log_start_offset,
+        memoryview(data),
+        None,
+        row.diverging,
+        row.leader_id,
+        row.leader_epoch,
+    )
+
+
+def _ignore(_: object, __: BaseException | None) -> None:
+    """What the keeper did is seen in the log manager."""
