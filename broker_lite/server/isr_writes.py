@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from broker_lite.errors import LogbusError
-from broker_lite.model import LeaderAndIsr, PartitionKey, StateChange
+from broker_lite.model import LeaderAndIsr, PartitionKey, ReplicaId, StateChange
 from broker_lite.replication.events import Event, IsrRefused, IsrWritten
 from broker_lite.server.metrics import Metrics
 
@@ -40,6 +40,9 @@ class Target(Protocol):
 
     @property
     def topic(self) -> str: ...
+
+    @property
+    def isr(self) -> tuple[ReplicaId, ...]: ...
 
     def deliver(self, event: Event) -> None: ...
 
@@ -100,6 +103,9 @@ class IsrWrites:
             if state is None:
                 self._metrics.count("isr_writes_refused")
                 continue
+            if len(state.isr) != len(target.isr):
+                more = len(state.isr) > len(target.isr)
+                self._metrics.count("isr_expands" if more else "isr_shrinks")
             members = sorted(replica.broker_id for replica in state.isr)
             logger.info("%s: in sync are now %s", target, members)
         return outcomes

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker_lite.errors import LogbusError, NotLeaderError, StorageError
+from broker_lite.model import ReplicaId
 from broker_lite.replication import partition as replication
 from broker_lite.replication.effects import (
     AnswerFollower,
@@ -73,12 +74,14 @@ class Replica:
         "_corrupt_offsets",
         "_owner",
         "_queue",
+        "assigned_count",
         "closed",
         "columns_under_way",
         "end_waiters",
         "has_followers",
         "key",
         "log",
+        "min_insync",
         "partition",
         "role",
         "topic",
@@ -101,6 +104,8 @@ class Replica:
         """Who waits for the log's end: followers' fetches."""
         self.has_followers = False
         """Whether somebody is to hear of an append before it is flushed; disk threads read it."""
+        self.assigned_count = self.min_insync = 1
+        """How many replicas there should be, and how many acks=all needs."""
         self.columns_under_way: set[int] = set()
         self._corrupt_offsets: set[int] = set()
         self.closed = False
@@ -116,6 +121,31 @@ class Replica:
     @property
     def leader_epoch(self) -> int:
         return self.role.leader_epoch
+
+    @property
+    def isr(self) -> tuple[ReplicaId, ...]:
+        """Who is in sync, as far as is known here."""
+        role = self.role.role
+        return () if isinstance(role, replication.Offline) else role.state.isr
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether it leads and some of its replicas are not in sync."""
+        return self.role.is_leader and len(self.isr) < self.assigned_count
+
+    @property
+    def is_below_min_isr(self) -> bool:
+        """Whether it leads and refuses acks=all."""
+        return self.role.is_leader and len(self.isr) < self.min_insync
+
+    @property
+    def lag(self) -> int:
+        """How many records the slowest in-sync follower still has to put on its disk."""
+        role = self.role.role
+        if not isinstance(role, replication.Leader):
+            return 0
+        end = self.role.log_end_offset
+        return max((end - role.follower_ends.get(one, end) for one in role.state.isr), default=0)
 
     def check_leader(self, leader_epoch: int = -1) -> None:
         """Raise what a request to a replica that does not lead, or of another epoch, must get."""
@@ -135,9 +165,11 @@ class Replica:
         elif isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
         role = self.role
-        end = role.log_end_offset
+        before, end = role.role, role.log_end_offset
         self.carry_out(role.step(owner.clock.monotonic_ms(), event))
-        if self.has_followers and role.log_end_offset != end:
+        if role.role is not before:
+            self.leadership_changed()
+        elif self.has_followers and role.log_end_offset != end:
             self.end_waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:

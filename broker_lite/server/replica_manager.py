@@ -145,6 +145,17 @@ class ReplicaManager:
             loop, config, clock=clock, replicas=self, cluster=cluster, disk=disk, metrics=metrics
         )
         metrics.gauge("partitions", lambda: len(self._replicas))
+        metrics.gauge("partitions_led", lambda: sum(r.role.is_leader for r in self.replicas))
+        metrics.gauge(
+            "under_replicated_partitions",
+            lambda: sum(r.is_under_replicated for r in self._replicated),
+        )
+        metrics.gauge(
+            "under_min_isr_partitions", lambda: sum(r.is_below_min_isr for r in self.replicas)
+        )
+        metrics.gauge(
+            "replica_lag_records_max", lambda: max((r.lag for r in self._replicated), default=0)
+        )
         metrics.gauge("produces_waiting", lambda: len(self._pending))
 
     # Finding.
@@ -390,6 +401,8 @@ class ReplicaManager:
         else:
             self._replicated.pop(replica, None)
         replica.has_followers = len(partition.replicas) > 1
+        replica.assigned_count = len(partition.target)
+        replica.min_insync = limits.min_insync_replicas
         replica.deliver(
             LeaderAndIsrChanged(
                 partition.state, self._cluster.broker_epochs, limits, partition.replicas
@@ -398,7 +411,6 @@ class ReplicaManager:
         if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
             role = "leads" if replica.role.is_leader else "follows"
             logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
-            replica.leadership_changed()
 
     def _remove(self, replica: Replica, why: str) -> None:
         """Nobody wants it here any more: whoever waits gets told, then the log goes."""

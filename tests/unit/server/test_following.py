@@ -1,0 +1,204 @@
+"""Followers and leaders of three brokers: what is fetched, flushed, cut, committed and told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from replica_world import World, run
+
+from broker_lite.errors import (
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+)
+from broker_lite.storage.memory import MemFiles
+from broker_lite.wire import fetch as wire
+
+
+def test_what_is_acknowledged_is_on_every_replica() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        first, second = leader.begin([b"a", b"b"]), leader.begin([b"c"])
+        assert ((await first).base_offset, (await second).base_offset) == (0, 2)
+        for node in world.nodes.values():
+            assert node.replica().log.flushed_end == 3
+        assert leader.replica().high_watermark == 3
+        assert await world.agree() == [(0, 2, 0), (2, 3, 0)]
+
+    run(test)
+
+
+def test_one_follower_fetch_a_round_however_many_partitions() -> None:
+    async def test(world: World) -> None:
+        for partition in range(8):
+            leader = await world.serves(1, partition)
+        world.requests.clear()
+        for _ in range(20):
+            await asyncio.gather(*(leader.begin([b"a"], partition=p) for p in range(8)))
+        # Each round is a fetch that brings records and one that says they are on disk; the first
+        # finds eight partitions of two brokers waiting in one request each.
+        assert len(world.requests) <= 20 * 2 * 4
+        assert any(len(r.topics[0].partitions) == 8 for _, _, r in world.requests)
+
+    run(test, partitions=8)
+
+
+def test_a_partition_that_is_ready_does_not_wait_for_the_others_long_poll() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1, 1)
+        await leader.begin([b"a"], partition=1)
+        await asyncio.sleep(0.05)  # both followers wait at the leader now, for five seconds
+        async with asyncio.timeout(2):
+            world.elect(2, partition=0)
+            await world.serves(2, 0)
+            await world.nodes[2].begin([b"b"], partition=0)
+            world.elect(1, partition=0)
+            await world.serves(1, 0)
+            await leader.begin([b"c"], partition=0)
+
+    run(test, partitions=2)
+
+
+def test_a_new_leader_goes_on_where_the_old_one_was() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a", b"b"])
+        world.elect(2)
+        leader = await world.serves(2)
+        assert (await leader.append([b"c"])).base_offset == 2
+        assert await world.agree() == [(0, 2, 0), (2, 3, 1)]
+        with pytest.raises(NotLeaderError):
+            await world.nodes[1].append([b"d"])
+
+    run(test)
+
+
+def test_what_only_a_deposed_leader_has_is_cut() -> None:
+    async def test(world: World) -> None:
+        old = await world.serves(1)
+        await old.append([b"a"])
+        old.cut_off()
+        lost = old.begin([b"b", b"b", b"b"])
+        await world.until(lambda: old.replica().role.flushed_end == 4)
+        world.elect(2)
+        with pytest.raises(NotLeaderError):
+            await lost
+        old.reached = True
+        new = await world.serves(2)
+        await new.append([b"c"])
+        assert await world.agree() == [(0, 1, 0), (1, 2, 1)]
+
+    run(test)
+
+
+def test_a_follower_that_is_gone_leaves_the_isr_and_comes_back() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        gone = world.nodes[3]
+        gone.manager.close(NotLeaderError())
+        waiting = leader.begin([b"a"])
+        await world.until(lambda: world.isr() == {1, 2})
+        assert (await waiting).base_offset == 0
+        world.restart(3)
+        await leader.append([b"b"])
+        await world.until(lambda: world.isr() == {1, 2, 3})
+        assert await world.agree() == [(0, 1, 0), (1, 2, 0)]
+        assert leader.metrics.value("isr_shrinks") == leader.metrics.value("isr_expands") == 1
+
+    run(test, replica_lag_ms=200)
+
+
+def test_an_empty_disk_catches_up_and_joins() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        for _ in range(50):
+            await leader.append([b"x" * 100] * 10)
+        world.take_out(3)
+        world.restart(3, MemFiles())
+        assert leader.replica().high_watermark == 500
+        await world.until(lambda: world.nodes[3].id in world.states[0].isr)
+        assert len(await world.agree()) == 50
+
+    run(test, replica_lag_ms=200)
+
+
+def test_too_few_in_sync_is_refused_before_and_after_the_append() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        for number in (2, 3):
+            world.nodes[number].manager.close(NotLeaderError())
+        waiting = leader.begin([b"a"])
+        with pytest.raises(NotEnoughReplicasAfterAppendError):
+            await waiting
+        assert world.isr() == {1}
+        with pytest.raises(NotEnoughReplicasError):
+            await leader.append([b"b"])
+        assert (await leader.append([b"c"], acks=1)).base_offset == 1
+        assert leader.replica().high_watermark == 0
+
+    run(test, replica_lag_ms=200)
+
+
+def test_a_fetch_of_another_registration_or_epoch_is_refused() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+
+        async def fetch(broker_epoch: int, leader_epoch: int) -> int:
+            answered: asyncio.Future[list[wire.TopicAnswer]] = world.loop.create_future()
+            row = wire.FetchPartition(0, 1, 1000, leader_epoch, 0)
+            request = wire.FetchRequest(
+                [wire.FetchTopic("", leader.replica().key.topic_id, [row])],
+                0,
+                replica_id=2,
+                replica_epoch=broker_epoch,
+            )
+            leader.manager.follower_fetches.begin(request, answered.set_result, lambda: True)
+            return (await answered)[0].partitions[0].error_code
+
+        present = world.nodes[2].broker_epoch
+        assert await fetch(present, 0) == 0
+        assert await fetch(present - 1, 0) == 77
+        assert await fetch(present + 1, 0) == 77
+        world.elect(1)
+        await world.serves(1)
+        assert await fetch(present, 0) == 74
+        assert await fetch(present, 5) == 75
+
+    run(test)
+
+
+def test_a_follower_that_becomes_a_reader_of_rows_knows_of_columns() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        assert world.nodes[2].replica().trust.rows_from == 0
+
+    run(test)
+
+
+def test_a_bad_batch_is_repaired_from_a_peer() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        for value in (b"a", b"b", b"c"):
+            await leader.append([value])
+        before = await world.agree()
+        replica = world.nodes[2].replica()
+        flip(world, 2, offset=1)
+        replica.report_corruption(1, NotLeaderError("the test flipped a byte"))
+        await world.until(lambda: world.states[0].leader_epoch == 1)
+        await world.until(lambda: world.isr() == {1, 2, 3})
+        assert await world.agree() == before
+        assert replica.log.verify(0, 3) == []
+
+    run(test, replica_lag_ms=200)
+
+
+def flip(world: World, number: int, offset: int) -> None:
+    """Damage the batch at ``offset`` on a broker's disk."""
+    node = world.nodes[number]
+    log = node.replica().log
+    found = log.read(offset, 1, offset + 1)
+    inode = node.files._file(f"{log.directory}/{0:020d}.log")
+    inode.data[found.position + 70] ^= 1
