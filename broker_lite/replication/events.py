@@ -108,6 +108,8 @@ class FollowerFetched(NamedTuple):
     """Our own ``log.leader_epochs.end_offset_for(last_fetched_epoch, log end)``."""
     log_start_offset: int
     """Our own log's start."""
+    follower_start: int
+    """The follower's log's start, as its request says."""
     may_join: bool = True
     """False while the follower's broker drains: it is not taken into the ISR."""
 

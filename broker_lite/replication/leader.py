@@ -251,6 +251,8 @@ class Leader:
             or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
+            # What it holds from before our start cannot be compared with anything.
+            or event.follower_start < event.log_start_offset
             or any(member.broker_id == replica.broker_id for member in members)
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
         ):

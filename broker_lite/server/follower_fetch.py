@@ -191,6 +191,7 @@ class _Fetch:
                     wanted.last_fetched_epoch,
                     replica.log.end_offset_for(wanted.last_fetched_epoch),
                     replica.log.log_start_offset,
+                    wanted.log_start_offset,
                     not follower.draining,
                 )
             )

@@ -288,11 +288,13 @@ class Replica:
         log = self.log
 
         def done(_: object, error: BaseException | None) -> None:
-            if error is not None:
-                # The leader's start comes with every answer: the next one tries again.
-                logger.error("%s: records before %d cannot go yet: %s", self, offset, error)
-                if self.log.failed:
-                    self._failed(error)
+            if error is None or self.closed:
+                return
+            logger.error("%s: records before %d cannot go yet: %s", self, offset, error)
+            if self.log.failed:
+                self._failed(error)
+            else:
+                self._owner.again_later(lambda: self._raise_start(offset))
 
         self._queue.put(CallJob(lambda: log.delete_records_before(offset), done))
 

@@ -437,8 +437,11 @@ class Log(LogReader):
         if offset <= self.log_start_offset:
             return
         self._data.check()
-        self.log_start_offset = offset
         self._data.raise_log_start(self.key, offset)
+        self._start_now(offset)
+
+    def _start_now(self, offset: int) -> None:
+        self.log_start_offset = offset
         # Saved with the next epoch; opening the log truncates again.
         self.leader_epochs.truncate_from_start(offset)
         self.corruption = tuple(d for d in self.corruption if d.next_offset > offset)
@@ -486,6 +489,7 @@ class Log(LogReader):
             self._raise_start(offset)
         except StorageError:
             self._data.check()
+            self._start_now(offset)
 
     def _discard(self, segment: Segment, now_ms: int) -> None:
         for suffix in paths.SEGMENT_SUFFIXES:

@@ -115,6 +115,7 @@ class PartitionMachine:
             int(words.get("last_epoch", "-1")),
             _end(words.get("our_end")),
             int(words.get("our_start", "0")),
+            int(words.get("start", words.get("our_start", "0"))),
             "draining" not in words,
         )
 
