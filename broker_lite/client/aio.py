@@ -8,6 +8,7 @@ loop, but for decoding a batch, at most a few milliseconds.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from functools import partial
@@ -295,7 +296,11 @@ class AsyncProducer:
 
 
 class AsyncConsumer:
-    """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end."""
+    """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end.
+
+    Commits by itself at least once, as ``Consumer`` does: what is under way when the process dies,
+    or an exception leaves the ``async with`` block, comes again.
+    """
 
     def __init__(
         self,
@@ -324,6 +329,7 @@ class AsyncConsumer:
         self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
         self._out_of_range: deque[TopicPartition] = deque()
         self._commit_due_ms = float("inf")
+        self._committing: asyncio.Task[None] | None = None
         self._end: LogbusError | None = None
         self._is_started = False
 
@@ -352,19 +358,23 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[Record]:
         intake = self._intake
         while True:
+            intake.settle()
             await self._fill(None)
             at = intake.at
             for record in intake.peek_records(RECORDS_AHEAD):
                 at += 1
                 intake.at = at
                 yield record
-                if intake.at != at:
+                if intake.at != at or not intake.is_single or self._is_commit_due():
                     break
 
     async def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
         """The next records; [] if none came in ``timeout_s``."""
+        self._intake.settle()
         found: list[Record] = []
-        while len(found) < max_records and await self._fill(0.0 if found else timeout_s):
+        while len(found) < max_records and await self._fill(
+            0.0 if found else timeout_s, bool(found)
+        ):
             found += self._intake.take_records(max_records - len(found))
         return found
 
@@ -372,26 +382,36 @@ class AsyncConsumer:
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
         """The next rows as Arrow; see ``Consumer.poll_arrow``."""
+        self._intake.settle()
         parts: list[tuple[TopicPartition, Slice]] = []
         count = 0
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
-        while count < limit and await self._fill(0.0 if parts else timeout_s):
+        while count < limit and await self._fill(0.0 if parts else timeout_s, bool(parts)):
             part = self._intake.take_rows(None if max_rows is None else max_rows - count)
             parts.append(part)
             count += part[1].row_count
         return arrow_rows(parts, headers=headers)
 
-    async def _fill(self, timeout_s: float | None) -> bool:
+    async def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
+        """As in ``Consumer``. With ``is_more`` it never waits, so that nothing that the call has
+        taken can be lost to a cancellation."""
         await self.start()
         deadline_ms = float("inf") if timeout_s is None else monotonic_ms() + timeout_s * 1000
         while True:
             if self._end is not None:
                 raise self._end
-            if monotonic_ms() >= self._commit_due_ms:
-                await self._auto_commit()
+            if not is_more and self._is_commit_due():
+                self._auto_commit()
             self._news.clear()
-            if self._intake.advance(self._note_out_of_range):
-                return True
+            try:
+                if self._intake.advance(self._note_out_of_range):
+                    return True
+            except LogbusError:
+                if is_more:
+                    return False
+                raise
+            if is_more:
+                return False
             if self._out_of_range:
                 await self._reset(self._out_of_range.popleft())
                 continue
@@ -494,23 +514,45 @@ class AsyncConsumer:
         )
         return requests.raise_first(await self._shell.run(operation))
 
+    def settled(self) -> dict[TopicPartition, CommittedOffset]:
+        """The positions without what is under way: what an automatic commit takes."""
+        return self._intake.settled()
+
     async def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> None:
-        """Commit these offsets (the next to read), or the positions of everything handed out."""
+        """Commit these offsets (the next to read), or the positions: behind everything handed out,
+        the records under way among them."""
+        rows = self._intake.commitable() if offsets is None else offsets
+        if self._committing is not None:
+            # One that is under way would undo a later one.
+            await asyncio.wait([self._committing])
+        await self._commit(rows)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int]) -> None:
         rows = {
             where: CommittedOffset(row) if isinstance(row, int) else row
-            for where, row in (self._intake.commitable() if offsets is None else offsets).items()
+            for where, row in offsets.items()
         }
         if not rows:
             return
         operation = requests.commit_offsets(self._cluster, self._group(), rows, self._deadline())
         requests.raise_first(await self._shell.run(operation))
 
-    async def _auto_commit(self) -> None:
+    def _is_commit_due(self) -> bool:
+        return monotonic_ms() >= self._commit_due_ms
+
+    def _auto_commit(self) -> None:
+        """Send off what is done with; nobody waits for the answer."""
         self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
+        if self._committing is None or self._committing.done():
+            self._committing = self._shell.loop.create_task(
+                self._try_commit(self._intake.settled())
+            )
+
+    async def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
         try:
-            await self.commit()
+            await self._commit(rows)
             self.commit_error = None
         except LogbusError as error:
             self.commit_error = error
@@ -521,12 +563,15 @@ class AsyncConsumer:
         return self.group
 
     async def close(self) -> None:
-        """Commit the positions, if the consumer does so by itself, and end."""
+        """Commit, if the consumer does so by itself, and end; see ``Consumer.close``."""
+        await self._close(is_done=sys.exc_info()[0] is None)
+
+    async def _close(self, *, is_done: bool) -> None:
         if self._end is not None:
             return
         try:
             if self._commit_due_ms != float("inf"):
-                await self.commit()
+                await self.commit(None if is_done else self._intake.settled())
         finally:
             self._end = ClosedError("the consumer was closed")
             self._news.set()
@@ -538,7 +583,7 @@ class AsyncConsumer:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            await self.close()
+            await self._close(is_done=kind is None)
         except LogbusError:
             if kind is None:
                 raise

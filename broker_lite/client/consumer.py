@@ -9,6 +9,7 @@ go out on the background thread and are never waited for, but for the last one, 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -59,8 +60,11 @@ class Consumer:
     """Reads topics from where its group stands, or from ``start``. Make it with ``Bus.consumer``.
 
     Without a group positions are the consumer's own. With one, committed offsets are where it
-    begins, and what it has handed out is committed every ``auto_commit_interval_ms`` and on
-    ``close`` (unless ``auto_commit=False``). Groups have no members yet: a consumer takes all
+    begins, and it commits by itself every ``auto_commit_interval_ms`` (unless
+    ``auto_commit=False``), at least once: only what is done with. The records of a poll are done
+    with when the next poll is called, a record of a loop when the loop asks for the next one, and
+    everything when the ``with`` block is left normally. Whoever dies or raises in between gets
+    what was under way again; nothing is skipped. Groups have no members yet: a consumer takes all
     partitions of its topics, and two consumers of one group both read everything.
     ``start`` is "earliest", "latest" (the default) or "none": a missing offset is an error.
     """
@@ -81,6 +85,7 @@ class Consumer:
         self._condition = threading.Condition()
         self._end: LogbusError | None = None
         self._commit_due = False
+        self._is_committing = False
         self._new_partitions: deque[TopicPartition] = deque()
         self.commit_error: LogbusError | None = None
         """Why the last automatic commit failed, or None."""
@@ -115,19 +120,19 @@ class Consumer:
         """The records, for ever: at the end it waits for more."""
         intake = self._intake
         while True:
+            intake.settle()
             self._fill(None)
             at = intake.at
             for record in intake.peek_records(RECORDS_AHEAD):
                 at += 1
                 intake.at = at
                 yield record
-                if self._commit_due:
-                    self._auto_commit()
-                if intake.at != at:
-                    break  # sought, paused, or polled in between
+                if self._commit_due or intake.at != at or not intake.is_single:
+                    break  # time to commit; or sought, paused, or polled in between
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
         """The next records, in order within each partition; [] if none came in ``timeout_s``."""
+        self._intake.settle()
         found: list[Record] = []
         while len(found) < max_records and self._fill(0.0 if found else timeout_s, bool(found)):
             found += self._intake.take_records(max_records - len(found))
@@ -141,6 +146,7 @@ class Consumer:
         key, value, topic, partition, offset, timestamp (us, UTC), timestampType; with ``headers``
         also these. Values lie where they were received; nothing is copied unless batches are small.
         """
+        self._intake.settle()
         parts: list[tuple[TopicPartition, Slice]] = []
         count = 0
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
@@ -151,12 +157,13 @@ class Consumer:
         return arrow_rows(parts, headers=headers)
 
     def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
-        """Wait for rows; False if the time is up. With ``is_more`` errors wait their turn."""
+        """Wait for rows; False if the time is up. With ``is_more`` the call has rows to hand out:
+        errors and commits wait for the next one."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self._end is not None:
                 raise self._end
-            if self._commit_due:
+            if self._commit_due and not is_more:
                 self._auto_commit()
             if self._new_partitions:
                 self._take_new_partitions()
@@ -167,6 +174,8 @@ class Consumer:
                 if is_more:
                     return False
                 raise
+            if is_more and not self._intake.has_arrivals():
+                return False
             with self._condition:
                 if self._has_news():
                     continue
@@ -276,9 +285,15 @@ class Consumer:
         return self._admin.committed(self._group(), self.assignment())
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
-        """Commit these offsets (the next to read), or the positions of everything handed out."""
+        """Commit these offsets (the next to read), or the positions: behind everything handed out,
+        the records under way among them."""
         rows = self._intake.commitable() if offsets is None else offsets
+        self._await_commit()
         self._admin.commit_offsets(self._group(), rows)
+
+    def settled(self) -> dict[TopicPartition, CommittedOffset]:
+        """The positions without what is under way: what an automatic commit takes."""
+        return self._intake.settled()
 
     def _group(self) -> str:
         if self.group is None:
@@ -286,16 +301,27 @@ class Consumer:
         return self.group
 
     def _auto_commit(self) -> None:
-        """Send the positions off; nobody waits for the answer."""
+        """Send off what is done with; nobody waits for the answer."""
         self._commit_due = False
+        if self._is_committing:
+            return
+        self._is_committing = True
         assert self.group is not None
         operation = requests.commit_offsets(
             self._cluster,
             self.group,
-            self._intake.commitable(),
+            self._intake.settled(),
             monotonic_ms() + self.config.request_timeout_ms,
         )
         self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
+
+    def _await_commit(self) -> None:
+        """One that is under way would undo a later one."""
+        with self._condition:
+            self._condition.wait_for(
+                lambda: not self._is_committing or self._end is not None,
+                LAST_COMMIT_TIMEOUT_MS / 1000.0,
+            )
 
     # -- the reactor's thread
 
@@ -313,6 +339,8 @@ class Consumer:
         else:
             errors = [error for error in found.values() if error is not None]
             self.commit_error = errors[0] if errors else None
+        self._is_committing = False
+        self._notify()
 
     def _look_for_partitions(self, view: ClusterView) -> None:
         if not self._follows:
@@ -362,13 +390,20 @@ class Consumer:
     # -- the end
 
     def close(self) -> None:
-        """Commit the positions, if the consumer does so by itself, and end the thread."""
+        """Commit, if the consumer does so by itself, and end the thread.
+
+        Everything handed out counts as done with. Not so while an exception is being handled, as
+        in ``finally: consumer.close()``: then what was under way comes again.
+        """
+        self._close(is_done=sys.exc_info()[0] is None)
+
+    def _close(self, *, is_done: bool) -> None:
         if self._end is not None:
             return
         try:
             if self.group is not None and self.config.auto_commit:
                 self._admin.timeout_ms = LAST_COMMIT_TIMEOUT_MS
-                self.commit()
+                self.commit(None if is_done else self._intake.settled())
         finally:
             self._end = ClosedError("the consumer was closed")
             self._reactor.stop()
@@ -379,7 +414,7 @@ class Consumer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.close()
+            self._close(is_done=kind is None)
         except LogbusError:
             if kind is None:
                 raise
