@@ -152,7 +152,11 @@ WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]
         InvalidConfigError,
         "segment.bytes",
     ),
-    ((("segment.bytes", OPERATION_SET, "5000"),), InvalidConfigError, "raise segment.bytes"),
+    (
+        (("segment.bytes", OPERATION_SET, "5000"),),
+        InvalidConfigError,
+        "lower max.message.bytes to 5000",
+    ),
 ]
 
 
