@@ -262,18 +262,15 @@ class AsyncConsumer:
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> None:
         """Commit these offsets (the next to read), or the positions: behind everything handed out,
-        the records under way among them."""
-        rows = self._intake.commitable() if offsets is None else offsets
+        the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
+        made again; the other topics' offsets are committed."""
+        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
         if self._committing is not None:
             # One that is under way would undo a later one.
             await asyncio.wait([self._committing])
         await self._commit(rows)
 
-    async def _commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int]) -> None:
-        rows = {
-            where: CommittedOffset(row) if isinstance(row, int) else row
-            for where, row in offsets.items()
-        }
+    async def _commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
         if not rows:
             return
         operation = requests.commit_offsets(self._cluster, self._group(), rows, self._deadline())

@@ -286,8 +286,9 @@ class Consumer:
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
         """Commit these offsets (the next to read), or the positions: behind everything handed out,
-        the records under way among them."""
-        rows = self._intake.commitable() if offsets is None else offsets
+        the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
+        made again; the other topics' offsets are committed."""
+        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
         self._await_commit()
         self._admin.commit_offsets(self._group(), rows)
 

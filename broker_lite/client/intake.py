@@ -8,7 +8,7 @@ a time; records and Arrow rows are both taken from it. Used by one thread at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,7 @@ from broker_lite.client.received import (
     timestamps_of,
 )
 from broker_lite.errors import CorruptMessageError, LogbusError, OffsetOutOfRangeError
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.record.arrow import HEADERS_TYPE
 
 TIMESTAMP_US = pa.timestamp("us", tz="UTC")
@@ -77,6 +77,7 @@ class Intake:
             generation = self._generations.get(where, 0) + 1
             self._generations[where] = generation
             self._positions[where] = offset
+            self._engine.pin(where.topic)
             self._epochs.pop(where, None)
             rows[where] = (offset, generation)
             if where == self._where:
@@ -116,11 +117,27 @@ class Intake:
         return self._slice.header.next_offset
 
     def commitable(self) -> dict[TopicPartition, CommittedOffset]:
-        """Positions as a group commits them."""
+        """Positions as a group commits them, each with the id of the topic that it is of."""
         return {
-            where: CommittedOffset(self.position(where) or 0, self._epochs.get(where, -1))
-            for where in self._positions
+            where: self._commit_at(where, self.position(where) or 0) for where in self._positions
         }
+
+    def stamped(
+        self, offsets: Mapping[TopicPartition, CommittedOffset | int]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """A reader's own offsets: of the topics as they are read here, unless they say which."""
+        found = {}
+        for where, row in offsets.items():
+            commit = CommittedOffset(row) if isinstance(row, int) else row
+            if commit.topic_id == NULL_TOPIC_ID:
+                topic_id = self._engine.topic_ids.get(where.topic, NULL_TOPIC_ID)
+                commit = commit._replace(topic_id=topic_id)
+            found[where] = commit
+        return found
+
+    def _commit_at(self, where: TopicPartition, offset: int) -> CommittedOffset:
+        epoch, topic_id = self._epochs.get(where, -1), self._engine.pin(where.topic)
+        return CommittedOffset(offset, epoch, topic_id=topic_id)
 
     def settle(self) -> None:
         """The reader asks for more: whatever was handed out before is done with."""
@@ -138,13 +155,11 @@ class Intake:
 
     def _note_single(self) -> None:
         if self.is_single and self._slice is not None and self._where is not None and self.at:
-            before = CommittedOffset(
-                self._offset_at(self.at - 1), self._epochs.get(self._where, -1)
-            )
+            before = self._commit_at(self._where, self._offset_at(self.at - 1))
             self._under_way[self._where] = before
 
     def _note_taken(self, where: TopicPartition) -> None:
-        before = CommittedOffset(self.position(where) or 0, self._epochs.get(where, -1))
+        before = self._commit_at(where, self.position(where) or 0)
         self._under_way.setdefault(where, before)
 
     def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from broker_lite.client import requests
 from broker_lite.client.admin import isolation_code
-from broker_lite.client.cluster import Cluster
+from broker_lite.client.cluster import Cluster, made_again
 from broker_lite.client.steps import Operation
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -14,7 +14,12 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NULL_TOPIC_ID,
+    TopicPartition,
+)
 
 
 def resolve_partitions(
@@ -58,12 +63,17 @@ def starting_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[dict[TopicPartition, int]]:
-    """The group's offsets; where there is none, what ``start`` says."""
+    """The group's offsets; where there is none, what ``start`` says. Raises UnknownTopicIdError
+    for a topic that is made again meanwhile: offsets of two topics would be mixed."""
+    ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
     offsets: dict[TopicPartition, int] = {}
     if group is not None:
         found = requests.raise_first(
             (yield from requests.committed(cluster, group, wheres, deadline_ms))
         )
+        for where, row in found.items():
+            if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):
+                raise made_again(where.topic)
         offsets = {where: row.offset for where, row in found.items()}
     missing = [where for where in wheres if where not in offsets]
     if missing and config.start == "none":
@@ -75,6 +85,9 @@ def starting_offsets(
         timestamp = EARLIEST_TIMESTAMP if config.start == "earliest" else LATEST_TIMESTAMP
         listed = yield from reset_offsets(cluster, missing, timestamp, config, deadline_ms)
         offsets.update(listed)
+    for topic, topic_id in ids.items():
+        if cluster.view.topic_id(topic) != topic_id:
+            raise made_again(topic)
     return {where: offsets[where] for where in wheres}
 
 
