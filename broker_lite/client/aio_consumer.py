@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from broker_lite.client import requests
 from broker_lite.client.blocking import monotonic_ms
-from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.following import Follower, Reset
 from broker_lite.client.intake import JOINED_ROWS, Intake, arrow_rows
 from broker_lite.client.loop import LoopShell
 from broker_lite.client.received import Record, Slice
@@ -64,10 +65,18 @@ class AsyncConsumer:
             self._cluster,
             config,
             on_arrival=self._news.set,
-            on_view=self._look_for_partitions,
+            on_view=lambda view: self._follower.look(view, self._intake.assignment()),
+        )
+        self._follower = Follower(
+            self._shell,
+            self._cluster,
+            config,
+            group,
+            self._topics if partitions is None else (),
+            lambda offsets: self._intake.begin(offsets),
         )
         self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
-        self._out_of_range: deque[TopicPartition] = deque()
+        self._out_of_range: deque[tuple[TopicPartition, int]] = deque()
         self._commit_due_ms = float("inf")
         self._committing: asyncio.Task[None] | None = None
         self._end: LogbusError | None = None
@@ -84,7 +93,14 @@ class AsyncConsumer:
         )
         self._intake.begin(
             await self._shell.run(
-                starting_offsets(self._cluster, self.group, wheres, self.config, deadline_ms)
+                starting_offsets(
+                    self._cluster,
+                    self.group,
+                    wheres,
+                    self.config,
+                    deadline_ms,
+                    follows=self._partitions is None,
+                )
             )
         )
         if self.group is not None and self.config.auto_commit:
@@ -153,7 +169,8 @@ class AsyncConsumer:
             if is_more:
                 return False
             if self._out_of_range:
-                await self._reset(self._out_of_range.popleft())
+                await self._reset(*self._out_of_range[0])
+                self._out_of_range.popleft()
                 continue
             left_ms = deadline_ms - monotonic_ms()
             if left_ms <= 0:
@@ -166,25 +183,22 @@ class AsyncConsumer:
                 pass
 
     def _note_out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
-        if self.config.start == "none":
+        position = self._intake.position(where) or 0
+        if self._follower.reset_timestamp(where, position) is None:
             raise error
-        self._out_of_range.append(where)
+        self._out_of_range.append((where, position))
 
-    async def _reset(self, where: TopicPartition) -> None:
-        timestamp = EARLIEST_TIMESTAMP if self.config.start == "earliest" else LATEST_TIMESTAMP
+    async def _reset(self, where: TopicPartition, before: int) -> None:
+        timestamp = self._follower.reset_timestamp(where, before)
+        if timestamp is None or self._intake.position(where) != before:
+            return  # sought meanwhile
         await self._seek_listed(timestamp, (where,))
+        self._follower.note_reset(where, before, self._intake.position(where) or 0)
 
-    def _look_for_partitions(self, view: ClusterView) -> None:
-        if self._partitions is None:
-            known = set(self._intake.assignment())
-            new = [
-                where
-                for topic in self._topics
-                for where in view.partitions_of(topic)
-                if where not in known
-            ]
-            if new and known:
-                self._intake.begin(dict.fromkeys(new, 0))
+    @property
+    def resets(self) -> list[Reset]:
+        """Positions that the log no longer had, and where reading went on by ``start``."""
+        return self._follower.resets
 
     # -- positions
 

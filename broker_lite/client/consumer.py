@@ -23,9 +23,10 @@ import pyarrow as pa
 from broker_lite.client import requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.blocking import Pool, Reactor, monotonic_ms
-from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.following import Follower, Reset
 from broker_lite.client.intake import JOINED_ROWS, Intake, arrow_rows
 from broker_lite.client.received import Record, Slice
 from broker_lite.client.starting import (
@@ -67,6 +68,7 @@ class Consumer:
     what was under way again; nothing is skipped. Groups have no members yet: a consumer takes all
     partitions of its topics, and two consumers of one group both read everything.
     ``start`` is "earliest", "latest" (the default) or "none": a missing offset is an error.
+    Partitions made while it reads are found and read from their beginning.
     """
 
     def __init__(
@@ -81,12 +83,11 @@ class Consumer:
         self.config = config = ConsumerConfig() if config is None else config
         self.group = group
         self._topics = tuple(dict.fromkeys(topics))
-        self._follows = partitions is None
         self._condition = threading.Condition()
         self._end: LogbusError | None = None
         self._commit_due = False
         self._is_committing = False
-        self._new_partitions: deque[TopicPartition] = deque()
+        self._new_partitions: deque[dict[TopicPartition, int]] = deque()
         self.commit_error: LogbusError | None = None
         """Why the last automatic commit failed, or None."""
         self._pool = Pool(config.client_id)
@@ -97,15 +98,25 @@ class Consumer:
             resolve_partitions(self._cluster, self._topics, partitions, deadline_ms)
         )
         offsets = self._pool.run(
-            starting_offsets(self._cluster, group, wheres, config, deadline_ms)
+            starting_offsets(
+                self._cluster, group, wheres, config, deadline_ms, follows=partitions is None
+            )
         )
         self._reactor = Reactor(config.client_id, "logbus-consumer")
+        self._follower = Follower(
+            self._reactor,
+            self._cluster,
+            config,
+            group,
+            self._topics if partitions is None else (),
+            self._found,
+        )
         self._engine = FetchEngine(
             self._reactor,
             self._cluster,
             config,
             on_arrival=self._notify,
-            on_view=self._look_for_partitions,
+            on_view=lambda view: self._follower.look(view, self._intake.assignment()),
         )
         self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
         self._intake.begin(offsets)
@@ -262,6 +273,11 @@ class Consumer:
         """What ``on_corrupt="skip"`` went past: (partition, first offset, next offset)."""
         return self._intake.skipped
 
+    @property
+    def resets(self) -> list[Reset]:
+        """Positions that the log no longer had, and where reading went on by ``start``."""
+        return self._follower.resets
+
     def _list(self, timestamp_ms: int) -> dict[TopicPartition, int]:
         found = self._admin.list_offsets(
             dict.fromkeys(self.assignment(), timestamp_ms), isolation=self.config.isolation_level
@@ -343,16 +359,9 @@ class Consumer:
         self._is_committing = False
         self._notify()
 
-    def _look_for_partitions(self, view: ClusterView) -> None:
-        if not self._follows:
-            return
-        known = set(self._intake.assignment()) | set(self._new_partitions)
-        for topic in self._topics:
-            for where in view.partitions_of(topic):
-                if where not in known:
-                    self._new_partitions.append(where)
-        if self._new_partitions:
-            self._notify()
+    def _found(self, offsets: dict[TopicPartition, int]) -> None:
+        self._new_partitions.append(offsets)
+        self._notify()
 
     def _notify(self) -> None:
         with self._condition:
@@ -374,19 +383,18 @@ class Consumer:
         )
 
     def _take_new_partitions(self) -> None:
-        """A partition made later is read from its beginning: all of it is new."""
-        rows = {}
         while self._new_partitions:
-            rows[self._new_partitions.popleft()] = 0
-        self._intake.begin({where: 0 for where in rows if where not in self.assignment()})
+            self._intake.begin(self._new_partitions.popleft())
 
     def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
         """The log begins behind the position, or ends before it: go by ``start``."""
-        if self.config.start == "none":
+        before = self.position(where)
+        timestamp = self._follower.reset_timestamp(where, before)
+        if timestamp is None:
             ends = self._admin.list_offsets({where: EARLIEST_TIMESTAMP})
             raise type(error)(f"{error.message}; the log begins at {ends[where].offset}")
-        timestamp = EARLIEST_TIMESTAMP if self.config.start == "earliest" else LATEST_TIMESTAMP
         self._seek_listed(timestamp, (where,))
+        self._follower.note_reset(where, before, self.position(where))
 
     # -- the end
 
