@@ -27,6 +27,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.listener import Listener
+from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import BrokerRegistration, Registry
@@ -127,6 +128,9 @@ class Broker:
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(self._loop, dispatcher.begin)
         stack.push_async_callback(self._finish, listener, dispatcher, replicas)
+        watch = LoopWatch(self._loop, clock=clock, metrics=self._metrics)
+        watch.start()
+        stack.callback(watch.close)
         await self._serve_metrics()
         self._start_housekeeping(disk, logs, replicas)
         endpoint = listener.endpoint
