@@ -10,13 +10,12 @@ import asyncio
 import time
 
 import pytest
-from plain_connection import PlainConnection
+from plain_connection import until_known
 
 from broker_lite.client import Bus, aconnect
 from broker_lite.errors import UnknownTopicIdError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition
-from broker_lite.wire.calls.cluster import MetadataRequest
 
 
 def fill(bus: Bus, topic: str, count: int) -> None:
@@ -29,12 +28,7 @@ def make_again(cluster: LocalCluster, bus: Bus, topic: str) -> str:
     """Another topic of that name, which every broker knows; its id."""
     bus.delete_topic(topic)
     topic_id = bus.create_topic(topic, partitions=3)
-    for address in cluster.bootstrap_servers.split(","):
-        with PlainConnection(address) as connection:
-            deadline = time.monotonic() + 20
-            while connection.call(MetadataRequest((topic,))).topics[0].topic_id != topic_id:
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+    until_known(cluster.bootstrap_servers, topic, topic_id)
     return topic_id
 
 
