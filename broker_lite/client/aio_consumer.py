@@ -87,6 +87,14 @@ class AsyncConsumer:
         if self._is_started:
             return
         self._is_started = True
+        try:
+            await self._start()
+        except BaseException:
+            # Failed or cancelled: the next read begins anew, it does not read nothing.
+            self._is_started = False
+            raise
+
+    async def _start(self) -> None:
         deadline_ms = self._deadline()
         wheres = await self._shell.run(
             resolve_partitions(self._cluster, self._topics, self._partitions, deadline_ms)
