@@ -42,6 +42,9 @@ CreateTopicsResponse: Any = admin.CreateTopicsResponse
 DeleteTopicsResponse: Any = admin.DeleteTopicsResponse
 CreatePartitionsResponse: Any = admin.CreatePartitionsResponse
 DeleteRecordsResponse: Any = admin.DeleteRecordsResponse
+AlterConfigsResponse: Any = admin.AlterConfigsResponse
+DeleteGroupsResponse: Any = admin.DeleteGroupsResponse
+OffsetDeleteResponse: Any = consumer.OffsetDeleteResponse
 DescribeConfigsResponse: Any = admin.DescribeConfigsResponse
 IncrementalAlterConfigsResponse: Any = admin.IncrementalAlterConfigsResponse
 DescribeClusterResponse: Any = admin.DescribeClusterResponse
@@ -63,6 +66,9 @@ REQUESTS: dict[int, Any] = {
     ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
     ApiKey.DELETE_RECORDS: admin.DeleteRecordsRequest,
     ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
+    ApiKey.ALTER_CONFIGS: admin.AlterConfigsRequest,
+    ApiKey.DELETE_GROUPS: admin.DeleteGroupsRequest,
+    ApiKey.OFFSET_DELETE: consumer.OffsetDeleteRequest,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsRequest,
     ApiKey.DESCRIBE_CLUSTER: admin.DescribeClusterRequest,
     ApiKey.DESCRIBE_LOG_DIRS: admin.DescribeLogDirsRequest,
@@ -181,6 +187,9 @@ _MESSAGES = frozenset(
         CreatePartitionsResponse,
         DeleteRecordsResponse,
         DescribeConfigsResponse,
+        AlterConfigsResponse,
+        DeleteGroupsResponse,
+        OffsetDeleteResponse,
         IncrementalAlterConfigsResponse,
         DescribeClusterResponse,
         DescribeLogDirsResponse,

@@ -226,7 +226,13 @@ def test_groups_offsets(tools: Tools, name: str, note: Note, bus: client.Bus) ->
     assert re.search(rf"{group[1]}\s+Empty", tools(GROUPS, "--list", "--state"))
     kept = bus.admin.committed(group[1], [TopicPartition(name, 0)])
     assert kept[TopicPartition(name, 0)].offset == 7
-    note("kafka-consumer-groups: list, describe, reset-offsets", "served")
+    tools(GROUPS, *group, "--topic", f"{name}:0", "--delete-offsets", says="Successful")
+    assert TopicPartition(name, 0) not in bus.admin.committed(group[1])
+    tools(GROUPS, *group, "--delete", says="was successful")
+    assert group[1] not in tools(GROUPS, "--list")
+    tools(GROUPS, *group, "--delete", says="GroupIdNotFoundException")
+    asked = "list, describe, reset-offsets, delete-offsets, delete"
+    note(f"kafka-consumer-groups: {asked}", "served")
 
 
 def test_what_joins_a_group_is_refused(

@@ -315,6 +315,60 @@ def test_groups_are_described(version: int) -> None:
     run(body)
 
 
+@pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
+def test_groups_are_deleted(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        await world.make_topic("t", 2)
+        for group in ("g", "kept"):
+            await commit(world, 9, group, [commit_row("t", p0=(5, 0, ""), p1=(6, 0, ""))])
+        names = ["g", "stranger", ""]
+        answer = await world.ask("DeleteGroups", version, broker=2, groups_names=names)
+        assert [(row.group_id, row.error_code) for row in answer.results] == [
+            ("g", 0),
+            ("stranger", GroupIdNotFoundError.code),
+            ("", InvalidGroupIdError.code),
+        ]
+        listed = await world.ask("ListGroups", 5)
+        assert [row.group_id for row in listed.groups] == ["kept"]
+        # A group of that name may begin anew, also at the broker that knew the old one.
+        await commit(world, 9, "g", [commit_row("t", p0=(1, 0, ""))])
+        assert await fetch(world, 8, "g", None) == (0, {("t", 0): (1, 0, "")})
+
+    run(body)
+
+
+def test_offsets_are_deleted() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", 3)
+        await commit(world, 9, "g", [commit_row("t", p0=(5, 0, ""), p1=(6, 0, ""))])
+
+        async def delete(group: str, **wanted: list[int]) -> tuple[int, list[tuple[int, int]]]:
+            path = "OffsetDeleteRequestTopic"
+            topics = [
+                struct("OffsetDelete", path, name=name, partitions=[
+                    struct("OffsetDelete", f"{path}.OffsetDeleteRequestPartition",
+                           partition_index=index)
+                    for index in indexes
+                ])
+                for name, indexes in wanted.items()
+            ]  # fmt: skip
+            answer = await world.ask("OffsetDelete", 0, group_id=group, topics=topics)
+            rows = [row for topic in answer.topics for row in topic.partitions]
+            return answer.error_code, [(row.partition_index, row.error_code) for row in rows]
+
+        unknown = UnknownTopicOrPartitionError.code
+        assert await delete("g", t=[0, 2, 7], no=[0]) == (
+            0,
+            [(0, 0), (2, 0), (7, unknown), (0, unknown)],
+        )
+        assert await fetch(world, 8, "g", None) == (0, {("t", 1): (6, 0, "")})
+        assert await delete("stranger", t=[0]) == (GroupIdNotFoundError.code, [])
+
+    run(body)
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.INIT_PRODUCER_ID))
 def test_producer_ids_are_never_given_twice(version: int) -> None:
     async def body(world: World) -> None:
