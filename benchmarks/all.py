@@ -25,6 +25,7 @@ BENCHMARKS = (
     "client",
     "local",
     "record",
+    "spark_idle",
     "spark_latency",
     "spark_read",
     "spark_write",
