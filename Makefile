@@ -1,6 +1,6 @@
 # make demo [FILE=any.log]   the whole thing on real log lines        make test   what .ci/run runs
 # make check                 style, types, layers, then the tests     make bench  every benchmark, as JSON
-# make wheel                 dist/*.whl
+# make wheel                 dist/*.whl                               make compat clients from Maven and npm
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check format bench wheel java clean
+.PHONY: help demo test check compat format bench wheel java clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -3
@@ -60,6 +60,11 @@ check: $(VENV)/.installed $(VENV)/.dependencies-check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(MAKE) test
+
+# Other people's clients that pip does not bring: by mvn and npm, as their user has set them up.
+compat: java $(VENV)/.installed $(VENV)/.dependencies-check
+	LOGBUS_TEST_INSTALLED=1 LOGBUS_COMPAT_RESULTS=tests/compat/RESULTS.md \
+	  $(BIN)/pytest -m compat tests/compat $(PYTEST_ARGS)
 
 format: $(VENV)/.dependencies-check
 	$(BIN)/ruff format .

@@ -2,46 +2,83 @@
 
     python benchmarks/all.py [NAME …]        (or: make bench)
 
-Each benchmark is a script beside this one that prints one JSON object. Results go to
+A benchmark is a script beside this one that is named in ``BENCHMARKS``, answers ``--help`` and
+prints one JSON object; the other files are what benchmarks share. Results go to
 ``benchmarks/results/NAME.json``; the exit code is 1 if one failed. Nothing else should run.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent
 
+BENCHMARKS = (
+    "broker",
+    "client",
+    "local",
+    "record",
+    "spark_idle",
+    "spark_latency",
+    "spark_read",
+    "spark_write",
+    "storage",
+    "wire",
+)
 
-def main(wanted: list[str]) -> int:
-    failed = []
-    results = FOLDER / "results"
-    results.mkdir(exist_ok=True)
-    for script in sorted(FOLDER.glob("*.py")):
-        if script.name == "all.py" or (wanted and script.stem not in wanted):
-            continue
-        started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-P", str(script)], stdout=subprocess.PIPE, text=True, check=False
-        )
-        seconds = time.monotonic() - started
-        print(f"{script.stem}: {seconds:.0f} s", file=sys.stderr)
-        try:
-            found = json.loads(done.stdout)
-        except ValueError:
-            found = None
-        if done.returncode or found is None:
-            failed.append(script.stem)
-            print(f"{script.stem} failed ({done.returncode}): {done.stdout}", file=sys.stderr)
-            continue
-        (results / f"{script.stem}.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-        print(json.dumps({"benchmark": script.stem, **found}))
-    return 1 if failed else 0
+
+def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one benchmark's script to its end. What it shares with others is found beside it."""
+    shared = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, "-P", str(FOLDER / f"{name}.py"), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": shared},
+    )
+
+
+def run(name: str) -> dict[str, Any] | None:
+    """One benchmark's result, kept beside the others'; None if it failed, which is told."""
+    started = time.monotonic()
+    done = start(name)
+    print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    try:
+        found = json.loads(done.stdout)
+    except ValueError:
+        found = None
+    if done.returncode or not isinstance(found, dict):
+        print(f"{name} failed ({done.returncode}): {done.stdout}", file=sys.stderr)
+        return None
+    kept = FOLDER / "results" / f"{name}.json"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    return {"benchmark": name, **found}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    wanted = parser.parse_args().names
+    if unknown := sorted(set(wanted) - set(BENCHMARKS)):
+        parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    failed = False
+    for name in BENCHMARKS:
+        if not wanted or name in wanted:
+            found = run(name)
+            failed |= found is None
+            if found is not None:
+                print(json.dumps(found), flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -165,7 +165,8 @@ class TopicConfig(_Config):
         if self.max_message_bytes > self.segment_bytes:
             raise InvalidConfigError(
                 f"max.message.bytes={self.max_message_bytes} is larger than "
-                f"segment.bytes={self.segment_bytes}; raise segment.bytes"
+                f"segment.bytes={self.segment_bytes}; raise segment.bytes to "
+                f"{self.max_message_bytes}, or lower max.message.bytes to {self.segment_bytes}"
             )
 
 

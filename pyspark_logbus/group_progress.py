@@ -4,7 +4,8 @@ The checkpoint alone decides where a query goes on; this is for everybody else. 
 commits (planning never waits for it); what piles up meanwhile is left out but for the newest. Each
 commit carries a lease in its metadata, renewed while the query runs, so that two queries do not
 overwrite each other's offsets: the second publishes nothing under a default group and says so, and
-fails where ``group.id`` was given.
+fails where ``group.id`` was given. Each commit names its topics' ids: what a topic held that was
+deleted never becomes the offset of its successor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from broker_lite.errors import GroupLeaseHeldError, LogbusError
+from broker_lite.errors import GroupLeaseHeldError, LogbusError, UnknownTopicIdError
 from broker_lite.model import CommittedOffset, TopicPartition
 from pyspark_logbus.offsets import SourceOffset
 
@@ -34,9 +35,9 @@ class Offsets(Protocol):
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]: ...
 
-    def commit_offsets(
+    def commit_each(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
-    ) -> None: ...
+    ) -> Mapping[TopicPartition, LogbusError | None]: ...
 
 
 def lease_text(run: str, until_ms: int) -> str:
@@ -81,6 +82,8 @@ class GroupProgress:
         self._refused_until_ms = 0
         self._holder = ""
         self._problem = ""
+        self._replaced: dict[str, str] = {}
+        """Topics that are others by now, with the ids of those whose offsets were refused."""
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -89,7 +92,7 @@ class GroupProgress:
     def publish(self, at: SourceOffset) -> None:
         """Let the group's offsets be ``at``, soon."""
         with self._wake:
-            if at is self._wanted:
+            if at is self._wanted or at == self._wanted:
                 return
             self._wanted = at
             self._wake.notify_all()
@@ -111,12 +114,16 @@ class GroupProgress:
 
     @property
     def state(self) -> str:
-        """``published``, ``pending``, ``held by another query`` or what went wrong."""
+        """``published``, ``pending``, ``held by another query``, ``not published: …`` for topics
+        that were made again, or what went wrong."""
         if self._holder:
             return f"held by another query ({self._holder})"
         if self._problem:
             return self._problem
-        return "published" if self._published is self._wanted else "pending"
+        if self._published is not self._wanted:
+            return "pending"
+        replaced = ", ".join(sorted(self._replaced))
+        return f"not published: {replaced} was made again" if replaced else "published"
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until everything is published; False if it is not by then."""
@@ -213,6 +220,29 @@ class GroupProgress:
             for name, topic in at.topics.items()
             for number, end in topic.partitions.items()
         }
-        if rows:
-            self._admin.commit_offsets(self.group, rows)
+        answer = self._admin.commit_each(self.group, rows) if rows else {}
+        errors = [error for error in answer.values() if error is not None]
+        lasting = [error for error in errors if not isinstance(error, UnknownTopicIdError)]
+        if lasting:
+            raise lasting[0]
+        self._note_replaced(
+            {
+                where.topic: at.topics[where.topic].topic_id
+                for where, error in answer.items()
+                if error is not None
+            }
+        )
         self._until_ms = 0 if release else until_ms
+
+    def _note_replaced(self, replaced: dict[str, str]) -> None:
+        """That will not pass: say it once, and go on with the other topics."""
+        for topic, topic_id in replaced.items():
+            if self._replaced.get(topic) != topic_id:
+                log.warning(
+                    "topic %r was deleted and made again: what was read of the topic before "
+                    "(id %s) is not committed to group %r",
+                    topic,
+                    topic_id,
+                    self.group,
+                )
+        self._replaced = replaced

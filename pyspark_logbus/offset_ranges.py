@@ -8,7 +8,7 @@ model; sums are in whole numbers, so nothing overflows or rounds twice. Driver o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from broker_lite.errors import DataLossError
@@ -144,6 +144,16 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
         f"partition {name}-{number}'s offset was changed from {at.offset} to {now.offset} "
         f"(leader epoch {at.leader_epoch}, now {now.leader_epoch})",
     )
+
+
+def still_there(start: SourceOffset, live: Live) -> SourceOffset:
+    """``start`` without topics that are gone or others by now; itself if all are there."""
+    topics = {
+        name: topic
+        for name, topic in start.topics.items()
+        if (now := live.topics.get(name)) is not None and now.topic_id == topic.topic_id
+    }
+    return start if len(topics) == len(start.topics) else replace(start, topics=topics)
 
 
 def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:

@@ -119,8 +119,14 @@ def acks(name: str, value: str) -> str:
     return one_of("all", "1", "0")(name, word)
 
 
+COMPRESSIONS = ("none", "lz4", "zstd")
+NEAREST_COMPRESSION = {"gzip": "zstd", "snappy": "lz4"}
+"""Kafka's codecs that the sink does not write: the one as strong, and the one as quick."""
+
+
 def compression(name: str, value: str) -> str:
-    return one_of("none", "lz4", "zstd")(name, value)
+    word = value.strip().lower()
+    return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)
 
 
 def plaintext(name: str, value: str) -> str:

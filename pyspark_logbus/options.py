@@ -193,7 +193,7 @@ OPTIONS: tuple[Option, ...] = (
     _write(
         "compression.type",
         kind.compression,
-        "none, lz4 or zstd",
+        "none, lz4 or zstd; gzip becomes zstd and snappy lz4, with one warning",
         "none",
         "kafka.compression.type",
     ),
@@ -326,7 +326,17 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     if fresh:
         _warned.update(fresh)
         log.warning("options of Kafka's client without effect in logbus: %s", ", ".join(fresh))
+    _warn_of_compression(origin.get("compression.type"), values.get("compression.type"))
     return values
+
+
+def _warn_of_compression(given: tuple[str, str] | None, taken: str | None) -> None:
+    if given is None or given[1].strip().lower() == taken:
+        return
+    said = f"{given[0]}={given[1].strip()}"
+    if said not in _warned:
+        _warned.add(said)
+        log.warning("%s is not written by logbus; %s is taken instead", said, taken)
 
 
 def _refuse_or_ignore(key: str, lower: str, ignored: list[str]) -> None:

@@ -1,8 +1,9 @@
 """The lag of running queries, for whoever wants it on the driver: a listener of Spark's progress.
 
 ``spark.streams.addListener(LagListener(print))``. Reads what the source reports as its latest
-offset with every batch; asks no broker. Called on Spark's listener thread; the callback must not
-block.
+offset with every batch; asks no broker. What tasks went past they can tell nobody but their log, so
+it is found here: a record of a logbus topic has an offset of its own, and Spark counts the rows.
+Called on Spark's listener thread; the callback must not block.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_logbus import offsets
+from pyspark_logbus.offset_ranges import ranges_between
+from pyspark_logbus.offsets import SourceOffset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -25,7 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """Where a query stood after a batch. ``records_behind`` is None before the ends are known."""
+    """Where a query stood after a batch. ``records_behind`` is None before the ends are known.
+
+    ``lost_records`` is what planning went past since the query started. ``missing_rows`` is what
+    this batch's tasks went past under failOnDataLoss=false: offsets of the batch that gave no row,
+    since they were damaged or gone (an executor's log names them). It is None where that cannot be
+    told: the batch has no end, or Spark counted more rows than it has offsets, since the query
+    reads each batch more than once.
+    """
 
     query_id: str
     query_name: str
@@ -33,6 +45,7 @@ class QueryLag:
     rows: int
     records_behind: int | None
     lost_records: int
+    missing_rows: int | None
     group: str
     by_partition: Mapping[str, Mapping[str, int]]
 
@@ -49,14 +62,16 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
         ends = source.get("endOffset")
         ends = json.loads(ends) if isinstance(ends, str) else ends
         lag = _after(latest["topics"], ends or {})
+        rows = int(source.get("numInputRows", 0))
         found.append(
             QueryLag(
                 query_id=str(progress.get("id", "")),
                 query_name=str(progress.get("name") or ""),
                 batch_id=int(progress.get("batchId", -1)),
-                rows=int(source.get("numInputRows", 0)),
+                rows=rows,
                 records_behind=sum(sum(rows.values()) for rows in lag.values()),
                 lost_records=int(latest.get("lostRecords", 0)),
+                missing_rows=_missing(source.get("startOffset"), ends, rows),
                 group=str(latest.get("group", "")),
                 by_partition=lag,
             )
@@ -76,6 +91,24 @@ def _after(
         }
         for name, rows in topics.items()
     }
+
+
+def _missing(start: Any, end: Any, rows: int) -> int | None:
+    """The offsets of a batch that gave no row."""
+    if not end:
+        return None
+    start = json.loads(start) if isinstance(start, str) else start
+    until = offsets.from_json(end)
+    begin = offsets.from_json(start) if start else SourceOffset(until.cluster_id)
+    # A progress does not say which newPartitionOffsets holds: it matters to a new partition only.
+    planned = {
+        sum(item.size for item in ranges_between(begin, until, new))
+        for new in ("earliest", "latest")
+    }
+    if rows in planned:
+        return 0
+    missing = max(planned) - rows
+    return missing if missing > 0 and len(planned) == 1 else None
 
 
 class LagListener(StreamingQueryListener):

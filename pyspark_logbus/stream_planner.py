@@ -98,11 +98,15 @@ class StreamPlanner:
         if live is None:
             return document
         self._check_cluster(start, live)
-        self._publish(start, live)
         idle = self._idle
         if idle is not None and idle[0] is start and idle[1] is live and not self._suspects:
-            return document
-        return self._next(document, start, live, unlimited)
+            end = document
+        else:
+            end = self._next(document, start, live, unlimited)
+        # Behind the judgement: where records are lost, ``start`` may stand in what is gone.
+        if not self._suspects:
+            self._publish(start, live)
+        return end
 
     def report(self) -> Document | None:
         """Ends, lag and what was lost, for ``sources[].latestOffset`` of Spark's progress."""
@@ -298,7 +302,8 @@ class StreamPlanner:
     # -- the group
 
     def _publish(self, start: SourceOffset, live: Live) -> None:
-        """``start`` is the end of the last batch that Spark has committed."""
+        """``start`` is the end of the last batch that Spark has committed. Topics that are gone, or
+        others by now, are left out."""
         if self._progress is None:
             group = self.options.group_id or default_group(self.options, live.cluster_id)
             self._progress = GroupProgress(
@@ -309,7 +314,7 @@ class StreamPlanner:
                 lease_ms=group_progress.LEASE_MS,
                 renew_ms=group_progress.RENEW_MS,
             )
-        self._progress.publish(start)
+        self._progress.publish(plan.still_there(start, live))
         self._progress.check()
         if self._is_available_now:
             # This may be the run's last call.

@@ -1,14 +1,15 @@
 """The sink as Spark sees it, batch and streaming: proxies that check on the driver, write in tasks.
 
 Spark keeps two processes for a streaming sink: one plans every micro-batch and pickles a writer
-for the tasks, the other commits with a writer that it makes anew. So what must be looked up is
-looked up when a writer is pickled, and committing imports neither pyarrow nor the client. At least
-once: a task's rows are all acknowledged before it ends; repeated, it writes them again.
+for the tasks, the other commits with a writer that it makes anew. So a streaming writer looks up
+its topic when it is pickled, and committing imports neither pyarrow nor the client. At least once:
+a task's rows are all acknowledged before it ends; repeated, it writes them again.
 """
 
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker_lite.errors import InvalidConfigError
+from broker_lite.errors import InvalidConfigError, LogbusError
 from pyspark_logbus.options import WriteOptions
 from pyspark_logbus.schema import SinkColumns, sink_columns
 
@@ -42,18 +43,17 @@ class RowsWritten(WriterCommitMessage):
         self.rows = rows
 
 
+class SinkRefusedError(pickle.PickleError):
+    """What is wrong with a sink, said while it is pickled: Spark's pickler hands on errors of this
+    family as they are, and hides any other behind a PicklingError of its own."""
+
+
 class _Task:
     """The part of both writers that tasks use. Picklable."""
 
     def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a writer to send it to the tasks: so this is on the driver, before a row
-        # moves, and never in the process that commits.
-        _check_topic(self._options)
-        return {"_options": self._options, "_columns": self._columns}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # pyarrow and the producing client belong to executors only.
@@ -67,13 +67,16 @@ class LogbusWriter(_Task, DataSourceArrowWriter):
 
     @classmethod
     def plan(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> LogbusWriter:
-        """Check the request; raises InvalidConfigError or InvalidSchemaError."""
+        """Check the request; raises InvalidConfigError, InvalidSchemaError, and
+        UnknownTopicOrPartitionError for the option's topic."""
         if overwrite:
             raise InvalidConfigError(
                 'a log cannot be overwritten: use .mode("append"), or delete the topic and create '
                 "it again (logbus topic delete, logbus topic create)"
             )
-        return cls(options, _columns(options, schema))
+        columns = _columns(options, schema)
+        _check_topic(options)
+        return cls(options, columns)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing: every task's rows were acknowledged before it ended."""
@@ -89,6 +92,15 @@ class LogbusStreamWriter(_Task, DataSourceStreamArrowWriter):
     def plan(cls, options: WriteOptions, schema: StructType) -> LogbusStreamWriter:
         """Check the request; raises InvalidSchemaError."""
         return cls(options, _columns(options, schema))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles a writer to send it to the tasks: so this is on the driver, before a row
+        # moves, and never in the process that commits.
+        try:
+            _check_topic(self._options)
+        except LogbusError as error:
+            raise SinkRefusedError(str(error)) from None
+        return {"_options": self._options, "_columns": self._columns}
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: every task's rows were acknowledged before it ended."""

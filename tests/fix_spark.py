@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from pytest_spark.config import SparkConfigBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
-def spark(spark_session: SparkSession) -> SparkSession:
-    """The Spark session, under the name that people use."""
-    return spark_session
+def warehouse() -> Iterator[str]:
+    """A folder for Spark's tables; a file of options could only name one that stays."""
+    with tempfile.TemporaryDirectory(prefix="logbus-warehouse-") as folder:
+        SparkConfigBuilder.get().set("spark.sql.warehouse.dir", folder)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def spark(warehouse: str, request: pytest.FixtureRequest) -> SparkSession:
+    """The Spark session, under the name that people use. It ends before its warehouse goes."""
+    session: SparkSession = request.getfixturevalue("spark_session")
+    return session

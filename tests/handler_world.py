@@ -27,7 +27,7 @@ from broker_lite.server.registry import BrokerRegistration, Registry
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, parse_header
 
-_MODULES = {18: "api_versions", 44: "alter_configs"}
+_MODULES = {18: "api_versions", 33: "replace_configs", 44: "alter_configs"}
 
 
 class World:

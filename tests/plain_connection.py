@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
 from typing import Any, TypeVar
 
 from broker_lite.wire.api import Call, correlation_id_of, decode_call, encode_call
+from broker_lite.wire.calls.cluster import MetadataRequest
 from broker_lite.wire.frame import FrameReceiver
 
 Answer = TypeVar("Answer")
@@ -63,3 +65,13 @@ class PlainConnection:
 
     def __exit__(self, *failure: object) -> None:
         self.close()
+
+
+def until_known(bootstrap_servers: str, topic: str, topic_id: str) -> None:
+    """Wait until each of these brokers knows the topic by that id."""
+    deadline = time.monotonic() + 20
+    for address in bootstrap_servers.split(","):
+        with PlainConnection(address) as connection:
+            while connection.call(MetadataRequest((topic,))).topics[0].topic_id != topic_id:
+                assert time.monotonic() < deadline, f"{address} does not know {topic}"
+                time.sleep(0.005)

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from broker_lite.record.batch import iter_headers
+
 _NUMBERS = itertools.count()
 DEADLINE_S = 60
 
@@ -108,3 +110,24 @@ def offsets(query: Any, source: int = 0) -> list[dict[str, Any]]:
         if end and end not in found:
             found.append(end)
     return found
+
+
+def damage_second_of_three(bus: Any, cluster: Any, topic: str) -> range:
+    """Fill partition 0 with three batches of ten, flip a byte of the second on the disk; its
+    offsets."""
+    with bus.producer() as producer:
+        for number in range(3):
+            for value in range(10):
+                producer.send(topic, f"{number}-{value}".encode(), partition=0)
+            producer.flush()
+    topic_id = bus.admin.cluster((topic,)).topic_id(topic)
+    [log] = Path(cluster.directory).glob(f"**/{topic_id}-0/*.log")
+    data = log.read_bytes()
+    position, header = next(
+        (at, h) for at, h in iter_headers(data) if h.base_offset <= 10 < h.next_offset
+    )
+    last = position + header.size_bytes - 1
+    with log.open("r+b") as file:
+        file.seek(last)
+        file.write(bytes([data[last] ^ 0xFF]))
+    return range(header.base_offset, header.next_offset)

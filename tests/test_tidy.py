@@ -31,6 +31,8 @@ LAZY_IMPORTS = {
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
     "broker_lite/client/bus.py": "an admin's bus must not load pyarrow: producer and consumer do",
     "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",
+    "broker_lite/record/arrow.py": "pyarrow.compute takes 9 MB of every broker that never needs it",
+    "broker_lite/record/transcode.py": "pyarrow.compute takes 9 MB; only readers of rows need it",
     "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",
     "pyspark_logbus/datasource.py": "each Spark process imports its own part: reader or writer",
     "pyspark_logbus/stream_reader.py": "executors unpickle it and must not import what plans",

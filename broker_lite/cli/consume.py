@@ -66,7 +66,9 @@ def consume(
 ) -> int:
     """Print the records of TOPICS, from the earliest on, and wait for more.
 
-    Without -g nothing is committed and no group is left behind.
+    Without -g nothing is committed and no group is left behind. With -g what was printed is
+    committed: after a kill the last records may come again, none is skipped. A Parquet file is
+    committed when it is complete.
     """
     from broker_lite.cli.records import printer
     from broker_lite.client.admin import Admin
@@ -83,15 +85,22 @@ def consume(
         start="earliest",
         client_id="logbus-cli",
         on_corrupt="skip" if skip_corrupt else "fail",
+        auto_commit=form != "parquet",
     )
-    with Consumer(servers, topics, group=group, partitions=chosen, config=config) as consumer:
+    # Partitions made meanwhile are followed, unless what is read was chosen or has an end.
+    fixed = chosen if partition or ends else None
+    with Consumer(servers, topics, group=group, partitions=fixed, config=config) as consumer:
         for tp, offset in starts.items():
             consumer.seek(tp.topic, tp.partition, offset)
         chooser = _Chooser(grep, wanted_key)
+        code: int | None = None
         try:
-            return _print_all(consumer, out, chooser, ends, count, timeout)
+            code = _print_all(consumer, out, chooser, ends, count, timeout)
         finally:
             out.close()
+            if group is not None and form == "parquet":
+                consumer.commit(consumer.settled() if code is None else None)
+        return code
 
 
 class _Chooser:

@@ -1,31 +1,32 @@
 """``logbus up``, ``down`` and ``status``: a cluster on this machine, found again by its record.
 
 ``up`` holds the cluster as its child processes; ``--detach`` puts that very process into the
-background. The record of the last started cluster is where every client looks when nobody names
-one (``client.discovery``).
+background. Records of clusters are kept in ``cli.running``; that of the one started last is where
+every client looks when nobody names one (``client.discovery``).
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from broker_lite.cli import output
+from broker_lite.cli import output, running
 from broker_lite.client import discovery
-from broker_lite.errors import LogbusError, NoClusterError
+from broker_lite.errors import LogbusError, PortInUseError
 
 STOP_SECONDS = 45.0
 START_SECONDS = 90.0
-_READY = b"ready\n"
 
 
 @click.command()
@@ -38,9 +39,10 @@ _READY = b"ready\n"
 )
 @click.option(
     "--port",
+    type=click.IntRange(0, 65535),
     default=9092,
-    show_default=True,
-    help="The first broker's port; the first free ones from here on are taken. 0: any.",
+    help="The first broker's port, which must be free; the others take the next free ones. "
+    "Default: the first free ones from 9092 on. 0: any.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -58,7 +60,9 @@ _READY = b"ready\n"
 @click.option("-d", "--detach", is_flag=True, help="Return once everything runs; stop with 'down'.")
 @click.option("--ready-fd", type=int, hidden=True)
 @output.output_option
+@click.pass_context
 def up(
+    context: click.Context,
     brokers: int,
     directory: Path | None,
     port: int,
@@ -74,8 +78,10 @@ def up(
     """Start ZooKeeper and brokers on this machine and keep them until Ctrl-C."""
     if ephemeral and directory is not None:
         raise click.UsageError("--ephemeral keeps nothing, --dir keeps it there; give one of them")
+    if context.get_parameter_source("port") is not ParameterSource.DEFAULT:
+        _require_free(host, port)
     if detach:
-        return _detach(form)
+        return _detach(port, form)
     from broker_lite.cli.context import key_values
     from broker_lite.local.cluster import LocalCluster
 
@@ -88,7 +94,7 @@ def up(
         zookeeper_jars=zookeeper_jars,
         port=port,
     )
-    return _hold(cluster, ready_fd, form)
+    return _hold(cluster, ready_fd, port, form)
 
 
 @click.command()
@@ -96,19 +102,24 @@ def up(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Of the cluster to stop. Default: the last one that 'up' started.",
+    help="Of the cluster to stop; needed where several run.",
 )
 def down(directory: Path | None) -> int:
     """Stop the cluster that 'logbus up' started; its data stay."""
     from broker_lite.local import process
 
-    facts = _facts(directory)
+    several = running.alive()
+    if directory is None and len(several) > 1:
+        raise click.UsageError(
+            f"{len(several)} clusters run; say which to stop: {running.names(several)}"
+        )
+    facts = running.find(directory)
     marks: dict[str, str] = facts.get("processes") or {}
     holder = int(facts.get("pid") or 0)
     stopped = process.end(holder, marks.get(str(holder), ""), STOP_SECONDS)
     for pid, mark in marks.items():
         stopped |= process.end(int(pid), mark, STOP_SECONDS)
-    _forget(facts)
+    running.forget(facts)
     output.say("stopped" if stopped else "it was not running; its record is removed")
     return 0
 
@@ -123,7 +134,7 @@ def down(directory: Path | None) -> int:
 @output.output_option
 def status(directory: Path | None, form: str | None) -> int:
     """Whether the local cluster runs, with its brokers; exit code 3 if it does not."""
-    facts = _facts(directory)
+    facts = running.find(directory)
     shown, brokers = _state(facts)
     if form == "table" or (form is None and sys.stdout.isatty()):
         output.show_one(shown, "table")
@@ -131,6 +142,9 @@ def status(directory: Path | None, form: str | None) -> int:
         output.show(brokers, "table")
     else:
         output.show_one(shown | {"brokers": brokers}, form)
+    others = [other for other in running.alive() if not running.is_same(other, facts)]
+    if directory is None and others:
+        output.say(f"also running: {running.names(others)}")
     return 0 if shown["running"] == len(brokers) else 3
 
 
@@ -174,24 +188,40 @@ def _default_directory() -> Path | None:
     return folder
 
 
-def _hold(cluster: Any, ready_fd: int | None, chosen: str | None) -> int:
+def _require_free(host: str, port: int) -> None:
+    """A port that was asked for by name is taken or refused, never silently another."""
+    from broker_lite.local.cluster import require_free_port
+
+    try:
+        require_free_port(host, port)
+    except PortInUseError as error:
+        for facts in running.alive():
+            if port in [broker["port"] for broker in facts["brokers"]]:
+                where = running.names([facts])
+                raise PortInUseError(
+                    f"{error.message}. A cluster of yours listens there: logbus status {where}"
+                ) from None
+        raise
+
+
+def _hold(cluster: Any, ready_fd: int | None, port: int, chosen: str | None) -> int:
     """Start, tell where it is, wait for a signal, stop."""
     wake_read, wake_write = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: os.write(wake_write, b"x"))
     with cluster:
         facts = cluster.facts()
-        _remember(facts)
+        running.remember(facts)
         try:
             if ready_fd is not None:
-                os.write(ready_fd, _READY)
-                os.close(ready_fd)
+                with os.fdopen(ready_fd, "w", encoding="utf-8") as pipe:
+                    pipe.write(json.dumps(facts) + "\n")
             else:
-                _announce(facts, chosen, "Ctrl-C stops it.")
+                _announce(facts, port, chosen, "Ctrl-C stops it.")
             _wait(cluster, wake_read)
             output.say("stopping")
         finally:
-            _forget(facts)
+            running.forget(facts)
     return 0
 
 
@@ -205,7 +235,7 @@ def _wait(cluster: Any, wake: int) -> None:
                 output.say(f"broker {broker.id} has ended; see {broker.log}")
 
 
-def _detach(chosen: str | None) -> int:
+def _detach(port: int, chosen: str | None) -> int:
     """Start the same command in the background and wait for its word that everything runs."""
     arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
     read_end, write_end = os.pipe()
@@ -219,21 +249,40 @@ def _detach(chosen: str | None) -> int:
             start_new_session=True,
         )
         os.close(write_end)
-        ready = select.select([read_end], [], [], START_SECONDS)[0] and os.read(read_end, 64)
-        os.close(read_end)
-        if ready != _READY:
+        line = _read_line(read_end, time.monotonic() + START_SECONDS)
+        if not line:
             child.terminate()
             child.wait()
             said.seek(0)
             output.say(said.read().decode("utf-8", "replace").strip())
             return child.returncode if child.returncode > 0 else 1
-    facts = discovery.read_cluster(discovery.last_cluster_path())
-    assert facts is not None
-    _announce(facts, chosen, "Stop it with: logbus down")
+    facts = json.loads(line)
+    alone = len(running.alive()) < 2
+    ending = "logbus down" if alone else f"logbus down {running.names([facts])}"
+    _announce(facts, port, chosen, f"Stop it with: {ending}")
     return 0
 
 
-def _announce(facts: dict[str, Any], chosen: str | None, ending: str) -> None:
+def _read_line(pipe: int, deadline: float) -> bytes:
+    """What the background process says in one line; nothing where it ends or takes too long."""
+    said = b""
+    with os.fdopen(pipe, "rb", buffering=0) as reader:
+        while not said.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([reader], [], [], left)[0]:
+                return b""
+            part = reader.read(65536)
+            if not part:
+                return b""
+            said += part
+    return said
+
+
+def _announce(facts: dict[str, Any], port: int, chosen: str | None, ending: str) -> None:
+    for number, broker in enumerate(facts["brokers"]):
+        if port and broker["port"] != port + number:
+            output.say(f"port {port + number} is taken: broker {number} has {broker['port']}")
+            break
     if chosen is not None or not sys.stdout.isatty():
         output.show_one(facts, chosen)
         return
@@ -247,28 +296,3 @@ def _announce(facts: dict[str, Any], chosen: str | None, ending: str) -> None:
     click.echo("       logbus consume events --start earliest")
     click.echo(f"\n{ending}")
     sys.stdout.flush()
-
-
-def _remember(facts: dict[str, Any]) -> None:
-    from broker_lite.local.cluster import write_json
-
-    with contextlib.suppress(OSError):
-        write_json(discovery.last_cluster_path(), facts)
-
-
-def _forget(facts: dict[str, Any]) -> None:
-    """Remove the records of this cluster, and only of this one."""
-    for path in (discovery.last_cluster_path(), Path(facts["directory"], "cluster.json")):
-        recorded = discovery.read_cluster(path)
-        if recorded and recorded.get("pid") == facts.get("pid"):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def _facts(directory: Path | None) -> dict[str, Any]:
-    path = directory / "cluster.json" if directory else discovery.last_cluster_path()
-    facts = discovery.read_cluster(path)
-    if facts is None:
-        where = f"in {directory}" if directory else "by 'logbus up'"
-        raise NoClusterError(f"no cluster was started {where}; start one with: logbus up")
-    return facts

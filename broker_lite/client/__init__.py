@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker_lite.client.admin import Admin
-    from broker_lite.client.aio import AsyncBus, AsyncConsumer, AsyncProducer, aconnect
+    from broker_lite.client.aio import AsyncBus, AsyncProducer, aconnect
+    from broker_lite.client.aio_consumer import AsyncConsumer
     from broker_lite.client.bus import Bus, connect
     from broker_lite.client.cluster import ClusterView, PartitionMetadata, TopicMetadata
     from broker_lite.client.consumer import Consumer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Admin": "admin",
     "AsyncBus": "aio",
-    "AsyncConsumer": "aio",
+    "AsyncConsumer": "aio_consumer",
     "AsyncProducer": "aio",
     "BatchFuture": "futures",
     "BatchMetadata": "futures",

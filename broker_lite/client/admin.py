@@ -285,16 +285,24 @@ class Admin:
     def commit_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> None:
-        """Set a group's offsets: the next ones to read."""
+        """Set a group's offsets: the next ones to read. One that names a topic id is refused with
+        UnknownTopicIdError where the topic was deleted and made again."""
+        requests.raise_first(self.commit_each(group, offsets))
+
+    def commit_each(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """As ``commit_offsets``, but what is refused is in the answer, beside what is done."""
         rows = {
             where: CommittedOffset(value) if isinstance(value, int) else value
             for where, value in offsets.items()
         }
         if not rows:
-            return
-        requests.raise_first(
-            self._run(requests.commit_offsets(self._cluster, group, rows, self._deadline()))
+            return {}
+        done: dict[TopicPartition, LogbusError | None] = self._run(
+            requests.commit_offsets(self._cluster, group, rows, self._deadline())
         )
+        return done
 
     def list_groups(self) -> list[GroupListing]:
         """All groups that have offsets or members, by name."""

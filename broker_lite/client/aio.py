@@ -1,4 +1,4 @@
-"""The asyncio face: ``aconnect``, ``AsyncBus``, ``AsyncProducer``, ``AsyncConsumer``.
+"""The asyncio face: ``aconnect``, ``AsyncBus``, ``AsyncProducer``; consumers: ``aio_consumer``.
 
 The same engines as under the blocking face (``sender``, ``fetching``, ``intake``), on the running
 loop instead of a thread of their own. Objects belong to the loop that made them. Nothing blocks the
@@ -9,45 +9,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from broker_lite.client import admin_requests, requests
 from broker_lite.client.admin import Admin
+from broker_lite.client.aio_consumer import AsyncConsumer
 from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.bus import named_topics
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import parse_endpoints, resolve
-from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
-from broker_lite.client.intake import JOINED_ROWS, Intake, arrow_rows
 from broker_lite.client.loop import LoopShell, resolve_with
 from broker_lite.client.options import build, check_names
 from broker_lite.client.producer import Producer
-from broker_lite.client.received import Record, Slice
-from broker_lite.client.starting import reset_offsets, resolve_partitions, starting_offsets
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import (
     BufferFullError,
-    ClosedError,
-    InvalidGroupIdError,
     LogbusError,
     RequestTimedOutError,
     TopicExistsError,
 )
-from broker_lite.model import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    CommittedOffset,
-    TopicPartition,
-)
+from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import topics as topic_calls
 
 OPERATION_TIMEOUT_MS = 30_000
-RECORDS_AHEAD = 256
 
 
 async def aconnect(
@@ -284,256 +271,6 @@ class AsyncProducer:
             self._shell.close()
 
     async def __aenter__(self) -> AsyncProducer:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            await self.close()
-        except LogbusError:
-            if kind is None:
-                raise
-
-
-class AsyncConsumer:
-    """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end."""
-
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        topics: Sequence[str],
-        *,
-        group: str | None,
-        partitions: Iterable[TopicPartition | int] | None,
-        config: ConsumerConfig,
-    ) -> None:
-        self.config = config
-        self.group = group
-        self.commit_error: LogbusError | None = None
-        self._topics = tuple(dict.fromkeys(topics))
-        self._partitions = None if partitions is None else list(partitions)
-        self._shell = LoopShell(config.client_id)
-        self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
-        self._news = asyncio.Event()
-        self._engine = FetchEngine(
-            self._shell,
-            self._cluster,
-            config,
-            on_arrival=self._news.set,
-            on_view=self._look_for_partitions,
-        )
-        self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
-        self._out_of_range: deque[TopicPartition] = deque()
-        self._commit_due_ms = float("inf")
-        self._end: LogbusError | None = None
-        self._is_started = False
-
-    async def start(self) -> None:
-        """Find the partitions and where to begin; done by ``async with`` and by the first read."""
-        if self._is_started:
-            return
-        self._is_started = True
-        deadline_ms = self._deadline()
-        wheres = await self._shell.run(
-            resolve_partitions(self._cluster, self._topics, self._partitions, deadline_ms)
-        )
-        self._intake.begin(
-            await self._shell.run(
-                starting_offsets(self._cluster, self.group, wheres, self.config, deadline_ms)
-            )
-        )
-        if self.group is not None and self.config.auto_commit:
-            self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
-
-    def _deadline(self) -> float:
-        return monotonic_ms() + OPERATION_TIMEOUT_MS
-
-    # -- reading
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        intake = self._intake
-        while True:
-            await self._fill(None)
-            at = intake.at
-            for record in intake.peek_records(RECORDS_AHEAD):
-                at += 1
-                intake.at = at
-                yield record
-                if intake.at != at:
-                    break
-
-    async def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """The next records; [] if none came in ``timeout_s``."""
-        found: list[Record] = []
-        while len(found) < max_records and await self._fill(0.0 if found else timeout_s):
-            found += self._intake.take_records(max_records - len(found))
-        return found
-
-    async def poll_arrow(
-        self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
-    ) -> pa.RecordBatch:
-        """The next rows as Arrow; see ``Consumer.poll_arrow``."""
-        parts: list[tuple[TopicPartition, Slice]] = []
-        count = 0
-        limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
-        while count < limit and await self._fill(0.0 if parts else timeout_s):
-            part = self._intake.take_rows(None if max_rows is None else max_rows - count)
-            parts.append(part)
-            count += part[1].row_count
-        return arrow_rows(parts, headers=headers)
-
-    async def _fill(self, timeout_s: float | None) -> bool:
-        await self.start()
-        deadline_ms = float("inf") if timeout_s is None else monotonic_ms() + timeout_s * 1000
-        while True:
-            if self._end is not None:
-                raise self._end
-            if monotonic_ms() >= self._commit_due_ms:
-                await self._auto_commit()
-            self._news.clear()
-            if self._intake.advance(self._note_out_of_range):
-                return True
-            if self._out_of_range:
-                await self._reset(self._out_of_range.popleft())
-                continue
-            left_ms = deadline_ms - monotonic_ms()
-            if left_ms <= 0:
-                return False
-            left_ms = min(left_ms, max(0.0, self._commit_due_ms - monotonic_ms()))
-            try:
-                async with asyncio.timeout(None if left_ms == float("inf") else left_ms / 1000.0):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
-
-    def _note_out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
-        if self.config.start == "none":
-            raise error
-        self._out_of_range.append(where)
-
-    async def _reset(self, where: TopicPartition) -> None:
-        timestamp = EARLIEST_TIMESTAMP if self.config.start == "earliest" else LATEST_TIMESTAMP
-        await self._seek_listed(timestamp, (where,))
-
-    def _look_for_partitions(self, view: ClusterView) -> None:
-        if self._partitions is None:
-            known = set(self._intake.assignment())
-            new = [
-                where
-                for topic in self._topics
-                for where in view.partitions_of(topic)
-                if where not in known
-            ]
-            if new and known:
-                self._intake.begin(dict.fromkeys(new, 0))
-
-    # -- positions
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read; none before ``start``."""
-        return self._intake.assignment()
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next record of each partition that will be handed out."""
-        return {where: self._intake.position(where) or 0 for where in self.assignment()}
-
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on from an offset."""
-        self._intake.begin({TopicPartition(topic, partition): offset})
-
-    async def seek_to_beginning(self, *wheres: TopicPartition) -> None:
-        """Go on from the oldest record of these partitions, or of all."""
-        await self._seek_listed(EARLIEST_TIMESTAMP, wheres)
-
-    async def seek_to_end(self, *wheres: TopicPartition) -> None:
-        """Go on behind the newest record of these partitions, or of all."""
-        await self._seek_listed(LATEST_TIMESTAMP, wheres)
-
-    async def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
-        """Go on from the first record at or after a time, else from the end."""
-        await self._seek_listed(int(timestamp_ms), wheres)
-
-    async def _seek_listed(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> None:
-        await self.start()
-        chosen = list(wheres) or self.assignment()
-        self._intake.begin(
-            await self._shell.run(
-                reset_offsets(self._cluster, chosen, timestamp_ms, self.config, self._deadline())
-            )
-        )
-
-    def pause(self, *wheres: TopicPartition) -> None:
-        """Hand out nothing more of these partitions, or of all."""
-        self._intake.pause(wheres or self.assignment(), True)
-
-    def resume(self, *wheres: TopicPartition) -> None:
-        """Go on with these partitions, or with all."""
-        self._intake.pause(wheres or self.assignment(), False)
-        self._news.set()
-
-    async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Where the partitions end now (exclusive)."""
-        await self.start()
-        return await self._shell.run(
-            reset_offsets(
-                self._cluster, self.assignment(), LATEST_TIMESTAMP, self.config, self._deadline()
-            )
-        )
-
-    async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets the positions are behind the ends."""
-        ends, positions = await self.end_offsets(), self.positions()
-        return {where: max(0, ends[where] - positions[where]) for where in ends}
-
-    # -- the group
-
-    async def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of the partitions that are read."""
-        await self.start()
-        operation = requests.committed(
-            self._cluster, self._group(), self.assignment(), self._deadline()
-        )
-        return requests.raise_first(await self._shell.run(operation))
-
-    async def commit(
-        self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
-    ) -> None:
-        """Commit these offsets (the next to read), or the positions of everything handed out."""
-        rows = {
-            where: CommittedOffset(row) if isinstance(row, int) else row
-            for where, row in (self._intake.commitable() if offsets is None else offsets).items()
-        }
-        if not rows:
-            return
-        operation = requests.commit_offsets(self._cluster, self._group(), rows, self._deadline())
-        requests.raise_first(await self._shell.run(operation))
-
-    async def _auto_commit(self) -> None:
-        self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
-        try:
-            await self.commit()
-            self.commit_error = None
-        except LogbusError as error:
-            self.commit_error = error
-
-    def _group(self) -> str:
-        if self.group is None:
-            raise InvalidGroupIdError("this consumer has no group; make it with group='…'")
-        return self.group
-
-    async def close(self) -> None:
-        """Commit the positions, if the consumer does so by itself, and end."""
-        if self._end is not None:
-            return
-        try:
-            if self._commit_due_ms != float("inf"):
-                await self.commit()
-        finally:
-            self._end = ClosedError("the consumer was closed")
-            self._news.set()
-            self._shell.close()
-
-    async def __aenter__(self) -> AsyncConsumer:
-        await self.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:

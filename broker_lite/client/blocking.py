@@ -73,6 +73,8 @@ class Reactor:
         self._wake_receive, self._wake_send = os.pipe()
         os.set_blocking(self._wake_receive, False)
         os.set_blocking(self._wake_send, False)
+        # The pipe's numbers are another file's as soon as it is closed. A signal may wake twice.
+        self._wake_lock = threading.RLock()
         self._selector.register(self._wake_receive, selectors.EVENT_READ, None)
         self._asleep = False
         self._stopping = False
@@ -101,8 +103,9 @@ class Reactor:
 
     def wake(self) -> None:
         """Make the thread look at once."""
-        with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
-            os.write(self._wake_send, b"\0")
+        with self._wake_lock, contextlib.suppress(BlockingIOError):  # full: it is awake
+            if self._wake_send >= 0:
+                os.write(self._wake_send, b"\0")
 
     def stop(self, timeout_s: float | None = 10.0) -> None:
         """End the thread; requests under way fail with ClosedError."""
@@ -165,8 +168,14 @@ class Reactor:
             for connection in list(self._connections.values()):
                 connection.close(ClosedError("the client was closed"))
             self._selector.close()
-            os.close(self._wake_receive)
-            os.close(self._wake_send)
+            self._close_wake()
+
+    def _close_wake(self) -> None:
+        with self._wake_lock:
+            for descriptor in (self._wake_receive, self._wake_send):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._wake_receive = self._wake_send = -1
 
     def _turn(self) -> None:
         for _ in range(CALLBACKS_PER_TURN):
@@ -273,10 +282,8 @@ class Reactor:
             connection.drop()
         self._connections.clear()
         self._selector.close()
-        for descriptor in (self._wake_receive, self._wake_send):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-        self._wake_receive = self._wake_send = -1
+        self._wake_lock = threading.RLock()
+        self._close_wake()
 
 
 def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:

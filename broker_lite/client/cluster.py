@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from broker_lite.errors import (
     LeaderNotAvailableError,
     LogbusError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import NO_BROKER, NO_EPOCH, NULL_TOPIC_ID, Endpoint, TopicPartition
@@ -137,10 +138,7 @@ class Cluster:
                 f"topic {where.topic!r} has {len(topic.partitions)} partitions, "
                 f"none is {where.partition}"
             )
-        raise LeaderNotAvailableError(
-            f"{where} has no leader: broker {known.leader if known.leader >= 0 else known.replicas}"
-            " is not alive"
-        )
+        raise no_leader(self.view, where, known)
 
     def by_leader(
         self, wheres: Iterable[TopicPartition]
@@ -161,6 +159,45 @@ def unknown_topic(name: str) -> UnknownTopicOrPartitionError:
     return UnknownTopicOrPartitionError(
         f"topic {name!r} does not exist; create it with: logbus topic create {name}"
     )
+
+
+def made_again(name: str) -> UnknownTopicIdError:
+    """The error for another topic under the name of one that was read."""
+    return UnknownTopicIdError(
+        f"topic {name!r} was deleted and made again; make a new consumer to read it"
+    )
+
+
+def no_leader(
+    view: ClusterView, where: TopicPartition, known: PartitionMetadata
+) -> LeaderNotAvailableError:
+    """The error for a partition that nobody leads: which brokers are down, and the cure."""
+    candidates = (known.leader,) if known.leader >= 0 else known.isr or known.replicas
+    down = [broker for broker in candidates if broker not in view.brokers]
+    alive = f"alive: {_listed(sorted(view.brokers))}"
+    if not down:
+        why = (
+            f"brokers {_listed(candidates)} hold it and are alive, but none was elected yet; if it "
+            "stays so see the log of the controller"
+            + (f", broker {view.controller_id}" if view.controller_id >= 0 else ": there is none")
+        )
+    elif known.leader >= 0:
+        why = (
+            f"broker {known.leader}, which led it, is down ({alive}); start it, or wait until "
+            "another in-sync replica is elected"
+        )
+    else:
+        why = (
+            f"every in-sync replica is down: broker {_listed(down)} ({alive}); start it. If it is "
+            "lost for good, unclean.leader.election.enable=true lets another replica lead, which "
+            "loses what that one lacks"
+        )
+    said = f" (a broker's answer: {known.error})" if known.error is not None else ""
+    return LeaderNotAvailableError(f"{where} has no leader: {why}{said}")
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers)) or "none"
 
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:

@@ -9,6 +9,7 @@ go out on the background thread and are never waited for, but for the last one, 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -22,9 +23,10 @@ import pyarrow as pa
 from broker_lite.client import requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.blocking import Pool, Reactor, monotonic_ms
-from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.following import Follower, Reset
 from broker_lite.client.intake import JOINED_ROWS, Intake, arrow_rows
 from broker_lite.client.received import Record, Slice
 from broker_lite.client.starting import (
@@ -59,10 +61,14 @@ class Consumer:
     """Reads topics from where its group stands, or from ``start``. Make it with ``Bus.consumer``.
 
     Without a group positions are the consumer's own. With one, committed offsets are where it
-    begins, and what it has handed out is committed every ``auto_commit_interval_ms`` and on
-    ``close`` (unless ``auto_commit=False``). Groups have no members yet: a consumer takes all
+    begins, and it commits by itself every ``auto_commit_interval_ms`` (unless
+    ``auto_commit=False``), at least once: only what is done with. The records of a poll are done
+    with when the next poll is called, a record of a loop when the loop asks for the next one, and
+    everything when the ``with`` block is left normally. Whoever dies or raises in between gets
+    what was under way again; nothing is skipped. Groups have no members yet: a consumer takes all
     partitions of its topics, and two consumers of one group both read everything.
     ``start`` is "earliest", "latest" (the default) or "none": a missing offset is an error.
+    Partitions made while it reads are found and read from their beginning.
     """
 
     def __init__(
@@ -77,11 +83,11 @@ class Consumer:
         self.config = config = ConsumerConfig() if config is None else config
         self.group = group
         self._topics = tuple(dict.fromkeys(topics))
-        self._follows = partitions is None
         self._condition = threading.Condition()
         self._end: LogbusError | None = None
         self._commit_due = False
-        self._new_partitions: deque[TopicPartition] = deque()
+        self._is_committing = False
+        self._new_partitions: deque[dict[TopicPartition, int]] = deque()
         self.commit_error: LogbusError | None = None
         """Why the last automatic commit failed, or None."""
         self._pool = Pool(config.client_id)
@@ -92,15 +98,25 @@ class Consumer:
             resolve_partitions(self._cluster, self._topics, partitions, deadline_ms)
         )
         offsets = self._pool.run(
-            starting_offsets(self._cluster, group, wheres, config, deadline_ms)
+            starting_offsets(
+                self._cluster, group, wheres, config, deadline_ms, follows=partitions is None
+            )
         )
         self._reactor = Reactor(config.client_id, "logbus-consumer")
+        self._follower = Follower(
+            self._reactor,
+            self._cluster,
+            config,
+            group,
+            self._topics if partitions is None else (),
+            self._found,
+        )
         self._engine = FetchEngine(
             self._reactor,
             self._cluster,
             config,
             on_arrival=self._notify,
-            on_view=self._look_for_partitions,
+            on_view=lambda view: self._follower.look(view, self._intake.assignment()),
         )
         self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
         self._intake.begin(offsets)
@@ -115,19 +131,19 @@ class Consumer:
         """The records, for ever: at the end it waits for more."""
         intake = self._intake
         while True:
+            intake.settle()
             self._fill(None)
             at = intake.at
             for record in intake.peek_records(RECORDS_AHEAD):
                 at += 1
                 intake.at = at
                 yield record
-                if self._commit_due:
-                    self._auto_commit()
-                if intake.at != at:
-                    break  # sought, paused, or polled in between
+                if self._commit_due or intake.at != at or not intake.is_single:
+                    break  # time to commit; or sought, paused, or polled in between
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
         """The next records, in order within each partition; [] if none came in ``timeout_s``."""
+        self._intake.settle()
         found: list[Record] = []
         while len(found) < max_records and self._fill(0.0 if found else timeout_s, bool(found)):
             found += self._intake.take_records(max_records - len(found))
@@ -141,6 +157,7 @@ class Consumer:
         key, value, topic, partition, offset, timestamp (us, UTC), timestampType; with ``headers``
         also these. Values lie where they were received; nothing is copied unless batches are small.
         """
+        self._intake.settle()
         parts: list[tuple[TopicPartition, Slice]] = []
         count = 0
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
@@ -151,12 +168,13 @@ class Consumer:
         return arrow_rows(parts, headers=headers)
 
     def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
-        """Wait for rows; False if the time is up. With ``is_more`` errors wait their turn."""
+        """Wait for rows; False if the time is up. With ``is_more`` the call has rows to hand out:
+        errors and commits wait for the next one."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self._end is not None:
                 raise self._end
-            if self._commit_due:
+            if self._commit_due and not is_more:
                 self._auto_commit()
             if self._new_partitions:
                 self._take_new_partitions()
@@ -167,6 +185,8 @@ class Consumer:
                 if is_more:
                     return False
                 raise
+            if is_more and not self._intake.has_arrivals():
+                return False
             with self._condition:
                 if self._has_news():
                     continue
@@ -253,6 +273,11 @@ class Consumer:
         """What ``on_corrupt="skip"`` went past: (partition, first offset, next offset)."""
         return self._intake.skipped
 
+    @property
+    def resets(self) -> list[Reset]:
+        """Positions that the log no longer had, and where reading went on by ``start``."""
+        return self._follower.resets
+
     def _list(self, timestamp_ms: int) -> dict[TopicPartition, int]:
         found = self._admin.list_offsets(
             dict.fromkeys(self.assignment(), timestamp_ms), isolation=self.config.isolation_level
@@ -276,9 +301,16 @@ class Consumer:
         return self._admin.committed(self._group(), self.assignment())
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
-        """Commit these offsets (the next to read), or the positions of everything handed out."""
-        rows = self._intake.commitable() if offsets is None else offsets
+        """Commit these offsets (the next to read), or the positions: behind everything handed out,
+        the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
+        made again; the other topics' offsets are committed."""
+        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
+        self._await_commit()
         self._admin.commit_offsets(self._group(), rows)
+
+    def settled(self) -> dict[TopicPartition, CommittedOffset]:
+        """The positions without what is under way: what an automatic commit takes."""
+        return self._intake.settled()
 
     def _group(self) -> str:
         if self.group is None:
@@ -286,16 +318,27 @@ class Consumer:
         return self.group
 
     def _auto_commit(self) -> None:
-        """Send the positions off; nobody waits for the answer."""
+        """Send off what is done with; nobody waits for the answer."""
         self._commit_due = False
+        if self._is_committing:
+            return
+        self._is_committing = True
         assert self.group is not None
         operation = requests.commit_offsets(
             self._cluster,
             self.group,
-            self._intake.commitable(),
+            self._intake.settled(),
             monotonic_ms() + self.config.request_timeout_ms,
         )
         self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
+
+    def _await_commit(self) -> None:
+        """One that is under way would undo a later one."""
+        with self._condition:
+            self._condition.wait_for(
+                lambda: not self._is_committing or self._end is not None,
+                LAST_COMMIT_TIMEOUT_MS / 1000.0,
+            )
 
     # -- the reactor's thread
 
@@ -313,17 +356,12 @@ class Consumer:
         else:
             errors = [error for error in found.values() if error is not None]
             self.commit_error = errors[0] if errors else None
+        self._is_committing = False
+        self._notify()
 
-    def _look_for_partitions(self, view: ClusterView) -> None:
-        if not self._follows:
-            return
-        known = set(self._intake.assignment()) | set(self._new_partitions)
-        for topic in self._topics:
-            for where in view.partitions_of(topic):
-                if where not in known:
-                    self._new_partitions.append(where)
-        if self._new_partitions:
-            self._notify()
+    def _found(self, offsets: dict[TopicPartition, int]) -> None:
+        self._new_partitions.append(offsets)
+        self._notify()
 
     def _notify(self) -> None:
         with self._condition:
@@ -345,30 +383,36 @@ class Consumer:
         )
 
     def _take_new_partitions(self) -> None:
-        """A partition made later is read from its beginning: all of it is new."""
-        rows = {}
         while self._new_partitions:
-            rows[self._new_partitions.popleft()] = 0
-        self._intake.begin({where: 0 for where in rows if where not in self.assignment()})
+            self._intake.begin(self._new_partitions.popleft())
 
     def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
         """The log begins behind the position, or ends before it: go by ``start``."""
-        if self.config.start == "none":
+        before = self.position(where)
+        timestamp = self._follower.reset_timestamp(where, before)
+        if timestamp is None:
             ends = self._admin.list_offsets({where: EARLIEST_TIMESTAMP})
             raise type(error)(f"{error.message}; the log begins at {ends[where].offset}")
-        timestamp = EARLIEST_TIMESTAMP if self.config.start == "earliest" else LATEST_TIMESTAMP
         self._seek_listed(timestamp, (where,))
+        self._follower.note_reset(where, before, self.position(where))
 
     # -- the end
 
     def close(self) -> None:
-        """Commit the positions, if the consumer does so by itself, and end the thread."""
+        """Commit, if the consumer does so by itself, and end the thread.
+
+        Everything handed out counts as done with. Not so while an exception is being handled, as
+        in ``finally: consumer.close()``: then what was under way comes again.
+        """
+        self._close(is_done=sys.exc_info()[0] is None)
+
+    def _close(self, *, is_done: bool) -> None:
         if self._end is not None:
             return
         try:
             if self.group is not None and self.config.auto_commit:
                 self._admin.timeout_ms = LAST_COMMIT_TIMEOUT_MS
-                self.commit()
+                self.commit(None if is_done else self._intake.settled())
         finally:
             self._end = ClosedError("the consumer was closed")
             self._reactor.stop()
@@ -379,7 +423,7 @@ class Consumer:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.close()
+            self._close(is_done=kind is None)
         except LogbusError:
             if kind is None:
                 raise

@@ -13,16 +13,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker_lite.client.cluster import ClusterView, backoff_ms
+from broker_lite.client.cluster import ClusterView, backoff_ms, no_leader
 from broker_lite.client.futures import Outcome
 from broker_lite.errors import (
     DeliveryTimedOutError,
     DuplicateSequenceError,
     InvalidProducerEpochError,
+    LeaderNotAvailableError,
     LogbusError,
     MessageTooLargeError,
+    NetworkError,
+    NoBrokersError,
     OutOfOrderSequenceError,
     RecordListTooLargeError,
+    RequestTimedOutError,
+    StorageError,
     UnknownProducerIdError,
     error_for,
 )
@@ -120,6 +125,7 @@ class _Partition:
 
     __slots__ = (
         "acked_sequence",
+        "error",
         "failures",
         "held",
         "identity",
@@ -139,6 +145,7 @@ class _Partition:
         self.held = False
         self.spoiled = False
         self.failures = 0
+        self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
 
 
@@ -152,14 +159,18 @@ class Delivery:
         max_in_flight: int,
         retry_backoff_ms: float,
         compression: Compression,
+        delivery_timeout_ms: int,
     ) -> None:
         self.idempotent = idempotent
         self.identity: Identity | None = None
+        self.problem: LogbusError | None = None
+        """Why metadata or a producer id did not come, or None."""
         self.done: list[Batch] = []
         self.stale: set[str] = set()
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
+        self._delivery_timeout_ms = delivery_timeout_ms
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._busy: dict[TopicPartition, None] = {}
         self._count = 0
@@ -231,6 +242,8 @@ class Delivery:
             leader = view.leader(where)
             if leader is None:
                 self.stale.add(where.topic)
+                known = view.partition(where)
+                part.error = part.error if known is None else no_leader(view, where, known)
                 continue
             batch = part.queue[0]
             if sizes.get(leader, 0) and sizes[leader] + batch.size_bytes > REQUEST_BYTES_MAX:
@@ -337,6 +350,7 @@ class Delivery:
 
     def _accepted(self, part: _Partition, batch: Batch) -> None:
         part.failures = 0
+        part.error = None
         if batch.sequence >= 0 and batch.identity == part.identity:
             part.acked_sequence = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK
         self._finish(batch, None)
@@ -357,6 +371,7 @@ class Delivery:
             self._again(part, batch)
             part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
             part.failures += 1
+            part.error = error
         else:
             self._fail(part, batch, error)
 
@@ -450,16 +465,30 @@ class Delivery:
             late = [batch for batch in part.queue if batch.deadline_ms <= now_ms]
             for batch in late:
                 part.queue.remove(batch)
-                self._fail(
-                    part,
-                    batch,
-                    DeliveryTimedOutError(
-                        f"{where}: not acknowledged within the delivery timeout"
-                        + ("; it may be in the log" if batch.maybe_appended else "")
-                    ),
-                )
+                self._fail(part, batch, self._late(part, batch))
             if late:
                 self._settle(where, part)
+
+    def _late(self, part: _Partition, batch: Batch) -> DeliveryTimedOutError:
+        tries = f" (failures: {batch.attempts})" if batch.attempts else ""
+        maybe = "; it may be in the log" if batch.maybe_appended else ""
+        error = part.error or self.problem
+        if error is None:
+            why = "; it waited behind others: the broker is slower than what is sent"
+        else:
+            why = f"; the last error: {error}"
+        cure = "see the broker's log"
+        if isinstance(error, StorageError):
+            cure = "mend that broker's disk, or make room on it (a shorter retention.ms)"
+        elif isinstance(error, (NetworkError, NoBrokersError, RequestTimedOutError)):
+            cure = "see whether the broker is up and reachable (logbus status)"
+        elif isinstance(error, LeaderNotAvailableError):
+            cure = "start the broker"
+        return DeliveryTimedOutError(
+            f"{batch.where}: not acknowledged within delivery.timeout.ms="
+            f"{self._delivery_timeout_ms}{tries}{maybe}{why}. {cure[0].upper()}{cure[1:]}, "
+            "or raise delivery.timeout.ms to wait longer"
+        )
 
     def next_due_ms(self, now_ms: float) -> float:
         """When to call ``requests`` or ``expire`` again, if nothing else happens."""

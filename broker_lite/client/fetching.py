@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from broker_lite.client import requests
@@ -20,6 +21,7 @@ from broker_lite.client.cluster import (
     ClusterView,
     backoff_ms,
     group_by_topic,
+    made_again,
     unknown_topic,
 )
 from broker_lite.client.received import RawBatch, cut
@@ -30,11 +32,10 @@ from broker_lite.errors import (
     LogbusError,
     NetworkError,
     OffsetOutOfRangeError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     error_for,
 )
-from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.model import NULL_TOPIC_ID, Endpoint, TopicPartition
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
@@ -118,6 +119,8 @@ class FetchEngine:
         self._isolation_level = isolation_code(config.isolation_level)
         self._on_arrival = on_arrival
         self._on_view = on_view
+        self.topic_ids: dict[str, str] = {}
+        """Which topic of each name is read: for good, since another's offsets mean nothing here."""
         self._sources: dict[TopicPartition, _Source] = {}
         self._polls: dict[tuple[Endpoint, str], tuple[TopicPartition, ...]] = {}
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
@@ -134,13 +137,17 @@ class FetchEngine:
         """Run on the shell's thread; from any thread."""
         self._shell.call_soon(callback)
 
+    def pin(self, topic: str) -> str:
+        """The id of the topic that is read under a name, from the first time on; any thread."""
+        topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
+        return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
+
     def begin(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Read these partitions from (offset, generation) on."""
         for where, (offset, generation) in offsets.items():
             source = self._sources.get(where)
             if source is None:
-                topic_id = self._cluster.view.topic_id(where.topic)
-                self._sources[where] = _Source(topic_id, offset, generation)
+                self._sources[where] = _Source(self.pin(where.topic), offset, generation)
             else:
                 self._total_bytes -= source.buffered_bytes
                 source.begin(offset, generation)
@@ -377,8 +384,11 @@ class FetchEngine:
 
     def _renewed(self, found: ClusterView | LogbusError) -> None:
         if isinstance(found, ClusterView):
-            for topic in {where.topic for where in self._sources}:
-                self._check_identity(topic, found)
+            topics = {where.topic for where in self._sources}
+            others = {topic for topic in topics if not self._check_identity(topic, found)}
+            if others:
+                rest = {name: row for name, row in found.topics.items() if name not in others}
+                found = replace(found, topics=rest)
             self._on_view(found)
 
         def go_on() -> None:
@@ -388,8 +398,8 @@ class FetchEngine:
         failures = max((source.failures for source in self._sources.values()), default=0)
         self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
 
-    def _check_identity(self, topic: str, view: ClusterView) -> None:
-        """A topic that is gone, or another one under the name, ends its partitions."""
+    def _check_identity(self, topic: str, view: ClusterView) -> bool:
+        """A topic that is gone, or another one under the name, ends its partitions: False."""
         known = view.topics.get(topic)
         error: LogbusError | None = None
         wheres = [where for where in self._sources if where.topic == topic]
@@ -400,9 +410,8 @@ class FetchEngine:
         else:
             self._missing.pop(topic, None)
             if known.error is None and known.topic_id != self._sources[wheres[0]].topic_id:
-                error = UnknownTopicIdError(
-                    f"topic {topic!r} was deleted and made again; make a new consumer to read it"
-                )
+                error = made_again(topic)
         for where in wheres:
             if error is not None and not self._sources[where].is_stopped:
                 self._stop(where, error)
+        return error is None

@@ -1,13 +1,14 @@
 """The reader's side of a consumer: decodes what arrived and keeps the positions. Never waits.
 
 A position is the offset of the next record to hand out; it moves when a record is handed out, not
-when it arrives. One slice (the rows of one batch) is open at a time; records and Arrow rows are
-both taken from it, so the two ways of reading may be mixed. Used by one thread at a time.
+when it arrives. What was handed out is under way until the reader asks for more (``settle``): till
+then it is not ``settled`` and not committed by itself. One slice (the rows of one batch) is open at
+a time; records and Arrow rows are both taken from it. Used by one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,7 +26,7 @@ from broker_lite.client.received import (
     timestamps_of,
 )
 from broker_lite.errors import CorruptMessageError, LogbusError, OffsetOutOfRangeError
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.record.arrow import HEADERS_TYPE
 
 TIMESTAMP_US = pa.timestamp("us", tz="UTC")
@@ -63,6 +64,9 @@ class Intake:
         self._slice: Slice | None = None
         self.at = 0
         """How many rows of the open slice were handed out; ``Consumer``'s loop moves it."""
+        self.is_single = False
+        """Records are handed out one by one: only the last before ``at`` is under way."""
+        self._under_way: dict[TopicPartition, CommittedOffset] = {}
 
     # -- positions
 
@@ -73,6 +77,7 @@ class Intake:
             generation = self._generations.get(where, 0) + 1
             self._generations[where] = generation
             self._positions[where] = offset
+            self._engine.pin(where.topic)
             self._epochs.pop(where, None)
             rows[where] = (offset, generation)
             if where == self._where:
@@ -80,6 +85,8 @@ class Intake:
         self._engine.post(partial(self._engine.begin, rows))
 
     def _drop(self) -> None:
+        self._note_single()
+        self.is_single = False
         self._where, self._slice, self.at = None, None, 0
         self._batches = []
 
@@ -95,10 +102,12 @@ class Intake:
 
     def _open_position(self) -> int:
         assert self._slice is not None
+        return self._slice_end() if self.at >= self._slice.row_count else self._offset_at(self.at)
+
+    def _offset_at(self, row: int) -> int:
+        assert self._slice is not None
         rows = self._slice
-        if self.at >= rows.row_count:
-            return self._slice_end()
-        at = rows.first_row + self.at
+        at = rows.first_row + row
         deltas = rows.columns.offset_deltas
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
@@ -108,11 +117,50 @@ class Intake:
         return self._slice.header.next_offset
 
     def commitable(self) -> dict[TopicPartition, CommittedOffset]:
-        """Positions as a group commits them."""
+        """Positions as a group commits them, each with the id of the topic that it is of."""
         return {
-            where: CommittedOffset(self.position(where) or 0, self._epochs.get(where, -1))
-            for where in self._positions
+            where: self._commit_at(where, self.position(where) or 0) for where in self._positions
         }
+
+    def stamped(
+        self, offsets: Mapping[TopicPartition, CommittedOffset | int]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """A reader's own offsets: of the topics as they are read here, unless they say which."""
+        found = {}
+        for where, row in offsets.items():
+            commit = CommittedOffset(row) if isinstance(row, int) else row
+            if commit.topic_id == NULL_TOPIC_ID:
+                topic_id = self._engine.topic_ids.get(where.topic, NULL_TOPIC_ID)
+                commit = commit._replace(topic_id=topic_id)
+            found[where] = commit
+        return found
+
+    def _commit_at(self, where: TopicPartition, offset: int) -> CommittedOffset:
+        epoch, topic_id = self._epochs.get(where, -1), self._engine.pin(where.topic)
+        return CommittedOffset(offset, epoch, topic_id=topic_id)
+
+    def settle(self) -> None:
+        """The reader asks for more: whatever was handed out before is done with."""
+        self._under_way.clear()
+        self.is_single = False
+
+    def settled(self) -> dict[TopicPartition, CommittedOffset]:
+        """``commitable`` without what is under way; a seek does not get past that either."""
+        self._note_single()
+        rows = self.commitable()
+        for where, before in self._under_way.items():
+            if before.offset < rows[where].offset:
+                rows[where] = before
+        return rows
+
+    def _note_single(self) -> None:
+        if self.is_single and self._slice is not None and self._where is not None and self.at:
+            before = self._commit_at(self._where, self._offset_at(self.at - 1))
+            self._under_way[self._where] = before
+
+    def _note_taken(self, where: TopicPartition) -> None:
+        before = self._commit_at(where, self.position(where) or 0)
+        self._under_way.setdefault(where, before)
 
     def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
         """Hand out nothing more of these, or again."""
@@ -147,11 +195,15 @@ class Intake:
             if arrival is None:
                 return False
             if arrival.error is not None:
-                if isinstance(arrival.error, OffsetOutOfRangeError):
+                try:
+                    if not isinstance(arrival.error, OffsetOutOfRangeError):
+                        raise arrival.error
                     on_out_of_range(arrival.where, arrival.error)
                     continue
-                self._engine.arrivals.appendleft(arrival)
-                raise arrival.error
+                except LogbusError:
+                    # Until a seek it stays so: the next call says it again.
+                    self._engine.arrivals.appendleft(arrival)
+                    raise
             if arrival.skipped is not None:
                 first, after = arrival.skipped
                 self.skipped.append((arrival.where, first, after))
@@ -212,19 +264,24 @@ class Intake:
     # -- handing out
 
     def peek_records(self, count: int) -> list[Record]:
-        """The next records of the open slice, at most ``count``; ``at`` does not move."""
+        """The next records of the open slice, at most ``count``, to be handed out one by one: the
+        caller moves ``at``."""
         assert self._slice is not None and self._where is not None
+        self.is_single = True
         return records(self._where, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
         """The next records of the open slice, at most ``count``."""
-        found = self.peek_records(count)
+        assert self._slice is not None and self._where is not None
+        self._note_taken(self._where)
+        found = records(self._where, self._part(count))
         self.at += len(found)
         return found
 
     def take_rows(self, count: int | None) -> tuple[TopicPartition, Slice]:
         """The next rows of the open slice as they lie, at most ``count``."""
         assert self._slice is not None and self._where is not None
+        self._note_taken(self._where)
         part = self._part(count)
         self.at += part.row_count
         return self._where, part

@@ -7,6 +7,7 @@ are for the loop's thread. Needs a loop with ``add_reader``: every loop but Wind
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -115,8 +116,10 @@ class LoopShell:
             if not any(
                 row[0] == known for other, row in self._watched.items() if other is not connection
             ):
-                self.loop.remove_reader(known)
-                self.loop.remove_writer(known)
+                # A socket that is closed already cannot be modified in epoll, and is out of it.
+                for remove in (self.loop.remove_reader, self.loop.remove_writer):
+                    with contextlib.suppress(OSError):
+                        remove(known)
             del self._watched[connection]
             writes = False
         if descriptor < 0:

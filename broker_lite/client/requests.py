@@ -43,6 +43,9 @@ FIRST_CONTACT_MS = 5_000
 UNKNOWN_TOPIC_GRACE_MS = 700
 """A topic made just now may not have reached every broker; after that it does not exist."""
 
+COMMIT_ATTEMPTS = 4
+"""How often a commit is sent for a topic that the group's broker does not know."""
+
 T = TypeVar("T")
 PerPartition = dict[TopicPartition, T | LogbusError]
 
@@ -392,7 +395,11 @@ def committed(
                         found[where] = error
                     elif row.committed_offset >= 0:
                         found[where] = CommittedOffset(
-                            row.committed_offset, row.committed_leader_epoch, row.metadata or ""
+                            row.committed_offset,
+                            row.committed_leader_epoch,
+                            row.metadata or "",
+                            row.topic_id,
+                            row.commit_ms,
                         )
         return None
 
@@ -406,33 +413,58 @@ def commit_offsets(
     commits: Mapping[TopicPartition, CommittedOffset],
     deadline_ms: float,
 ) -> Operation[PerPartition[None]]:
-    """Commit a group's offsets; the result says for each partition whether it was taken."""
-    topics = tuple(
-        groups.OffsetCommitTopic(
-            name,
-            tuple(
-                groups.OffsetToCommit(
-                    where.partition,
-                    commits[where].offset,
-                    commits[where].leader_epoch,
-                    commits[where].metadata,
-                )
-                for where in rows
-            ),
-        )
-        for name, rows in group_by_topic(list(commits)).items()
-    )
-    exchange = CallExchange(groups.OffsetCommitRequest(group, topics))
+    """Commit a group's offsets; the result says for each partition whether it was taken.
+
+    One that names a topic id is refused with UnknownTopicIdError where the topic is another by now.
+    """
     done: PerPartition[None] = {}
 
     def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
         for topic in answer.topics:
             for row in topic.partitions:
+                where = TopicPartition(topic.name, row.partition_index)
                 error = error_for(row.error_code) if row.error_code else None
-                if _may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):
+                if isinstance(error, UnknownTopicIdError) and where in commits:
+                    error = _other_topic(where, commits[where])
+                elif _may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):
                     return error
-                done[TopicPartition(topic.name, row.partition_index)] = error
+                done[where] = error
         return None
 
-    yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
+    pending = commits
+    for attempt in range(COMMIT_ATTEMPTS):
+        exchange = CallExchange(groups.OffsetCommitRequest(group, _topics_to_commit(pending)))
+        yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
+        # The group's broker may hear of a topic a little later than the broker that was read from.
+        pending = {
+            where: row
+            for where, row in pending.items()
+            if isinstance(done.get(where), (UnknownTopicIdError, UnknownTopicOrPartitionError))
+        }
+        pause = backoff_ms(attempt)
+        if not pending or cluster.now_ms() + pause >= deadline_ms:
+            break
+        if attempt + 1 < COMMIT_ATTEMPTS:
+            yield Pause(pause)
     return done
+
+
+def _topics_to_commit(
+    commits: Mapping[TopicPartition, CommittedOffset],
+) -> tuple[groups.OffsetCommitTopic, ...]:
+    topics: dict[tuple[str, str], list[groups.OffsetToCommit]] = {}
+    for where, row in commits.items():
+        topics.setdefault((where.topic, row.topic_id), []).append(
+            groups.OffsetToCommit(where.partition, row.offset, row.leader_epoch, row.metadata)
+        )
+    return tuple(
+        groups.OffsetCommitTopic(name, tuple(rows), topic_id)
+        for (name, topic_id), rows in topics.items()
+    )
+
+
+def _other_topic(where: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
+    return UnknownTopicIdError(
+        f"topic {where.topic!r} was deleted and made again: {where}'s offset {commit.offset} is of "
+        f"the topic before (id {commit.topic_id}) and was not committed"
+    )

@@ -49,6 +49,7 @@ class Sender:
             max_in_flight=config.max_in_flight,
             retry_backoff_ms=config.retry_backoff_ms,
             compression=config.compression,  # type: ignore[arg-type]
+            delivery_timeout_ms=config.delivery_timeout_ms,
         )
         self._shell = shell
         self._cluster = cluster
@@ -230,6 +231,7 @@ class Sender:
             self._is_renewing = False
             self.pump()
 
+        self.delivery.problem = found if isinstance(found, LogbusError) else None
         if isinstance(found, LogbusError):
             self.delivery.stale.update(self.delivery.topics())
         else:
@@ -278,6 +280,7 @@ class Sender:
         if isinstance(found, LogbusError):
             pause_ms = backoff_ms(self._identity_failures)
             self._identity_failures += 1
+            self.delivery.problem = found
             if not found.retriable:
                 for topic in self.delivery.topics():
                     self.delivery.fail_topic(topic, found)
@@ -290,6 +293,7 @@ class Sender:
             return
         self._is_identifying = False
         self._identity_failures = 0
+        self.delivery.problem = None
         self.delivery.set_identity(Identity(*found))
         self.pump()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from broker_lite.client import requests
 from broker_lite.client.admin import isolation_code
-from broker_lite.client.cluster import Cluster
+from broker_lite.client.cluster import Cluster, made_again
 from broker_lite.client.steps import Operation
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -14,7 +14,13 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NULL_TOPIC_ID,
+    CommittedOffset,
+    TopicPartition,
+)
 
 
 def resolve_partitions(
@@ -57,25 +63,64 @@ def starting_offsets(
     wheres: Sequence[TopicPartition],
     config: ConsumerConfig,
     deadline_ms: float,
+    *,
+    follows: bool = False,
 ) -> Operation[dict[TopicPartition, int]]:
-    """The group's offsets; where there is none, what ``start`` says."""
+    """The group's offsets; where there is none, what ``start`` says. Raises UnknownTopicIdError
+    for a topic that is made again meanwhile: offsets of two topics would be mixed.
+
+    ``follows``: these are all partitions of the topics. Then those behind the last one that the
+    group has an offset of were added while it was away, and are read from their beginning.
+    """
+    ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
     offsets: dict[TopicPartition, int] = {}
     if group is not None:
-        found = requests.raise_first(
-            (yield from requests.committed(cluster, group, wheres, deadline_ms))
-        )
-        offsets = {where: row.offset for where, row in found.items()}
+        offsets = yield from _group_offsets(cluster, group, wheres, ids, deadline_ms)
     missing = [where for where in wheres if where not in offsets]
     if missing and config.start == "none":
         raise OffsetOutOfRangeError(
             f"group {group!r} has no offset for {missing[0]} and start='none' allows no other; "
             "commit one, or give start='earliest' or 'latest'"
         )
-    if missing:
-        timestamp = EARLIEST_TIMESTAMP if config.start == "earliest" else LATEST_TIMESTAMP
-        listed = yield from reset_offsets(cluster, missing, timestamp, config, deadline_ms)
-        offsets.update(listed)
+    last: dict[str, int] = {}
+    for where in offsets if follows else ():
+        last[where.topic] = max(where.partition, last.get(where.topic, -1))
+    early: list[TopicPartition] = []
+    late: list[TopicPartition] = []
+    for where in missing:
+        is_added = where.topic in last and where.partition > last[where.topic]
+        (early if is_added or config.start == "earliest" else late).append(where)
+    if early:
+        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
+    if late:
+        ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
+        offsets |= ends
+    for topic, topic_id in ids.items():
+        if cluster.view.topic_id(topic) != topic_id:
+            raise made_again(topic)
+    if late and group is not None and config.auto_commit:
+        # Else the end would be somewhere else for whoever takes over after a crash.
+        commits = {where: CommittedOffset(ends[where], topic_id=ids[where.topic]) for where in late}
+        done = yield from requests.commit_offsets(cluster, group, commits, deadline_ms)
+        requests.raise_first(done)
     return {where: offsets[where] for where in wheres}
+
+
+def _group_offsets(
+    cluster: Cluster,
+    group: str,
+    wheres: Sequence[TopicPartition],
+    ids: Mapping[str, str],
+    deadline_ms: float,
+) -> Operation[dict[TopicPartition, int]]:
+    """Where the group stands; absent where it has no offset."""
+    found = requests.raise_first(
+        (yield from requests.committed(cluster, group, wheres, deadline_ms))
+    )
+    for where, row in found.items():
+        if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):
+            raise made_again(where.topic)
+    return {where: row.offset for where, row in found.items()}
 
 
 def reset_offsets(

@@ -8,6 +8,7 @@ the cluster is. All methods are for one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -19,7 +20,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from broker_lite.errors import DirectoryLockedError, InvalidConfigError, MissingDependencyError
+from broker_lite.errors import (
+    DirectoryLockedError,
+    InvalidConfigError,
+    MissingDependencyError,
+    PortInUseError,
+)
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.guard import Guard
 from broker_lite.local.process import start_mark
@@ -36,7 +42,8 @@ _OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
 class LocalCluster:
     """ZooKeeper and ``brokers`` broker processes.
 
-    ``directory``: where data stay; None takes a temporary one that ``stop`` removes.
+    ``directory``: where data stay; None takes a temporary one that ``stop``, or the end of this
+    process, removes.
     ``config``: settings of ``conf/broker.conf`` for every broker, as text.
     ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None starts an embedded one.
     ``port``: 0 gives each broker any free port; otherwise the first free ones from there upward.
@@ -104,7 +111,7 @@ class LocalCluster:
             self._directory = Path(tempfile.mkdtemp(prefix="logbus-"))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._take_lock()
-        self._guard = Guard()
+        self._guard = Guard(self._directory if self._is_temporary else None)
         try:
             self._start_zookeeper()
             self._start_brokers()
@@ -214,6 +221,23 @@ def first_free_ports(host: str, first: int, count: int) -> list[int]:
         if len(found) == count:
             return found
     raise InvalidConfigError(f"no {count} free ports from {first} on; give another --port")
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raises PortInUseError where somebody listens on that port, InvalidConfigError where it cannot
+    be listened on at all. Nobody keeps the port: the broker that asks for it may still be too late.
+    """
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise InvalidConfigError(
+                f"cannot listen on host {host} port {port}: {error.strerror or error}"
+            ) from None
+        raise PortInUseError(
+            f"port {port} on {host} is taken; stop what listens there, give another --port, or "
+            "leave --port out: the first free one from 9092 on is taken then"
+        ) from None
 
 
 def write_json(path: Path, value: object) -> None:

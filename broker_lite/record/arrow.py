@@ -15,7 +15,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker_lite.errors import (
     CorruptMessageError,
@@ -320,6 +319,8 @@ def _timestamps(
     if kind != TIMESTAMP_TYPE:
         if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
             raise InvalidSchemaError(f"column timestamp is {kind}; it must be a timestamp")
+        import pyarrow.compute as pc
+
         try:
             options = pc.CastOptions(TIMESTAMP_TYPE, allow_time_truncate=True)
             array = array.cast(options=options)

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.record import format as fmt
@@ -302,6 +301,8 @@ def _tail(headers: pa.Array | None) -> tuple[pa.Array | pa.Scalar, Positions | i
 
 def _join_entries(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
     """Entry by entry, the parts one after the other; null counts as empty."""
+    import pyarrow.compute as pc
+
     return pc.binary_join_element_wise(
         *parts, _NOTHING, null_handling="replace", null_replacement=b""
     )

@@ -27,6 +27,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.listener import Listener
+from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.parts import Parts
 from broker_lite.server.peers import Peers
@@ -66,6 +67,7 @@ class Broker:
         self._clock = Clock()
         self._metrics = Metrics()
         self._loop = asyncio.get_running_loop()
+        self._watch = LoopWatch(self._loop, clock=self._clock, metrics=self._metrics)
         self._stack = contextlib.AsyncExitStack()
         self._timers: set[asyncio.Task[None]] = set()
         self.fatal: asyncio.Future[LogbusError] = self._loop.create_future()
@@ -136,6 +138,7 @@ class Broker:
         listener.start(self._loop, dispatcher.begin)
         stack.push_async_callback(self._finish, listener, dispatcher, replicas)
         stack.push_async_callback(self._drain, registry)
+        stack.callback(self._watch.close)
         await self._serve_metrics()
         self._start_housekeeping(disk, logs, replicas)
         endpoint = listener.endpoint
@@ -146,6 +149,10 @@ class Broker:
             "port": endpoint.port,
             "pid": os.getpid(),
         }
+
+    def watch_loop(self) -> None:
+        """Record what keeps the loop from now on; what starting took of it is no request's."""
+        self._watch.start()
 
     async def stop(self) -> None:
         """Stop gracefully; under 2 s unless a disk hangs, or leadership finds nowhere to go."""
@@ -308,6 +315,7 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
     # What was made so far lives as long as the process: collections need not look at it.
     gc.collect()
     gc.freeze()
+    broker.watch_loop()
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((stopping, broker.fatal), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

@@ -20,6 +20,7 @@ from broker_lite.server.handlers import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
@@ -33,10 +34,12 @@ from broker_lite.server.handlers import (
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
     offsets_for_bytes,
     produce,
+    replace_configs,
 )
 from broker_lite.server.parts import Parts
 from broker_lite.wire import tables
@@ -55,6 +58,8 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.FIND_COORDINATOR: find_coordinator.handle,
     ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
     ApiKey.LIST_GROUPS: list_groups.handle,
+    ApiKey.DELETE_GROUPS: delete_groups.handle,
+    ApiKey.OFFSET_DELETE: offset_delete.handle,
     ApiKey.API_VERSIONS: api_versions.handle,
     ApiKey.CREATE_TOPICS: create_topics.handle,
     ApiKey.DELETE_TOPICS: delete_topics.handle,
@@ -63,6 +68,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
     ApiKey.CREATE_PARTITIONS: create_partitions.handle,
+    ApiKey.ALTER_CONFIGS: replace_configs.handle,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.handle,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,

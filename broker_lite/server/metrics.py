@@ -48,6 +48,10 @@ class Metrics:
         """A counter's value; 0 if it never counted."""
         return self._counters.get((name, label), 0)
 
+    def total(self, name: str) -> int:
+        """A counter's values under all its labels."""
+        return sum(amount for (known, _), amount in self._counters.items() if known == name)
+
     def text(self) -> str:
         """All of them in Prometheus' text format."""
         lines: list[str] = []

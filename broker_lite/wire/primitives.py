@@ -290,6 +290,14 @@ def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
     out += raw
 
 
+def put_tag(writer: Writer, number: int, value: bytes) -> None:
+    """A section of tagged fields that holds this one."""
+    writer.uvarint(1)
+    writer.uvarint(number)
+    writer.uvarint(len(value))
+    writer.buffer += value
+
+
 def put_count(writer: Writer, count: int, flexible: bool) -> None:
     """The length of an array or of bytes, in either spelling."""
     if flexible:

@@ -3,9 +3,9 @@
 The tables (every field of every version, from Kafka's own definitions) are the library's. Requests
 are decoded along them by our ``Reader``, which believes no length or count; responses are encoded
 by the library, and its decoder checks both in the tests. Messages are the library's classes: fields
-in snake_case, defaults where a field is not set or not in the version. Topic ids in requests are
-their 22 characters; in responses they are given as ``uuid(text)``. Only the broker imports this
-(0.15 s); loop thread.
+in snake_case, defaults where a field is not set or not in the version; ``own_tag`` finds our tagged
+fields. Topic ids in requests are their 22 characters; in responses ``uuid(text)``. Only the broker
+imports this (0.15 s); loop thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import kafka.protocol.producer as producer
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire.api import VERSIONS, ApiKey, is_flexible, response_header_bytes
+from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.offsets import OffsetsForBytesRequest, encode_offsets_for_bytes
 from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
 
@@ -41,6 +42,9 @@ CreateTopicsResponse: Any = admin.CreateTopicsResponse
 DeleteTopicsResponse: Any = admin.DeleteTopicsResponse
 CreatePartitionsResponse: Any = admin.CreatePartitionsResponse
 DeleteRecordsResponse: Any = admin.DeleteRecordsResponse
+AlterConfigsResponse: Any = admin.AlterConfigsResponse
+DeleteGroupsResponse: Any = admin.DeleteGroupsResponse
+OffsetDeleteResponse: Any = consumer.OffsetDeleteResponse
 DescribeConfigsResponse: Any = admin.DescribeConfigsResponse
 IncrementalAlterConfigsResponse: Any = admin.IncrementalAlterConfigsResponse
 DescribeClusterResponse: Any = admin.DescribeClusterResponse
@@ -62,6 +66,9 @@ REQUESTS: dict[int, Any] = {
     ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
     ApiKey.DELETE_RECORDS: admin.DeleteRecordsRequest,
     ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
+    ApiKey.ALTER_CONFIGS: admin.AlterConfigsRequest,
+    ApiKey.DELETE_GROUPS: admin.DeleteGroupsRequest,
+    ApiKey.OFFSET_DELETE: consumer.OffsetDeleteRequest,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsRequest,
     ApiKey.DESCRIBE_CLUSTER: admin.DescribeClusterRequest,
     ApiKey.DESCRIBE_LOG_DIRS: admin.DescribeLogDirsRequest,
@@ -71,6 +78,15 @@ REQUESTS: dict[int, Any] = {
 """Request classes by API; Produce, Fetch and our own are coded by hand."""
 
 Decoder = Callable[[Reader], Any]
+
+_OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
+    consumer.OffsetCommitRequest.OffsetCommitRequestTopic: (
+        groups.TAG_COMMIT_TOPIC_ID,
+        Reader.uuid,
+    ),
+    consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
+}
+"""Our tagged field in a struct of the library, and how it is read; bytes behind are ignored."""
 
 _FIXED: dict[str, Decoder] = {
     "int8": Reader.i8,
@@ -103,12 +119,9 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
     """A whole frame, its length included. ApiVersions in an unknown version is answered in 0."""
     if api_key == ApiKey.OFFSETS_FOR_BYTES:
-        writer = Writer()
-        writer.i32(0)
-        writer.buffer += response_header_bytes(api_key, version, correlation_id)
-        encode_offsets_for_bytes(response, writer)
-        I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
-        return bytes(writer.buffer)
+        return _by_hand(api_key, version, correlation_id, encode_offsets_for_bytes, response)
+    if isinstance(response, groups.OffsetFetchResponse):
+        return _by_hand(api_key, version, correlation_id, groups.encode_offset_fetch, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
         version = 0
     response._header = None  # a response that was encoded before refuses another version
@@ -118,6 +131,26 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
         return bytes(response.encode(header=True, framed=True))
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise AssertionError(f"{type(response).__name__} v{version}: {error}") from error
+
+
+def _by_hand(
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    put: Callable[[Any, Writer], None],
+    response: Any,
+) -> bytes:
+    writer = Writer()
+    writer.i32(0)
+    writer.buffer += response_header_bytes(api_key, version, correlation_id)
+    put(response, writer)
+    I32.pack_into(writer.buffer, 0, len(writer.buffer) - 4)
+    return bytes(writer.buffer)
+
+
+def own_tag(item: Message) -> Any:
+    """The value of our tagged field in a request or a row of it; None if it was not sent."""
+    return item.unknown_tags
 
 
 def build(kind: Any, **fields: Any) -> Message:
@@ -154,6 +187,9 @@ _MESSAGES = frozenset(
         CreatePartitionsResponse,
         DeleteRecordsResponse,
         DescribeConfigsResponse,
+        AlterConfigsResponse,
+        DeleteGroupsResponse,
+        OffsetDeleteResponse,
         IncrementalAlterConfigsResponse,
         DescribeClusterResponse,
         DescribeLogDirsResponse,
@@ -175,12 +211,17 @@ def _struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Deco
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)
     ]
+    own = _OWN_TAGS.get(kind)
 
     def take(reader: Reader) -> Any:
         item = build(kind)
         for name, decoder in steps:
             setattr(item, name, decoder(reader))
-        if flexible:
+        if flexible and own is not None:
+            number, value_of = own
+            tag = reader.tags().get(number)
+            item.unknown_tags = None if tag is None else value_of(Reader(tag))
+        elif flexible:
             reader.skip_tags()
         return item
 

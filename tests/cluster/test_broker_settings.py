@@ -55,3 +55,4 @@ def test_metrics_over_http(make_cluster: Callable[..., LocalCluster]) -> None:
     assert 'logbus_requests_total{kind="produce"} 1' in text
     assert "logbus_partitions 1" in text
     assert "logbus_flush_ms_count" in text
+    assert "logbus_loop_blocked_max_ms" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker_lite.client import EndOffsetsWatch, connect, read_range
-from broker_lite.errors import CorruptMessageError, RetriableError
+from broker_lite.errors import CorruptMessageError, DeliveryTimedOutError, RetriableError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
@@ -173,3 +175,53 @@ def test_a_damaged_batch_is_named_or_skipped_and_never_delivered(
             while len(found) < 3:
                 found += [record.offset for record in consumer.poll(5.0)]
             assert found == [0, 1, 4]
+
+
+def test_a_producer_that_gave_up_on_a_full_disk_says_so(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:
+        bus.create_topic("t", 1)
+        pid = cluster.brokers[0].pid
+        assert pid is not None
+        with bus.producer() as producer:
+            producer.send("t", bytes(100_000)).result(30)
+        unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        # No file may grow beyond this: the kernel then cuts writes short, as on a full disk.
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (150_000, unlimited[1]))
+        producer = bus.producer(delivery_timeout_ms=1500)
+        try:
+            with pytest.raises(DeliveryTimedOutError) as caught:
+                producer.send("t", bytes(100_000)).result(30)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+            with contextlib.suppress(DeliveryTimedOutError):
+                producer.close()
+        message = str(caught.value)
+        assert "t-0: not acknowledged within delivery.timeout.ms=1500 (failures: " in message
+        assert "[LOGBUS_KAFKA_STORAGE_ERROR] log.dir " in message
+        assert "is full" in message
+        assert "raise delivery.timeout.ms" in message
+
+
+def test_a_partition_without_a_leader_says_which_broker_is_down(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    with make_cluster(2) as cluster, connect(cluster.bootstrap_servers) as bus:
+        bus.create_topic("t", 1)
+        where = TopicPartition("t", 0)
+        known = bus.cluster().partition(where)
+        assert known is not None
+        leader = known.leader
+        (broker,) = [each for each in cluster.brokers if each.id == leader]
+        broker.kill()
+        deadline = time.monotonic() + 60
+        while leader in bus.cluster().brokers:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        producer = bus.producer(delivery_timeout_ms=500)
+        with pytest.raises(DeliveryTimedOutError, match=f"down: broker {leader} .alive: ") as late:
+            producer.send("t", b"x").result(30)
+        assert "start it" in str(late.value)
+        with contextlib.suppress(DeliveryTimedOutError):
+            producer.close()

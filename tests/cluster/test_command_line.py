@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -146,6 +147,7 @@ def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
     assert logbus("consume", new_topic, "-g", group, "-n", "60").stdout.count(b"\n") == 60
     described = rows(logbus("groups", "describe", group))
     assert sum(row["committed"] for row in described) == 60
+    assert all(re.fullmatch(r"20..-..-..T.*Z", row["committed_at"]) for row in described)
     assert rows(logbus("lag", "-g", group)) == [
         {"group": group, "topic": new_topic, "partitions": len(described), "lag": 40}
     ]

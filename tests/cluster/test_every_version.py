@@ -18,6 +18,7 @@ import pytest
 from plain_connection import PlainConnection
 
 from broker_lite.errors import (
+    GroupIdNotFoundError,
     NotLeaderError,
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
@@ -200,6 +201,14 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
             kind = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
             rows = [kind.AlterableConfig(name="retention.ms", config_operation=0, value="9999")]
             return {"resources": [kind(resource_type=2, resource_name=name, configs=rows)]}
+        case ApiKey.ALTER_CONFIGS:
+            kind = admin.AlterConfigsRequest.AlterConfigsResource
+            rows = [kind.AlterableConfig(name="retention.ms", value="9999")]
+            return {"resources": [kind(resource_type=2, resource_name=name, configs=rows)]}
+        case ApiKey.DELETE_GROUPS:
+            return {"groups_names": ["nobody"]}
+        case ApiKey.OFFSET_DELETE:
+            return {"group_id": "nobody", "topics": []}
         case ApiKey.INIT_PRODUCER_ID:
             return {"transactional_id": None, "transaction_timeout_ms": 1000}
         case ApiKey.API_VERSIONS:
@@ -211,7 +220,11 @@ def topic_id_of(text: str) -> Any:
     return UUID(bytes=topic_id_bytes(text))
 
 
-ALLOWED = {ApiKey.DELETE_TOPICS: {3}}
+ALLOWED = {
+    ApiKey.DELETE_TOPICS: {3},
+    ApiKey.DELETE_GROUPS: {GroupIdNotFoundError.code},
+    ApiKey.OFFSET_DELETE: {GroupIdNotFoundError.code},
+}
 """Errors that are asked for."""
 
 

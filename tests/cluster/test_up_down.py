@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from broker_lite.errors import (
     LogbusError,
     PortInUseError,
 )
-from broker_lite.local.cluster import LocalCluster, first_free_ports
+from broker_lite.local.cluster import LocalCluster, first_free_ports, require_free_port
 from broker_lite.local.process import start_mark
 
 Logbus = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,7 +34,7 @@ Logbus = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def logbus(tmp_path: Path) -> Iterator[Logbus]:
-    environment = os.environ | {"XDG_DATA_HOME": str(tmp_path / "data")}
+    environment = os.environ | {"XDG_DATA_HOME": str(tmp_path / "data"), "TMPDIR": str(tmp_path)}
 
     def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -49,13 +50,15 @@ def logbus(tmp_path: Path) -> Iterator[Logbus]:
         return done
 
     yield run
-    subprocess.run(
-        [sys.executable, "-P", "-m", "broker_lite", "down"],
-        capture_output=True,
-        env=environment,
-        check=False,
-        timeout=100,
-    )
+    records = (tmp_path / "data/logbus/clusters").glob("*.json")
+    for directory in [json.loads(path.read_text())["directory"] for path in records]:
+        subprocess.run(
+            [sys.executable, "-P", "-m", "broker_lite", "down", "--dir", directory],
+            capture_output=True,
+            env=environment,
+            check=False,
+            timeout=100,
+        )
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -97,8 +100,61 @@ def test_nothing_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
     status = logbus("status", code=3)
     assert json.loads(status.stdout)["running"] == 0
     assert "not running" in logbus("down").stderr
-    # What it had recorded is no obstacle.
+    # What it had recorded is no obstacle, and its data are the user's.
+    assert Path(facts["directory"], "broker-0", "data").is_dir()
     logbus("up", "-d", "--port", "0")
+
+
+def test_a_temporary_folder_does_not_outlive_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
+    facts = json.loads(logbus("up", "-d", "--ephemeral", "--port", "0").stdout)
+    folder = Path(facts["directory"])
+    assert folder.parent == tmp_path and folder.is_dir()
+    os.kill(facts["pid"], signal.SIGKILL)
+    wait_until(lambda: are_gone(facts))
+    wait_until(lambda: not folder.exists())
+
+
+def test_several_clusters_are_told_apart_by_directory(logbus: Logbus, tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    first = json.loads(logbus("up", "-d", "--port", "0", "--dir", one).stdout)
+    second = json.loads(logbus("up", "-d", "--port", "0", "--dir", two).stdout)
+    # Without a name: the one that clients find, and a word about the other.
+    status = logbus("status")
+    assert json.loads(status.stdout)["directory"] == two
+    assert f"also running: --dir {one}" in status.stderr
+    for directory, facts in ((one, first), (two, second)):
+        named = logbus("status", "--dir", directory)
+        assert json.loads(named.stdout)["bootstrap_servers"] == facts["bootstrap_servers"]
+        assert "also" not in named.stderr
+    refused = logbus("down", code=2).stderr
+    assert f"--dir {one}, --dir {two}" in refused
+    assert f"these run: --dir {one}, --dir {two}" in logbus("status", "--dir", "no", code=3).stderr
+    # Once the later one is gone everything finds the earlier one.
+    logbus("down", "--dir", two)
+    assert are_gone(second)
+    assert json.loads(logbus("status").stdout)["directory"] == one
+    logbus("topic", "create", "t")
+    logbus("down")
+    assert are_gone(first)
+    logbus("status", code=3)
+
+
+def test_a_killed_cluster_hides_none_that_runs(logbus: Logbus, tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    first = json.loads(logbus("up", "-d", "--port", "0", "--dir", one).stdout)
+    second = json.loads(logbus("up", "-d", "--port", "0", "--dir", two).stdout)
+    os.kill(second["pid"], signal.SIGKILL)
+    wait_until(lambda: are_gone(second))
+    assert json.loads(logbus("status").stdout)["directory"] == one
+    logbus("down")
+    assert are_gone(first)
+
+
+def test_up_goes_on_where_no_record_can_be_kept(logbus: Logbus, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where the folder should be")
+    facts = json.loads(logbus("up", "-d", "--ephemeral", "--port", "0").stdout)
+    logbus("down", "--dir", facts["directory"])
+    assert are_gone(facts)
 
 
 def test_down_leaves_a_stranger_with_a_recorded_pid_alone(logbus: Logbus, tmp_path: Path) -> None:
@@ -146,11 +202,46 @@ def test_up_in_the_foreground_ends_on_a_signal_and_keeps_nothing(tmp_path: Path)
     assert not discovery.last_cluster_path({"XDG_DATA_HOME": str(tmp_path)}).exists()
 
 
-def test_the_first_free_port_is_taken(logbus: Logbus) -> None:
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(logbus: Logbus, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for how in ((), ("-d",)):
+            said = logbus("up", *how, "--port", port, code=1).stderr
+            assert f"PORT_IN_USE] port {port} on 127.0.0.1 is taken" in said
+            assert "give another --port" in said
+    facts = json.loads(logbus("up", "-d", "--port", "0").stdout)
+    own = str(facts["brokers"][0]["port"])
+    said = logbus("up", "-d", "--port", own, "--dir", str(tmp_path / "other"), code=1).stderr
+    assert f"logbus status --dir {facts['directory']}" in said
+    assert "cannot listen" in logbus("up", "--host", "203.0.113.1", "--port", "9", code=1).stderr
+
+
+def test_the_other_brokers_take_the_next_free_ports_and_say_so(logbus: Logbus) -> None:
+    with before_a_taken_port() as port:
+        done = logbus("up", "-d", "-n", "2", "--port", str(port))
+    ports = [broker["port"] for broker in json.loads(done.stdout)["brokers"]]
+    assert ports[0] == port
+    assert port + 1 < ports[1] <= port + 50
+    assert f"port {port + 1} is taken: broker 1 has {ports[1]}" in done.stderr
+
+
+@contextlib.contextmanager
+def before_a_taken_port() -> Iterator[int]:
+    """A free port whose next one is taken."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = taken.getsockname()[1] - 1
+            with contextlib.suppress(PortInUseError):
+                require_free_port("127.0.0.1", port)
+                break
+        yield port
+
+
+def test_the_first_free_ports_are_taken(make_cluster: Callable[..., LocalCluster]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        facts = json.loads(logbus("up", "-d", "-n", "2", "--port", str(port)).stdout)
-    ports = [broker["port"] for broker in facts["brokers"]]
+        ports = [broker.port for broker in make_cluster(2, port=port).brokers]
     assert port < ports[0] < ports[1] <= port + 50
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from plain_connection import until_known
 
 import pyspark_logbus as logbus
 from broker_lite.errors import (
@@ -506,6 +507,64 @@ def test_a_deleted_topic_s_group_offsets_are_not_its_successor_s(planner, bus, m
     make_topic(8, name=topic)
     plan = planner(subscribe=topic, startingOffsets="group", **{"group.id": group})
     assert ends(plan.initial_offset(), topic) == [0]
+
+
+@pytest.fixture
+def make_again(cluster, bus):
+    def make(topic, count):
+        """Another topic of that name with so many records; every broker knows of it."""
+        bus.delete_topic(topic)
+        until_known(cluster.bootstrap_servers, topic, bus.create_topic(topic, partitions=1))
+        fill(bus, topic, count)
+
+    return make
+
+
+def test_a_query_that_ends_leaves_a_recreated_topic_without_offsets(
+    planner, bus, make_topic, make_again, caplog
+):
+    topic, kept = make_topic(10), make_topic(3)
+    group = f"left-{topic}"
+    given = {"subscribe": f"{topic},{kept}", "startingOffsets": "earliest", "group.id": group}
+    plan = planner(**given)
+    first = step(plan, plan.initial_offset())
+    plan.latest_offset(first, unlimited=False)
+    until(plan.report, lambda report: report["groupState"] == "published")
+    make_again(topic, 15)
+    plan.stop()
+    found = bus.admin.committed(group)
+    assert {where: row.offset for where, row in found.items()} == {TopicPartition(kept, 0): 3}
+    assert group_progress.lease_of(found[TopicPartition(kept, 0)].metadata) == ("", 0)
+    assert f"topic '{topic}' was deleted and made again" in caplog.text
+    # Whoever goes on from the group reads all of the new one.
+    again = planner(**(given | {"startingOffsets": "group"})).initial_offset()
+    assert (ends(again, topic), ends(again, kept)) == ([0], [3])
+
+
+def test_loss_is_judged_before_progress_goes_to_the_group(planner, bus, make_topic, make_again):
+    topic = make_topic(10)
+    group = f"judged-{topic}"
+    given = {"subscribe": topic, "startingOffsets": "earliest", "group.id": group}
+    strict = planner(**given)
+    first = step(strict, strict.initial_offset())
+    make_again(topic, 15)
+    assert "made again" in fails(
+        lambda: planner(**given).latest_offset(first, unlimited=False), DataLossError
+    )
+    fails(lambda: strict.latest_offset(first, unlimited=False), DataLossError)
+    strict.stop()
+    assert bus.admin.committed(group) == {}
+    lax = planner(**given, failOnDataLoss="false")
+    end = step(lax, first)
+    assert ends(end, topic) == [15]
+    lax.stop()
+    assert bus.admin.committed(group) == {}
+    lax = planner(**given, failOnDataLoss="false")
+    until(
+        lambda: lax.latest_offset(end, unlimited=False) and lax.report(),
+        lambda report: report and report["groupState"] == "published",
+    )
+    assert bus.admin.committed(group)[TopicPartition(topic, 0)].offset == 15
 
 
 def test_planning_does_not_wait_for_brokers(planner, bus, make_topic, make_cluster):

@@ -4,6 +4,7 @@ KafkaSinkSuite's behaviours."""
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from broker_lite.client.partitioner import partition_for
@@ -121,7 +122,21 @@ def test_what_is_wrong_fails_before_a_row_is_written(queries, bus):
             queries.write(frame, **given)
         assert said in str(raised.value), said
         assert "[LOGBUS_" in str(raised.value), said
+        assert "PicklingError" not in str(raised.value), said
     assert records(bus, topic) == []
+
+
+def test_a_missing_topic_is_the_first_and_only_error(queries):
+    """It was a PicklingError, with the reason in the middle."""
+    with pytest.raises(AnalysisException) as raised:
+        queries.write(queries.spark.range(1).selectExpr("string(id) value"), topic="nowhere")
+    said = str(raised.value)
+    assert said.count("Traceback") == 1
+    last = next(line for line in said.splitlines() if "Error: " in line)
+    assert last == (
+        "broker_lite.errors.UnknownTopicOrPartitionError: [LOGBUS_UNKNOWN_TOPIC_OR_PARTITION] "
+        "topic 'nowhere' does not exist; create it with: logbus topic create nowhere"
+    )
 
 
 def test_save_modes(queries):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
-
-from broker_lite.record.batch import iter_headers
+from spark_queries import damage_second_of_three
 
 
 def test_columns_types_nulls_headers_and_times(queries, bus):
@@ -112,23 +110,10 @@ def test_what_only_the_plan_can_know_fails_with_the_cure(queries):
 
 def test_a_damaged_batch_is_an_error_with_its_place_or_skipped(queries, bus, cluster):
     topic = queries.topic(0)
-    with bus.producer() as producer:
-        for number in range(3):
-            for value in range(10):
-                producer.send(topic, f"{number}-{value}".encode(), partition=0)
-            producer.flush()
-    topic_id = bus.admin.cluster((topic,)).topic_id(topic)
-    [log] = Path(cluster.directory).glob(f"**/{topic_id}-0/*.log")
-    data = bytearray(log.read_bytes())
-    batches = list(iter_headers(data))
-    position, header = next((at, h) for at, h in batches if h.base_offset <= 10 < h.next_offset)
-    with log.open("r+b") as file:
-        file.seek(position + header.size_bytes - 1)
-        file.write(bytes([data[position + header.size_bytes - 1] ^ 0xFF]))
+    damaged = damage_second_of_three(bus, cluster, topic)
     with pytest.raises(Exception) as raised:
         queries.read(subscribe=topic).count()
     said = str(raised.value)
     assert "[LOGBUS_CORRUPT_MESSAGE]" in said
-    assert f"topic '{topic}' partition 0 offset {header.base_offset}" in said
-    lost = header.next_offset - header.base_offset
-    assert queries.read(subscribe=topic, failOnDataLoss="false").count() == 30 - lost
+    assert f"topic '{topic}' partition 0 offset {damaged.start}" in said
+    assert queries.read(subscribe=topic, failOnDataLoss="false").count() == 30 - len(damaged)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from pyspark.sql import functions as F
-from spark_queries import offsets, until
+from spark_queries import damage_second_of_three, offsets, until
 
 from pyspark_logbus.progress_listener import LagListener
 
@@ -31,10 +31,10 @@ def test_from_topic_to_topic_over_a_restart(queries, bus):
     # Published at the next planning call, not a batch late.
     until(lambda: queries.committed(f"g-{source}") == {f"{source}-0": 13, f"{source}-1": 7})
     first = [p for p in query.recentProgress if p.numInputRows]
-    assert [p.numInputRows for p in first] == [9, 10, 1] or sum(
-        p.numInputRows for p in first
-    ) == 20  # fmt: skip
-    assert max(p.numInputRows for p in first) <= 11
+    # Three at least; which depends on whose end is known first.
+    rows = [p.numInputRows for p in first]
+    assert sum(rows) == 20
+    assert max(rows) <= 10
     assert sum(p.sink.numOutputRows for p in first) == 20
     # Nothing new is no batch, however often Spark asks.
     batches = query.lastProgress.batchId
@@ -233,6 +233,28 @@ def test_what_is_wrong_ends_the_query_with_the_cure(queries, given, sink, said):
         queries.start(frame.select("value"), **sink).awaitTermination(60)
     assert said in str(raised.value)
     assert "[LOGBUS_" in str(raised.value)
+    assert "PicklingError" not in str(raised.value)
+
+
+def test_what_tasks_skipped_reaches_the_listener(queries, bus, cluster):
+    """Only a task meets a damaged batch, and Spark lets it tell nobody: the rows are missed."""
+    source, seen, lags = queries.topic(0), [], []
+    damaged = damage_second_of_three(bus, cluster, source)
+    listener = LagListener(lags.append)
+    queries.spark.streams.addListener(listener)
+    given = {"subscribe": source, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+
+    def each(frame, batch):
+        seen.extend(row.offset for row in frame.collect())
+
+    queries.start(queries.stream(**given), each=each)
+    until(lambda: len(seen) == 30 - len(damaged))
+    until(lambda: [lag.missing_rows for lag in lags if lag.rows] == [len(damaged)])
+    queries.fill(source, 4)
+    until(lambda: [lag.missing_rows for lag in lags if lag.rows] == [len(damaged), 0])
+    queries.spark.streams.removeListener(listener)
+    assert seen == [offset for offset in range(34) if offset not in damaged]
+    assert {lag.lost_records for lag in lags} == {0}
 
 
 def test_a_checkpoint_of_a_later_version_is_a_clear_error(queries, tmp_path):

@@ -1,7 +1,9 @@
 """OffsetCommit 2-9: a group's progress into ZooKeeper, through any broker.
 
 Answered when ZooKeeper has it. Groups have no members yet, so a commit in a member's name is
-refused with UNKNOWN_MEMBER_ID. The retention time of versions 2-4 is not used: offsets stay until
+refused with UNKNOWN_MEMBER_ID. A client of ours names the topic's id (a tagged field), and is
+refused with UNKNOWN_TOPIC_ID where the topic of that name is another one by now; offsets of all
+others are the present topic's. The retention time of versions 2-4 is not used: offsets stay until
 their group or topic is deleted.
 """
 
@@ -15,14 +17,15 @@ from broker_lite.errors import (
     LogbusError,
     OffsetMetadataTooLargeError,
     UnknownMemberIdError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     wire_code,
 )
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import OffsetCommitResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, own_tag
 
 _Topic = Response.OffsetCommitResponseTopic
 _Partition = _Topic.OffsetCommitResponsePartition
@@ -30,46 +33,47 @@ _Partition = _Topic.OffsetCommitResponsePartition
 
 async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     """Each partition has its own error; one refused does not hold back the others."""
+    refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in message.topics:
+        topic_id = own_tag(topic) or NULL_TOPIC_ID
         for row in topic.partitions:
             key = TopicPartition(topic.name, row.partition_index)
             try:
-                offsets[key] = _checked(parts, key, row)
+                offsets[key] = _checked(parts, key, row, topic_id)
             except LogbusError as error:
-                codes[key] = wire_code(error)
+                refused[key, topic_id] = wire_code(error)
     if message.member_id or message.generation_id_or_member_epoch >= 0:
-        codes |= dict.fromkeys(offsets, UnknownMemberIdError.code)
+        codes = dict.fromkeys(offsets, UnknownMemberIdError.code)
     elif offsets:
         try:
             results = await parts.registry.commit_offsets(message.group_id, offsets)
         except LogbusError as error:
-            codes |= dict.fromkeys(offsets, wire_code(error))
+            codes = dict.fromkeys(offsets, wire_code(error))
         else:
             for key, failure in results.items():
                 codes[key] = NO_ERROR if failure is None else wire_code(failure)
+
+    def answer(topic: Any, row: Any) -> Any:
+        key = TopicPartition(topic.name, row.partition_index)
+        code = refused.get((key, own_tag(topic) or NULL_TOPIC_ID)) or codes[key]
+        return build(_Partition, partition_index=row.partition_index, error_code=code)
+
     return Response(
         topics=[
             build(
-                _Topic,
-                name=topic.name,
-                partitions=[
-                    build(
-                        _Partition,
-                        partition_index=row.partition_index,
-                        error_code=codes[TopicPartition(topic.name, row.partition_index)],
-                    )
-                    for row in topic.partitions
-                ],
+                _Topic, name=topic.name, partitions=[answer(topic, row) for row in topic.partitions]
             )
             for topic in message.topics
         ]
     )
 
 
-def _checked(parts: Parts, key: TopicPartition, row: Any) -> CommittedOffset:
+def _checked(parts: Parts, key: TopicPartition, row: Any, topic_id: str) -> CommittedOffset:
     topic = parts.registry.snapshot.topics.get(key.topic)
+    if topic is not None and topic_id not in (NULL_TOPIC_ID, topic.topic_id):
+        raise UnknownTopicIdError(f"{key} is now of topic id {topic.topic_id}, not {topic_id}")
     if topic is None or not 0 <= key.partition < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"{key} does not exist")
     if row.committed_offset < 0:

@@ -1,7 +1,8 @@
 """OffsetFetch 1-8: groups' progress out of ZooKeeper, through any broker; several groups from 8.
 
 A partition without an offset is answered with -1, as in Kafka, unless all were asked for. Nothing
-is ever pending until transactions are built, so ``require_stable`` changes nothing.
+is ever pending until transactions are built, so ``require_stable`` changes nothing. A client of
+ours asks (a tagged field) for topic ids and commit times too; others are answered as by Kafka.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls import groups as own
 from broker_lite.wire.tables import OffsetFetchResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, own_tag
 
 _Group = Response.OffsetFetchResponseGroup
 _OldTopic = Response.OffsetFetchResponseTopic
@@ -27,12 +29,23 @@ NONE = CommittedOffset(NO_OFFSET)
 async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     """A group that cannot be read carries the error; the others are answered."""
     if request.api_version >= BATCHED_FROM:
-        groups = []
+        rows = []
         for wanted in message.groups:
-            code, found = await _read(parts, wanted.group_id, wanted.topics)
-            topics = _rows(_Topic, _Topic.OffsetFetchResponsePartitions, found, NO_ERROR)
-            groups.append(build(_Group, group_id=wanted.group_id, topics=topics, error_code=code))
-        return Response(groups=groups)
+            rows.append((wanted.group_id, *await _read(parts, wanted.group_id, wanted.topics)))
+        if own_tag(message):
+            return own.OffsetFetchResponse(0, tuple(_own_group(*row) for row in rows))
+        kind = _Topic.OffsetFetchResponsePartitions
+        return Response(
+            groups=[
+                build(
+                    _Group,
+                    group_id=group,
+                    topics=_rows(_Topic, kind, found, NO_ERROR),
+                    error_code=code,
+                )
+                for group, code, found in rows
+            ]
+        )
     code, found = await _read(parts, message.group_id, message.topics)
     topics = _rows(_OldTopic, _OldTopic.OffsetFetchResponsePartition, found, code)
     return Response(topics=topics, error_code=code)
@@ -70,3 +83,23 @@ def _rows(
         )
         topics.setdefault(key.topic, []).append(row)
     return [build(topic_kind, name=name, partitions=rows) for name, rows in topics.items()]
+
+
+def _own_group(
+    group: str, code: int, found: Mapping[TopicPartition, CommittedOffset]
+) -> own.FetchedOffsetsGroup:
+    topics: dict[str, list[own.FetchedOffset]] = {}
+    for key, committed in found.items():
+        topics.setdefault(key.topic, []).append(
+            own.FetchedOffset(
+                key.partition,
+                committed.offset,
+                committed.leader_epoch,
+                committed.metadata,
+                NO_ERROR,
+                committed.topic_id,
+                committed.commit_ms,
+            )
+        )
+    rows = [own.FetchedOffsetsTopic(name, tuple(each)) for name, each in topics.items()]
+    return own.FetchedOffsetsGroup(group, tuple(rows), code)

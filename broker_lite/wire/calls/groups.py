@@ -1,17 +1,27 @@
 """Client side of FindCoordinator v4, OffsetCommit v9, OffsetFetch v8, ListGroups v5 and
-DescribeGroups v6: the progress of consumer groups. Field names are Kafka's."""
+DescribeGroups v6: the progress of consumer groups. Field names are Kafka's.
+
+Offsets go with their topic's id, in tagged fields of our own (PROTOCOL.md): those of a topic that
+was deleted must never become its successor's.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from broker_lite.model import NO_EPOCH
+from broker_lite.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, NULL_TOPIC_ID
 from broker_lite.wire.api import ApiKey
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.primitives import I64, Reader, Writer, put_tag, uuid_bytes
 
 KEY_TYPE_GROUP = 0
 KEY_TYPE_TRANSACTION = 1
+
+TAG_COMMIT_TOPIC_ID = 10000
+"""In a topic of an OffsetCommit request: which topic of that name the offsets belong to."""
+TAG_FETCH_ORIGIN = 10000
+"""In an OffsetFetch request: tell me; in a partition of the answer: topic id and commit time."""
+_ORIGIN_ASKED = b"\x01"
 
 
 class Coordinator(NamedTuple):
@@ -75,8 +85,11 @@ class OffsetToCommit(NamedTuple):
 
 
 class OffsetCommitTopic(NamedTuple):
+    """``topic_id`` has the broker refuse offsets of a topic that was deleted; null: it does not."""
+
     name: str
     partitions: tuple[OffsetToCommit, ...]
+    topic_id: str = NULL_TOPIC_ID
 
 
 class CommittedPartition(NamedTuple):
@@ -118,7 +131,10 @@ class OffsetCommitRequest:
         def put_topic(row: OffsetCommitTopic) -> None:
             writer.string(row.name)
             writer.array(row.partitions, put_partition)
-            writer.tag_end()
+            if row.topic_id == NULL_TOPIC_ID:
+                writer.tag_end()
+            else:
+                put_tag(writer, TAG_COMMIT_TOPIC_ID, uuid_bytes(row.topic_id))
 
         writer.string(self.group_id)
         writer.i32(self.generation_id_or_member_epoch)
@@ -159,13 +175,16 @@ class OffsetFetchGroup(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """``committed_offset`` is -1 where the group has none."""
+    """``committed_offset`` is -1 where the group has none; ``commit_ms`` is when it was committed
+    by the broker's clock. Topic id and time are unknown to a broker that is not of logbus."""
 
     partition_index: int
     committed_offset: int
     committed_leader_epoch: int
     metadata: str | None
     error_code: int
+    topic_id: str = NULL_TOPIC_ID
+    commit_ms: int = NO_TIMESTAMP
 
 
 class FetchedOffsetsTopic(NamedTuple):
@@ -207,7 +226,7 @@ class OffsetFetchRequest:
 
         writer.array(self.groups, put_group)
         writer.boolean(self.require_stable)
-        writer.tag_end()
+        put_tag(writer, TAG_FETCH_ORIGIN, _ORIGIN_ASKED)
 
     @staticmethod
     def decode(reader: Reader) -> OffsetFetchResponse:
@@ -232,8 +251,42 @@ def _fetched_offset(reader: Reader) -> FetchedOffset:
     row = FetchedOffset(
         reader.i32(), reader.i64(), reader.i32(), reader.nullable_string(), reader.i16()
     )
-    reader.skip_tags()
-    return row
+    origin = reader.tags().get(TAG_FETCH_ORIGIN)
+    if origin is None:
+        return row
+    inner = Reader(origin)
+    return row._replace(topic_id=inner.uuid(), commit_ms=inner.i64())
+
+
+def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
+    """The broker's side: version 8 of the response's body, with what its asker wants of us."""
+
+    def put_offset(row: FetchedOffset) -> None:
+        writer.i32(row.partition_index)
+        writer.i64(row.committed_offset)
+        writer.i32(row.committed_leader_epoch)
+        writer.nullable_string(row.metadata)
+        writer.i16(row.error_code)
+        if row.committed_offset == NO_OFFSET:
+            writer.tag_end()
+        else:
+            origin = uuid_bytes(row.topic_id) + I64.pack(row.commit_ms)
+            put_tag(writer, TAG_FETCH_ORIGIN, origin)
+
+    def put_topic(row: FetchedOffsetsTopic) -> None:
+        writer.string(row.name)
+        writer.array(row.partitions, put_offset)
+        writer.tag_end()
+
+    def put_group(row: FetchedOffsetsGroup) -> None:
+        writer.string(row.group_id)
+        writer.array(row.topics, put_topic)
+        writer.i16(row.error_code)
+        writer.tag_end()
+
+    writer.i32(response.throttle_time_ms)
+    writer.array(response.groups, put_group)
+    writer.tag_end()
 
 
 class ListedGroup(NamedTuple):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -272,6 +275,31 @@ def test_the_end_of_a_reactor_fails_what_is_under_way(server: Server) -> None:
     assert ready.wait(20)
     reactor.stop()
     assert isinstance(found[0], ClosedError)
+
+
+def test_the_end_of_a_reactor_leaves_no_number_of_its_pipe() -> None:
+    """A child forked after it closed the files that had the numbers by then: Bad file descriptor
+    in Popen(preexec_fn=…), which is how Spark starts its JVM. A late wake wrote into them."""
+    reactor = Reactor("test", "test-reactor")
+    reactor.start()
+    reactor.stop()
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    others = [os.dup(read_end) for _ in range(8)]
+    reactor.wake()
+    with pytest.raises(BlockingIOError):
+        os.read(read_end, 1)
+    files = [read_end, write_end, *others]
+    code = "import os, sys; [os.fstat(int(number)) for number in sys.argv[1:]]"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-S", "-c", code, *map(str, files)],
+            preexec_fn=lambda: None, pass_fds=files, timeout=60, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    finally:
+        for file in files:
+            os.close(file)
+    assert child.returncode == 0, child.stderr
 
 
 def test_several_brokers_at_once_and_one_of_them_dead(server: Server) -> None:

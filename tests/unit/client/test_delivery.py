@@ -19,6 +19,7 @@ from broker_lite.errors import (
     MessageTooLargeError,
     NetworkError,
     OutOfOrderSequenceError,
+    StorageError,
 )
 from broker_lite.record.arrow import Columns, decode
 from broker_lite.record.batch import check_crc, read_header
@@ -52,6 +53,7 @@ class Bench:
             max_in_flight=max_in_flight,
             retry_backoff_ms=50,
             compression="none",
+            delivery_timeout_ms=500,
         )
         self.view: ClusterView = view()
         self.now = 0.0
@@ -261,6 +263,7 @@ def test_what_was_never_sent_times_out_without_a_new_identity() -> None:
     bench.delivery.expire(500)
     assert isinstance(lost.error, DeliveryTimedOutError)
     assert "may be" not in str(lost.error)
+    assert "delivery.timeout.ms=500" in str(lost.error)
     bench.view = view()
     bench.add(make())
     assert sequences(bench.later()) == [(1001, 0)]
@@ -337,6 +340,33 @@ def test_a_leaderless_partition_waits_and_asks_for_metadata() -> None:
     assert bench.delivery.is_backlogged("t")
     bench.view = view()
     assert len(bench.send()) == 1
+
+
+def test_a_timeout_names_the_last_error_of_the_broker_and_the_cure() -> None:
+    bench = Bench()
+    first, second = make(deadline_ms=500), make(deadline_ms=500)
+    bench.add(first, second)
+    for sent in bench.send():
+        bench.fail(sent, StorageError("t-0: no space left on device"))
+    bench.delivery.expire(500)
+    for batch in (first, second):
+        assert str(batch.error) == (
+            "[LOGBUS_DELIVERY_TIMED_OUT] t-0: not acknowledged within "
+            "delivery.timeout.ms=500 (failures: 1); it may be in the log; the last error: "
+            "[LOGBUS_KAFKA_STORAGE_ERROR] t-0: no space left on device. Mend that broker's disk, "
+            "or make room on it (a shorter retention.ms), or raise delivery.timeout.ms to wait "
+            "longer"
+        )
+
+
+def test_a_timeout_without_a_leader_says_which_broker_is_down() -> None:
+    bench = Bench()
+    bench.view = view(leaders=(9,))
+    lost = make(deadline_ms=500)
+    bench.add(lost)
+    assert bench.send() == []
+    bench.delivery.expire(500)
+    assert "broker 9, which led it, is down (alive: 1, 2)" in str(lost.error)
 
 
 def test_retries_follow_the_leader() -> None:

@@ -19,8 +19,11 @@ PARENT = """
 import os, sys, time
 from pathlib import Path
 from broker_lite.local.guard import Guard
-guard = Guard()
 log = Path(sys.argv[1])
+folder = log.parent / "temporary"
+(folder / "inside").mkdir(parents=True)
+(folder / "inside" / "file").touch()
+guard = Guard(folder)
 stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 kind = stubborn if sys.argv[2] == "stubborn" else "import time; time.sleep(600)"
 child = guard.spawn([sys.executable, "-c", kind], log)
@@ -44,6 +47,7 @@ def test_children_end_with_their_parent(ending: int, tmp_path: Path) -> None:
     parent.send_signal(ending)
     parent.wait()
     wait_until(lambda: start_mark(child) is None and start_mark(guard) is None)
+    wait_until(lambda: not (tmp_path / "temporary").exists())
 
 
 def test_a_forked_worker_does_not_keep_the_children_alive(tmp_path: Path) -> None:
@@ -63,15 +67,20 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
     parent, child, _ = start_parent(tmp_path, "stubborn")
     parent.kill()
     parent.wait()
-    wait_until(lambda: start_mark(child) is None)
+    wait_until(lambda: not (tmp_path / "temporary").exists())
+    # The folder goes after the last child, never under it.
+    assert start_mark(child) is None
 
 
 def test_close_ends_what_is_left_and_may_be_called_twice(tmp_path: Path) -> None:
-    guard = Guard()
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    guard = Guard(folder)
     child = guard.spawn([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log")
     guard.close()
     guard.close()
     assert child.wait(10) == -signal.SIGKILL
+    assert folder.is_dir()
 
 
 def test_output_of_a_child_goes_to_its_log(tmp_path: Path) -> None:

@@ -6,7 +6,12 @@ import threading
 
 import pytest
 
-from broker_lite.errors import CoordinatorNotAvailableError, GroupLeaseHeldError
+from broker_lite.errors import (
+    CoordinatorNotAvailableError,
+    GroupLeaseHeldError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
 from broker_lite.model import CommittedOffset, OffsetAndEpoch, TopicPartition
 from pyspark_logbus.group_progress import GroupProgress, lease_of, lease_text
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
@@ -21,23 +26,40 @@ class Group:
         self.rows = {}
         self.commits = []
         self.failures = 0
+        self.ids = {"t": "id"}
         self.changed = threading.Condition()
 
     def committed(self, group, partitions=None):
         return dict(self.rows)
 
-    def commit_offsets(self, group, offsets):
+    def commit_each(self, group, offsets):
         if self.failures:
             self.failures -= 1
             raise CoordinatorNotAvailableError("not now")
-        self.rows.update(offsets)
+        done = {where: self.refusal(where, row) for where, row in offsets.items()}
+        self.rows.update({where: row for where, row in offsets.items() if done[where] is None})
         with self.changed:
             self.commits.append(offsets)
             self.changed.notify_all()
+        return done
+
+    def refusal(self, where, row):
+        if where.topic not in self.ids:
+            return UnknownTopicOrPartitionError(f"topic {where.topic!r} does not exist")
+        is_other = row.topic_id != self.ids[where.topic]
+        return UnknownTopicIdError("made again") if is_other else None
+
+    def make_again(self, topic):
+        """As brokers do: the old one's offsets are nobody's any more."""
+        self.ids[topic] += "-again"
+        self.rows = {where: row for where, row in self.rows.items() if where.topic != topic}
 
 
-def at(offset):
-    return SourceOffset("c", {"t": TopicOffsets("id", {0: OffsetAndEpoch(offset, 3)})})
+def at(offset, **ids):
+    """Topic ``t`` at this offset, and others with these ids too."""
+    ids = {"t": "id"} | ids
+    ends = {0: OffsetAndEpoch(offset, 3)}
+    return SourceOffset("c", {name: TopicOffsets(topic_id, ends) for name, topic_id in ids.items()})
 
 
 class Clock:
@@ -149,6 +171,47 @@ def test_a_coordinator_that_is_away_delays_nothing_and_is_tried_again(group, sta
     with group.changed:
         assert group.changed.wait_for(lambda: group.commits, 10)
     assert group.rows[T0].offset == 5
+
+
+def test_nothing_is_committed_to_a_topic_that_was_made_again(group, start, caplog):
+    group.ids["u"] = "other"
+    progress = start("one")
+    progress.publish(at(5, u="other"))
+    assert progress.wait(5)
+    group.make_again("t")
+    progress.publish(at(9, u="other"))
+    assert progress.wait(5)
+    assert {where: row.offset for where, row in group.rows.items()} == {TopicPartition("u", 0): 9}
+    assert progress.state == "not published: t was made again"
+    assert caplog.text.count("topic 't' was deleted and made again") == 1
+    progress.publish(at(2, t="id-again", u="other"))
+    assert progress.wait(5)
+    assert (group.rows[T0].offset, progress.state) == (2, "published")
+
+
+def test_a_stop_gives_the_lease_back_without_touching_a_topic_that_was_made_again(
+    group, start, caplog
+):
+    group.ids["u"] = "other"
+    progress = start("one")
+    progress.publish(at(5, u="other"))
+    assert progress.wait(5)
+    group.make_again("t")
+    progress.close()
+    assert set(group.rows) == {TopicPartition("u", 0)}
+    assert lease_of(group.rows[TopicPartition("u", 0)].metadata) == ("", 0)
+    assert "what was read of the topic before (id id) is not committed" in caplog.text
+
+
+def test_a_topic_that_is_gone_is_a_problem_that_is_told(group, start):
+    progress = start("one")
+    del group.ids["t"]
+    progress.publish(at(5))
+    with group.changed:
+        assert group.changed.wait_for(lambda: group.commits, 10)
+    progress.close()
+    assert "does not exist" in progress.state
+    assert group.rows == {}
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"spark":1}', '{"spark":"a","until":"x"}'])

@@ -108,6 +108,18 @@ def test_kafka_s_tuning_is_ignored_with_one_warning(caplog):
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(("given", "taken"), [("gzip", "zstd"), ("Snappy", "lz4")])
+def test_kafka_s_other_codecs_become_the_nearest_with_one_warning(given, taken, caplog):
+    caplog.set_level(logging.WARNING, logger="pyspark_logbus")
+    for _ in range(2):
+        found = options.parse({"kafka.compression.type": given})
+        assert options.write_options(found, "h:1").compression == taken
+    said = [row.getMessage() for row in caplog.records]
+    assert said == [
+        f"kafka.compression.type={given} is not written by logbus; {taken} is taken instead"
+    ]
+
+
 def test_defaults():
     read = stream()
     assert read.starting == offsets.LATEST_EVERYWHERE

@@ -137,9 +137,46 @@ def test_a_long_temporary_folder_gets_a_short_one_for_sockets(monkeypatch):
     assert len(folder) + settings.SOCKET_NAME_BYTES <= settings.SOCKET_PATH_MAX
 
 
+def offset_document(offsets, **begin):
+    document = {"version": 1, "cluster": "c", "topics": {"t": of_topic(offsets)}}
+    return {**document, **{name: {"t": of_topic(at)} for name, at in begin.items()}}
+
+
+def of_topic(offsets):
+    return {"id": "x", "offsets": offsets, "epochs": dict.fromkeys(offsets, 0)}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "rows", "missing"),
+    [
+        (offset_document({"0": 5}), offset_document({"0": 9}), 4, 0),
+        (offset_document({"0": 5}), offset_document({"0": 9}), 1, 3),
+        (offset_document({"0": 5}), offset_document({"0": 9}), 0, 4),
+        # The first batch's end says where it began.
+        (None, offset_document({"0": 9}, begin={"0": 2}), 6, 1),
+        # Read twice in foreachBatch: nothing can be told.
+        (offset_document({"0": 5}), offset_document({"0": 9}), 8, None),
+        # A new partition began at 0, or, with newPartitionOffsets=latest, where it is.
+        (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 7, 0),
+        (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 4, 0),
+        (offset_document({"0": 5}), offset_document({"0": 9, "1": 3}), 6, None),
+        (offset_document({"0": 5}), None, 0, None),
+    ],
+)
+def test_rows_that_tasks_went_past_are_found_on_the_driver(start, end, rows, missing):
+    latest = {"topics": {"t": {"0": 9}}, "lagTotal": 0}
+    for form in (lambda document: document, json.dumps):
+        source = {
+            "latestOffset": latest, "startOffset": start and form(start),
+            "endOffset": end and form(end), "numInputRows": rows,
+        }  # fmt: skip
+        [lag] = lag_of({"sources": [source]})
+        assert lag.missing_rows == missing
+
+
 def test_lag_is_read_from_spark_s_progress():
     latest = {"topics": {"t": {"0": 9, "1": 4}}, "lag": {}, "lagTotal": 6, "group": "g"}
-    end = {"version": 1, "topics": {"t": {"id": "x", "offsets": {"0": 7, "1": 4}}}}
+    end = offset_document({"0": 7, "1": 4})
     progress = {
         "id": "q", "name": None, "batchId": 3,
         "sources": [

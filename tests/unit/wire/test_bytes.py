@@ -10,6 +10,7 @@ import pytest
 from broker_lite.errors import MessageTooLargeError
 from broker_lite.wire import fetch, produce, tables
 from broker_lite.wire.api import decode_call, encode_call, parse_header
+from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.offsets import (
     BytesAnswer,
     BytesPartition,
@@ -75,9 +76,35 @@ PRODUCED = produce.encode_response(
 )
 BYTES = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 3, 42, 8 << 20),))
 ANSWERED = tables.encode(10000, 0, 9, OffsetsForBytesResponse((BytesAnswer(0, 4711, 8_300_000),)))
+COMMIT = groups.OffsetCommitRequest(
+    "g", (groups.OffsetCommitTopic("t", (groups.OffsetToCommit(3, 42, 5, ""),), TOPIC_ID),)
+)
+OFFSETS = groups.OffsetFetchRequest(
+    (groups.OffsetFetchGroup("g", (groups.OffsetFetchTopic("t", (3, 4)),)),)
+)
+STAND = groups.OffsetFetchResponse(
+    0,
+    (
+        groups.FetchedOffsetsGroup(
+            "g",
+            (
+                groups.FetchedOffsetsTopic(
+                    "t",
+                    (
+                        groups.FetchedOffset(3, 42, 5, "", 0, TOPIC_ID, 1_700_000_000_000),
+                        groups.FetchedOffset(4, -1, -1, "", 0),
+                    ),
+                ),
+            ),
+            0,
+        ),
+    ),
+)
 
 OURS = [FETCH, b"".join(map(bytes, FETCHED)), b"".join(PRODUCE), PRODUCED,
-        encode_call(BYTES, 9, "logbus"), ANSWERED]  # fmt: skip
+        encode_call(BYTES, 9, "logbus"), ANSWERED,
+        encode_call(COMMIT, 10, "logbus"), encode_call(OFFSETS, 11, "logbus"),
+        tables.encode(9, 8, 11, STAND)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -90,7 +117,8 @@ def test_frames_are_as_written_out(name: str, octets: bytes, ours: bytes) -> Non
 
 
 def test_the_written_requests_are_understood() -> None:
-    fetched, _, produced, _, bytes_asked, _ = (memoryview(f)[4:] for f in written().values())
+    frames = [memoryview(frame)[4:] for frame in written().values()]
+    fetched, _, produced, _, bytes_asked, _, committed, offsets_asked, _ = frames
     header = parse_header(fetched)
     request = fetch.decode_request(fetched, header.api_version, header.body_at)
     assert (request.columns_body_version, request.flags) == (1, FLAG_CHECKS_CRC | FLAG_ENDS_ONLY)
@@ -102,13 +130,22 @@ def test_the_written_requests_are_understood() -> None:
     assert (partition, bytes(records or b"")) == (3, b"batch")
     header = parse_header(bytes_asked)
     assert tables.decode(header.api_key, 0, bytes_asked, header.body_at) == BYTES
+    header = parse_header(committed)
+    (topic,) = tables.decode(header.api_key, 9, committed, header.body_at).topics
+    assert (topic.name, tables.own_tag(topic)) == ("t", TOPIC_ID)
+    assert topic.partitions[0].committed_offset == 42
+    header = parse_header(offsets_asked)
+    request = tables.decode(header.api_key, 8, offsets_asked, header.body_at)
+    assert (request.groups[0].group_id, tables.own_tag(request)) == ("g", True)
 
 
 def test_the_written_answers_are_understood() -> None:
-    _, fetched, _, produced, _, bytes_answered = (memoryview(f)[4:] for f in written().values())
+    frames = [memoryview(frame)[4:] for frame in written().values()]
+    _, fetched, _, produced, _, bytes_answered, _, _, stand = frames
     assert fetch.decode_response(fetched).topics[0].partitions[0].high_watermark == 100
     assert produce.decode_response(produced).topics[0].partitions[0] == REFUSED._replace(
         record_errors=[]
     )
     answer = decode_call(OffsetsForBytesRequest, bytes_answered)
     assert answer.answers == (BytesAnswer(0, 4711, 8_300_000),)
+    assert decode_call(groups.OffsetFetchRequest, stand) == STAND

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError
-from broker_lite.model import NULL_TOPIC_ID
-from broker_lite.wire.api import decode_call, encode_call, is_served, parse_header
+from broker_lite.model import NO_TIMESTAMP, NULL_TOPIC_ID
+from broker_lite.wire import tables
+from broker_lite.wire.api import ApiKey, decode_call, encode_call, is_served, parse_header
 from broker_lite.wire.calls import cluster, configs, groups, log_dirs, offsets, producers, topics
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
@@ -208,7 +209,7 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
     (
         groups.OffsetCommitRequest(
             "g",
-            (groups.OffsetCommitTopic("a", (groups.OffsetToCommit(1, 2, 3, "m"),)),),
+            (groups.OffsetCommitTopic("a", (groups.OffsetToCommit(1, 2, 3, "m"),), ID),),
             4,
             "member",
             "instance",
@@ -287,6 +288,8 @@ IDS = [type(case[0]).__name__ for case in CASES]
 
 RENAMED = {"broker_id": "node_id"}
 """DescribeCluster's brokers are the same rows as Metadata's."""
+UNSAID = {"topic_id": NULL_TOPIC_ID, "commit_ms": NO_TIMESTAMP}
+"""Fields of ours that Kafka's messages do not have."""
 
 
 def ours(item: Any) -> Any:
@@ -303,7 +306,7 @@ def narrowed(theirs: Any, mine: Any) -> Any:
     if isinstance(theirs, dict) and isinstance(mine, dict):
         named = {RENAMED.get(key, key) if RENAMED.get(key) in mine else key: value
                  for key, value in theirs.items()}  # fmt: skip
-        return {key: narrowed(named[key], mine[key]) for key in mine}
+        return {key: narrowed((UNSAID | named)[key], mine[key]) for key in mine}
     if isinstance(theirs, list) and isinstance(mine, list):
         return [narrowed(a, b) for a, b in zip(theirs, mine, strict=True)]
     return theirs
@@ -386,6 +389,34 @@ def test_responses_cut_anywhere_are_refused(
 def test_noise_is_refused_or_understood_but_never_worse(noise: bytes, call: Any) -> None:
     with contextlib.suppress(ProtocolError):
         decode_call(call, memoryview(noise))
+
+
+def test_the_library_reads_offsets_with_their_topics_ids_as_if_they_had_none() -> None:
+    row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 1_700_000_000_000)
+    none = groups.FetchedOffset(2, -1, -1, "", 0)
+    group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row, none)),), 0)
+    response = groups.OffsetFetchResponse(0, (group,))
+    octets = tables.encode(ApiKey.OFFSET_FETCH, 8, 6, response)
+    assert decode_call(groups.OffsetFetchRequest, body(octets)) == response
+    kind = consumer.OffsetFetchResponse
+    got = kind.decode(octets, version=8, header=True, framed=True)
+    theirs = got.groups[0].topics[0].partitions
+    assert [(each.partition_index, each.committed_offset, each.metadata) for each in theirs] == [
+        (1, 2, "m"),
+        (2, -1, ""),
+    ]
+
+
+def test_an_origin_that_is_cut_short_is_refused() -> None:
+    row = groups.FetchedOffset(1, 2, 3, "m", 0, ID, 5)
+    group = groups.FetchedOffsetsGroup("g", (groups.FetchedOffsetsTopic("a", (row,)),), 0)
+    octets = tables.encode(ApiKey.OFFSET_FETCH, 8, 6, groups.OffsetFetchResponse(0, (group,)))
+    for size in range(4, len(octets)):
+        with pytest.raises(ProtocolError):
+            decode_call(groups.OffsetFetchRequest, memoryview(octets)[4:size])
+    short = octets.replace(b"\x01\x90\x4e\x18", b"\x01\x90\x4e\x17")
+    with pytest.raises(ProtocolError):
+        decode_call(groups.OffsetFetchRequest, memoryview(short)[4:])
 
 
 def test_every_call_of_the_client_is_tested() -> None:

@@ -15,6 +15,7 @@ from wire_samples import message, plain
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call, parse_header, read_response_header
+from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.offsets import (
     BytesAnswer,
     BytesPartition,
@@ -22,6 +23,7 @@ from broker_lite.wire.calls.offsets import (
     OffsetsForBytesResponse,
 )
 
+TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 EVERY = [
     (key, version)
     for key in sorted(tables.REQUESTS)
@@ -134,9 +136,53 @@ def test_a_response_with_a_wrong_field_is_our_mistake() -> None:
         tables.encode(ApiKey.METADATA, 12, 1, tables.build(tables.MetadataResponse, brokers=[3]))
 
 
+OURS = groups.OffsetCommitRequest(
+    "g",
+    (
+        groups.OffsetCommitTopic("a", (groups.OffsetToCommit(1, 2),), TOPIC_ID),
+        groups.OffsetCommitTopic("b", (groups.OffsetToCommit(1, 2),)),
+    ),
+)
+
+
+def test_the_topic_id_of_a_commit_is_found() -> None:
+    frame = memoryview(encode_call(OURS, 5, None))[4:]
+    got = tables.decode(ApiKey.OFFSET_COMMIT, 9, frame, parse_header(frame).body_at)
+    assert [(topic.name, tables.own_tag(topic)) for topic in got.topics] == [
+        ("a", TOPIC_ID),
+        ("b", None),
+    ]
+    assert [row.committed_offset for topic in got.topics for row in topic.partitions] == [2, 2]
+
+
+def test_a_topic_id_that_is_no_id_is_refused_and_bytes_behind_it_are_ignored() -> None:
+    whole = bytes(encode_call(OURS, 5, None))[4:]
+    tag = b"\x01\x90\x4e\x10" + bytes(range(16))
+    assert tag in whole
+
+    def read(changed: bytes) -> Any:
+        frame = memoryview(whole.replace(tag, changed))
+        got = tables.decode(ApiKey.OFFSET_COMMIT, 9, frame, parse_header(frame).body_at)
+        return [tables.own_tag(topic) for topic in got.topics]
+
+    with pytest.raises(ProtocolError):
+        read(b"\x01\x90\x4e\x0f" + bytes(range(15)))
+    assert read(b"\x01\x90\x4e\x12" + bytes(range(18))) == [TOPIC_ID, None]
+    assert read(b"\x01\x91\x4e\x10" + bytes(range(16))) == [None, None]
+
+
+def test_who_asks_for_the_origin_of_offsets_is_known() -> None:
+    request = groups.OffsetFetchRequest((groups.OffsetFetchGroup("g"),))
+    frame = memoryview(encode_call(request, 5, None))[4:]
+    got = tables.decode(ApiKey.OFFSET_FETCH, 8, frame, parse_header(frame).body_at)
+    assert tables.own_tag(got) is True
+    _, theirs = request_frame(ApiKey.OFFSET_FETCH, 8, random.Random(1))
+    got = tables.decode(ApiKey.OFFSET_FETCH, 8, theirs, parse_header(theirs).body_at)
+    assert tables.own_tag(got) is None
+
+
 def test_our_own_api_goes_the_same_way() -> None:
-    topic_id = "AAECAwQFBgcICQoLDA0ODw"
-    request = OffsetsForBytesRequest((BytesPartition(topic_id, 1, 2, 3),))
+    request = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 1, 2, 3),))
     frame = memoryview(encode_call(request, 5, None))[4:]
     header = parse_header(frame)
     got = tables.decode(header.api_key, header.api_version, frame, header.body_at)

@@ -152,7 +152,11 @@ WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]
         InvalidConfigError,
         "segment.bytes",
     ),
-    ((("segment.bytes", OPERATION_SET, "5000"),), InvalidConfigError, "raise segment.bytes"),
+    (
+        (("segment.bytes", OPERATION_SET, "5000"),),
+        InvalidConfigError,
+        "lower max.message.bytes to 5000",
+    ),
 ]
 
 
@@ -200,5 +204,35 @@ def test_validation_alone_changes_nothing() -> None:
         )
         assert answer.responses[0].error_code == 0
         assert dict(world.brokers[1].registry.snapshot.topics["t"].config) == {}
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_CONFIGS))
+def test_settings_are_replaced(version: int) -> None:
+    def replaced(kind: int, name: str, **settings: str) -> Any:
+        path = "AlterConfigsResource"
+        configs = [
+            struct("AlterConfigs", f"{path}.AlterableConfig", name=key.replace("_", "."), value=v)
+            for key, v in settings.items()
+        ]
+        return struct("AlterConfigs", path, resource_type=kind, resource_name=name, configs=configs)
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", retention_ms="60000", segment_ms="5000")
+        resources = [
+            replaced(TOPIC, "t", segment_ms="6000", cleanup_policy="delete"),
+            replaced(TOPIC, "none", segment_ms="6000"),
+            replaced(BROKER, "1", num_partitions="2"),
+        ]
+        answer = await world.ask("AlterConfigs", version, resources=resources)
+        assert [(row.resource_name, row.error_code) for row in answer.responses] == [
+            ("t", 0),
+            ("none", UnknownTopicOrPartitionError.code),
+            ("1", InvalidRequestError.code),
+        ]
+        view = world.brokers[1].registry.snapshot.topics["t"]
+        assert dict(view.config) == {"segment.ms": "6000", "cleanup.policy": "delete"}
 
     run(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handler_world import World, run, struct, versions
+from handler_world import World, handler, run, struct, versions
 
 from broker_lite.errors import (
     GroupIdNotFoundError,
@@ -13,9 +13,12 @@ from broker_lite.errors import (
     InvalidRequestError,
     OffsetMetadataTooLargeError,
     UnknownMemberIdError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.wire.api import ApiKey
+from broker_lite.wire import tables
+from broker_lite.wire.api import ApiKey, decode_call, encode_call, parse_header
+from broker_lite.wire.calls import groups
 
 OTHERS = {"name": "other"}
 
@@ -149,6 +152,78 @@ def test_a_topic_that_was_made_again_has_no_offsets() -> None:
     run(body)
 
 
+async def call(world: World, request: Any, version: int) -> Any:
+    """A request of our own client, over its own coding; the answer as it reads it."""
+    frame = memoryview(encode_call(request, 3, "c"))[4:]
+    header = parse_header(frame)
+    message = tables.decode(header.api_key, version, frame, header.body_at)
+    response = await handler(header.api_key)(world.brokers[1], header, message)
+    return decode_call(request, memoryview(tables.encode(header.api_key, version, 3, response))[4:])
+
+
+async def own_commit(world: World, *topics: groups.OffsetCommitTopic) -> list[list[int]]:
+    answer = await call(world, groups.OffsetCommitRequest("g", topics), 9)
+    return [[row.error_code for row in topic.partitions] for topic in answer.topics]
+
+
+def test_an_offset_of_a_topic_that_was_made_again_is_refused_and_leaves_none() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", 2)
+        old = world.brokers[1].registry.snapshot.topics["t"].topic_id
+        await world.ask("DeleteTopics", 5, topic_names=["t"], timeout_ms=5000)
+        await world.make_topic("t", 2)
+        await world.make_topic("u")
+        new = world.brokers[1].registry.snapshot.topics["t"].topic_id
+        assert old != new
+        stale = groups.OffsetCommitTopic("t", (groups.OffsetToCommit(0, 900),), old)
+        other = groups.OffsetCommitTopic("u", (groups.OffsetToCommit(0, 7),))
+        assert await own_commit(world, stale, other) == [[UnknownTopicIdError.code], [0]]
+        assert await fetch(world, 8, "g", None) == (0, {("u", 0): (7, -1, "")})
+        # Both at once: each is judged by its own id.
+        right = groups.OffsetCommitTopic("t", (groups.OffsetToCommit(0, 3),), new)
+        code = UnknownTopicIdError.code
+        assert await own_commit(world, right, stale) == [[0], [code]]
+        assert await own_commit(world, stale, right) == [[code], [0]]
+        assert (await fetch(world, 8, "g", {"t": [0]}))[1] == {("t", 0): (3, -1, "")}
+
+    run(body)
+
+
+def test_an_offset_of_a_topic_that_is_gone_is_refused() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        old = world.brokers[1].registry.snapshot.topics["t"].topic_id
+        await world.ask("DeleteTopics", 5, topic_names=["t"], timeout_ms=5000)
+        stale = groups.OffsetCommitTopic("t", (groups.OffsetToCommit(0, 9),), old)
+        assert await own_commit(world, stale) == [[UnknownTopicOrPartitionError.code]]
+
+    run(body)
+
+
+def test_who_asks_for_it_gets_topic_ids_and_commit_times() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", 2)
+        topic_id = world.brokers[1].registry.snapshot.topics["t"].topic_id
+        await commit(world, 9, "g", [commit_row("t", p1=(7, 3, "why"))])
+        wanted = (
+            groups.OffsetFetchGroup("g", (groups.OffsetFetchTopic("t", (0, 1)),)),
+            groups.OffsetFetchGroup("stranger"),
+        )
+        answer = await call(world, groups.OffsetFetchRequest(wanted), 8)
+        known, stranger = answer.groups
+        none, row = known.topics[0].partitions
+        assert none == groups.FetchedOffset(0, -1, -1, "", 0)
+        assert row[:6] == (1, 7, 3, "why", 0, topic_id)
+        now_ms = world.brokers[1].clock.now_ms()
+        assert now_ms - 3_600_000 < row.commit_ms <= now_ms
+        assert stranger == groups.FetchedOffsetsGroup("stranger", (), 0)
+
+    run(body)
+
+
 def test_without_zookeeper_offsets_wait() -> None:
     async def body(world: World) -> None:
         await world.start()
@@ -160,6 +235,8 @@ def test_without_zookeeper_offsets_wait() -> None:
         assert code == 15
         code, _ = await fetch(world, 5, "g", {"t": [0]})
         assert code == 15
+        wanted = groups.OffsetFetchRequest((groups.OffsetFetchGroup("g"),))
+        assert (await call(world, wanted, 8)).groups == (groups.FetchedOffsetsGroup("g", (), 15),)
 
     run(body)
 
@@ -234,6 +311,60 @@ def test_groups_are_described(version: int) -> None:
         assert known.members == []
         assert stranger.group_state == "Dead"
         assert stranger.error_code == (GroupIdNotFoundError.code if version >= 6 else 0)
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
+def test_groups_are_deleted(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        await world.make_topic("t", 2)
+        for group in ("g", "kept"):
+            await commit(world, 9, group, [commit_row("t", p0=(5, 0, ""), p1=(6, 0, ""))])
+        names = ["g", "stranger", ""]
+        answer = await world.ask("DeleteGroups", version, broker=2, groups_names=names)
+        assert [(row.group_id, row.error_code) for row in answer.results] == [
+            ("g", 0),
+            ("stranger", GroupIdNotFoundError.code),
+            ("", InvalidGroupIdError.code),
+        ]
+        listed = await world.ask("ListGroups", 5)
+        assert [row.group_id for row in listed.groups] == ["kept"]
+        # A group of that name may begin anew, also at the broker that knew the old one.
+        await commit(world, 9, "g", [commit_row("t", p0=(1, 0, ""))])
+        assert await fetch(world, 8, "g", None) == (0, {("t", 0): (1, 0, "")})
+
+    run(body)
+
+
+def test_offsets_are_deleted() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", 3)
+        await commit(world, 9, "g", [commit_row("t", p0=(5, 0, ""), p1=(6, 0, ""))])
+
+        async def delete(group: str, **wanted: list[int]) -> tuple[int, list[tuple[int, int]]]:
+            path = "OffsetDeleteRequestTopic"
+            topics = [
+                struct("OffsetDelete", path, name=name, partitions=[
+                    struct("OffsetDelete", f"{path}.OffsetDeleteRequestPartition",
+                           partition_index=index)
+                    for index in indexes
+                ])
+                for name, indexes in wanted.items()
+            ]  # fmt: skip
+            answer = await world.ask("OffsetDelete", 0, group_id=group, topics=topics)
+            rows = [row for topic in answer.topics for row in topic.partitions]
+            return answer.error_code, [(row.partition_index, row.error_code) for row in rows]
+
+        unknown = UnknownTopicOrPartitionError.code
+        assert await delete("g", t=[0, 2, 7], no=[0]) == (
+            0,
+            [(0, 0), (2, 0), (7, unknown), (0, unknown)],
+        )
+        assert await fetch(world, 8, "g", None) == (0, {("t", 1): (6, 0, "")})
+        assert await delete("stranger", t=[0]) == (GroupIdNotFoundError.code, [])
 
     run(body)
 

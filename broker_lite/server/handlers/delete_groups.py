@@ -1,0 +1,40 @@
+"""DeleteGroups 0-2: a group and every offset that it has committed, through any broker.
+
+Members come with group coordination: until then every group is empty, and may go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import DeleteGroupsResponse as Response
+from broker_lite.wire.tables import build
+
+WAIT_MS = 30_000
+"""The request itself has no field for it."""
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each group has its own error, in the request's order."""
+    return Response(
+        results=[
+            build(
+                Response.DeletableGroupResult,
+                group_id=group,
+                error_code=await _delete(parts, group),
+            )
+            for group in message.groups_names
+        ]
+    )
+
+
+async def _delete(parts: Parts, group: str) -> int:
+    try:
+        await within(WAIT_MS, parts.registry.delete_group_offsets(group))
+    except LogbusError as error:
+        return wire_code(error)
+    return NO_ERROR

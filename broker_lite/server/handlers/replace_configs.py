@@ -1,0 +1,52 @@
+"""AlterConfigs 0-2, Kafka's older way: the settings named are a topic's only own ones from now on.
+
+Done as the changes that lead there from what this broker knows of the topic, by alter_configs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.server.handlers import alter_configs
+from broker_lite.server.handlers.topic_settings import RESOURCE_TOPIC
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.configs import (
+    OPERATION_DELETE,
+    OPERATION_SET,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from broker_lite.wire.tables import AlterConfigsResponse as Response
+from broker_lite.wire.tables import build
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each resource has its own error."""
+    changes = IncrementalAlterConfigsRequest(
+        tuple(_changes(parts, row) for row in message.resources), message.validate_only
+    )
+    answer = await alter_configs.handle(parts, request, changes)
+    return Response(
+        responses=[
+            build(
+                Response.AlterConfigsResourceResponse,
+                error_code=row.error_code,
+                error_message=row.error_message,
+                resource_type=row.resource_type,
+                resource_name=row.resource_name,
+            )
+            for row in answer.responses
+        ]
+    )
+
+
+def _changes(parts: Parts, row: Any) -> AlterConfigsResource:
+    given = [AlterableConfig(each.name, OPERATION_SET, each.value) for each in row.configs]
+    topic = parts.registry.snapshot.topics.get(row.resource_name)
+    if row.resource_type == RESOURCE_TOPIC and topic is not None:
+        kept = {each.name for each in row.configs}
+        gone = [name for name in topic.config if name not in kept]
+        given += [AlterableConfig(name, OPERATION_DELETE, None) for name in gone]
+    return AlterConfigsResource(row.resource_type, row.resource_name, tuple(given))

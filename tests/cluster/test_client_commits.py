@@ -1,0 +1,429 @@
+"""Automatic commits are at least once: what was under way comes again, nothing is skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from broker_lite.client import AsyncConsumer, Bus, Consumer, aconnect
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+
+
+class Broken(Exception):
+    """What the reader's own code raises."""
+
+
+def fill(bus: Bus, topic: str, start: int, stop: int, partition: int = 0) -> None:
+    """Records in many small batches."""
+    with bus.producer(batch_bytes=300) as producer:
+        for n in range(start, stop):
+            producer.send(topic, b"%d" % n, partition=partition)
+
+
+def group_at(bus: Bus, group: str, topic: str) -> int:
+    found = bus.admin.committed(group).get(TopicPartition(topic, 0))
+    return 0 if found is None else found.offset
+
+
+def next_offset(bus: Bus, topic: str, group: str) -> int:
+    """The first record that a second consumer of the group gets."""
+    with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
+        return consumer.poll(10.0, max_records=1)[0].offset
+
+
+def poll_then_raise(consumer: Consumer) -> None:
+    assert len(consumer.poll(10.0, max_records=5)) == 5
+    assert len(consumer.poll(10.0, max_records=5)) == 5
+    raise Broken
+
+
+def loop_then_raise(consumer: Consumer) -> None:
+    for record in consumer:
+        if record.offset == 7:
+            raise Broken
+
+
+def seek_then_raise(consumer: Consumer) -> None:
+    consumer.poll(10.0, max_records=5)
+    consumer.poll(10.0, max_records=5)
+    consumer.seek(consumer.assignment()[0], 12)
+    raise Broken
+
+
+def pause_then_raise(consumer: Consumer) -> None:
+    for record in consumer:
+        if record.offset == 7:
+            consumer.pause()
+            raise Broken
+
+
+def mix_then_raise(consumer: Consumer) -> None:
+    for record in consumer:
+        if record.offset == 3:
+            assert [row.offset for row in consumer.poll(10.0, max_records=2)] == [4, 5]
+            raise Broken
+
+
+def arrow_then_raise(consumer: Consumer) -> None:
+    consumer.poll_arrow(10.0, max_rows=5)
+    consumer.poll_arrow(10.0, max_rows=5)
+    raise Broken
+
+
+RAISING = [
+    (poll_then_raise, 5),
+    (loop_then_raise, 7),
+    (seek_then_raise, 5),
+    (pause_then_raise, 7),
+    (mix_then_raise, 4),
+    (arrow_then_raise, 5),
+]
+
+
+@pytest.mark.parametrize("is_closed_by_hand", [False, True])
+@pytest.mark.parametrize(("read", "expected"), RAISING)
+def test_what_was_under_way_when_the_reader_raised_comes_again(
+    bus: Bus,
+    topic: str,
+    read: Callable[[Consumer], None],
+    expected: int,
+    is_closed_by_hand: bool,
+) -> None:
+    fill(bus, topic, 0, 20)
+    consumer = bus.consumer(topic, group=topic, start="earliest", partitions=[0])
+    with pytest.raises(Broken):
+        if is_closed_by_hand:
+            try:
+                read(consumer)
+            finally:
+                consumer.close()
+        else:
+            with consumer:
+                read(consumer)
+    assert next_offset(bus, topic, topic) == expected
+
+
+def test_leaving_normally_commits_what_was_handed_out(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 0, 20)
+    with bus.consumer(topic, group=topic, start="earliest") as consumer:
+        consumer.poll(10.0, max_records=5)
+    assert group_at(bus, topic, topic) == 5
+    with bus.consumer(topic, group=topic) as consumer:
+        for record in consumer:
+            if record.offset == 8:
+                break
+    assert next_offset(bus, topic, topic) == 9
+
+
+def test_commit_takes_the_position_settled_what_is_done_with(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 0, 20)
+    where = TopicPartition(topic, 0)
+    with bus.consumer(topic, group=topic, start="earliest", auto_commit=False) as consumer:
+        consumer.poll(10.0, max_records=5)
+        consumer.poll(10.0, max_records=5)
+        assert consumer.settled()[where].offset == 5
+        consumer.commit(consumer.settled())
+        assert group_at(bus, topic, topic) == 5
+        consumer.commit()
+        assert group_at(bus, topic, topic) == 10
+
+
+@pytest.mark.parametrize("way", ["poll", "loop", "arrow"])
+def test_no_commit_runs_ahead_of_the_reader(bus: Bus, topic: str, way: str) -> None:
+    fill(bus, topic, 0, 600)
+    with bus.consumer(topic, group=topic, start="earliest", auto_commit_interval_ms=10) as consumer:
+        seen = 0
+
+        def check(first: int) -> None:
+            nonlocal seen
+            seen = max(seen, group_at(bus, topic, topic))
+            assert seen <= first
+
+        if way == "loop":
+            for record in consumer:
+                if record.offset % 20 == 0:
+                    check(record.offset)
+                if record.offset == 599:
+                    break
+        offset = 0
+        while way != "loop" and offset < 600:
+            if way == "poll":
+                found = [row.offset for row in consumer.poll(10.0, max_records=40)]
+            else:
+                rows = consumer.poll_arrow(10.0, max_rows=40)
+                found = rows.column("offset").to_pylist()
+            check(found[0])
+            offset = found[-1] + 1
+        assert consumer.commit_error is None
+        assert seen > 0, "it commits while it reads"
+
+
+READER = """
+import sys, threading
+from broker_lite.client import connect
+
+bus = connect(sys.argv[1])
+topic = sys.argv[2]
+consumer = bus.consumer(topic, group=topic, start="earliest", auto_commit_interval_ms=10)
+if sys.argv[3] == "loop":
+    for record in consumer:
+        print(record.offset, flush=True)
+        if record.offset == 400:
+            threading.Event().wait()
+while True:
+    for record in consumer.poll(10.0, max_records=150):
+        print(record.offset, flush=True)
+        if record.offset == 400:
+            threading.Event().wait()
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("way", ["loop", "poll"])
+def test_a_killed_reader_skips_nothing(
+    cluster: LocalCluster, bus: Bus, topic: str, way: str, tmp_path: Path
+) -> None:
+    fill(bus, topic, 0, 500)
+    command = [sys.executable, "-P", "-c", READER, cluster.bootstrap_servers, topic, way]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, env=os.environ) as reader:
+        try:
+            assert reader.stdout is not None
+            seen = []
+            while not seen or seen[-1] != 400:
+                seen.append(int(reader.stdout.readline()))
+        finally:
+            reader.kill()
+    assert seen == list(range(401))
+    with bus.consumer(topic, group=topic, start="earliest") as consumer:
+        found: list[int] = []
+        while not found or found[-1] < 499:
+            found += [record.offset for record in consumer.poll(10.0)]
+    assert found[0] <= 400, "the record under way comes again"
+    assert found == list(range(found[0], 500))
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_logbus_consume_may_repeat_and_skips_nothing(
+    cluster: LocalCluster, bus: Bus, topic: str, tmp_path: Path
+) -> None:
+    fill(bus, topic, 0, 500)
+    command = [sys.executable, "-P", "-m", "broker_lite", "consume", topic, "-g", topic]
+    environment = os.environ | {"LOGBUS_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, cwd=tmp_path, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(200)]
+        finally:
+            process.kill()
+            assert process.stdout is not None
+            lines += process.stdout.readlines()
+    assert next_offset(bus, topic, topic) <= len(lines)
+    done = subprocess.run(
+        [*command, "-e"], capture_output=True, check=True, cwd=tmp_path, env=environment, timeout=60
+    )
+    assert {int(line) for line in (*lines, *done.stdout.splitlines())} == set(range(500))
+
+
+def test_logbus_consume_commits_a_parquet_file_when_it_is_complete(
+    cluster: LocalCluster, bus: Bus, topic: str, tmp_path: Path
+) -> None:
+    fill(bus, topic, 0, 50)
+    environment = os.environ | {"LOGBUS_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
+    command = [sys.executable, "-P", "-m", "broker_lite", "consume", topic, "-g", topic]
+    with (tmp_path / "t.parquet").open("wb") as file:
+        subprocess.run(
+            [*command, "-o", "parquet", "-n", "20"], stdout=file, check=True, env=environment
+        )
+    assert group_at(bus, topic, topic) == 20
+    assert next_offset(bus, topic, topic) == 20
+
+
+async def async_poll_then_raise(consumer: AsyncConsumer) -> None:
+    await consumer.poll(10.0, max_records=5)
+    await consumer.poll(10.0, max_records=5)
+    raise Broken
+
+
+async def async_loop_then_raise(consumer: AsyncConsumer) -> None:
+    async for record in consumer:
+        if record.offset == 7:
+            raise Broken
+
+
+@pytest.mark.parametrize("is_closed_by_hand", [False, True])
+@pytest.mark.parametrize(
+    ("read", "expected"), [(async_poll_then_raise, 5), (async_loop_then_raise, 7)]
+)
+def test_asyncio_what_was_under_way_comes_again(
+    bus: Bus,
+    topic: str,
+    read: Callable[[AsyncConsumer], Awaitable[None]],
+    expected: int,
+    is_closed_by_hand: bool,
+) -> None:
+    fill(bus, topic, 0, 20)
+
+    async def main() -> None:
+        async with await aconnect(bus.bootstrap_servers) as other:
+            consumer = other.consumer(topic, group=topic, start="earliest", partitions=[0])
+            if is_closed_by_hand:
+                try:
+                    await read(consumer)
+                finally:
+                    await consumer.close()
+            async with consumer:
+                await read(consumer)
+
+    with pytest.raises(Broken):
+        asyncio.run(main())
+    assert next_offset(bus, topic, topic) == expected
+
+
+def test_asyncio_no_commit_runs_ahead_and_a_cancelled_poll_loses_nothing(
+    bus: Bus, topic: str
+) -> None:
+    fill(bus, topic, 0, 300)
+
+    async def main() -> None:
+        async with (
+            await aconnect(bus.bootstrap_servers) as other,
+            other.consumer(
+                topic, group=topic, start="earliest", auto_commit_interval_ms=10
+            ) as consumer,
+        ):
+            found: list[int] = []
+            seen = 0
+            while not found or found[-1] < 199:
+                try:
+                    async with asyncio.timeout(0.002):
+                        rows = await consumer.poll(10.0, max_records=20)
+                except TimeoutError:
+                    continue
+                committed = await consumer.committed()
+                if committed:
+                    seen = committed[TopicPartition(topic, 0)].offset
+                    assert seen <= rows[0].offset
+                found += [row.offset for row in rows]
+            assert found == list(range(found[-1] + 1))
+            async for record in consumer:
+                found.append(record.offset)
+                if record.offset % 20 == 0:
+                    seen = (await consumer.committed())[TopicPartition(topic, 0)].offset
+                    assert seen <= record.offset
+                if record.offset == 290:
+                    break
+            assert found == list(range(291))
+            assert seen > 200, "it commits while it reads"
+            assert consumer.commit_error is None
+
+    asyncio.run(main())
+    assert next_offset(bus, topic, topic) == 291
+
+
+def test_asyncio_a_first_poll_that_was_cancelled_is_no_start(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 0, 3)
+
+    async def main() -> None:
+        async with await aconnect(bus.bootstrap_servers) as other:
+            consumer = other.consumer(topic, group=topic, start="earliest")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await consumer.poll(10.0)
+            assert [record.offset for record in await consumer.poll(10.0)] == [0, 1, 2]
+            await consumer.close()
+
+    asyncio.run(main())
+
+
+# -- where reading begins, and begins again
+
+
+def test_a_group_that_began_at_the_end_goes_on_from_there_after_a_crash(
+    bus: Bus, topic: str
+) -> None:
+    fill(bus, topic, 0, 5)
+    first = bus.consumer(topic, group=topic)
+    fill(bus, topic, 5, 10)
+    assert first.poll(10.0, max_records=1)[0].offset == 5
+    with bus.consumer(topic, group=topic) as second:
+        assert second.poll(10.0, max_records=1)[0].offset == 5
+    first.close()
+
+
+def test_partitions_added_while_the_group_was_away_are_read_from_their_beginning(
+    bus: Bus, topic: str
+) -> None:
+    with bus.consumer(topic, group=topic):
+        pass
+    bus.admin.create_partitions(topic, 4)
+    fill(bus, topic, 0, 3, partition=3)
+    with bus.consumer(topic, group=topic) as consumer:
+        assert consumer.position(topic, 3) == 0
+
+
+def test_a_new_partition_whose_first_records_are_gone_begins_at_its_earliest(
+    bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_lite.client.fetching.REFRESH_MS", 300)
+    where = TopicPartition(topic, 3)
+
+    async def follow() -> list[int]:
+        async with (
+            await aconnect(bus.bootstrap_servers) as other,
+            other.consumer(topic) as consumer,
+        ):
+            await asyncio.to_thread(prepare)
+            return [record.offset for record in await consumer.poll(20.0, max_records=3)]
+
+    def prepare() -> None:
+        bus.admin.create_partitions(topic, where.partition + 1)
+        fill(bus, topic, 0, 8, partition=where.partition)
+        bus.admin.delete_records({where: 5})
+
+    with bus.consumer(topic) as consumer:
+        prepare()
+        assert consumer.poll(20.0, max_records=1)[0].offset in (0, 5)
+        assert consumer.poll(20.0)[-1].offset == 7, "nothing behind what was deleted is missed"
+    where = TopicPartition(topic, 4)
+    assert asyncio.run(follow())[-1] == 7
+
+
+def test_resets_are_counted_and_told_once_a_partition(
+    bus: Bus, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(bus, topic, 0, 10)
+    where = TopicPartition(topic, 0)
+    bus.admin.delete_records({where: 6})
+
+    async def read() -> None:
+        async with (
+            await aconnect(bus.bootstrap_servers) as other,
+            other.consumer(topic, start="earliest") as consumer,
+        ):
+            consumer.seek(topic, 0, 1)
+            assert (await consumer.poll(10.0, max_records=1))[0].offset == 6
+            assert consumer.resets == [(where, 1, 6)]
+
+    with caplog.at_level(logging.WARNING, "logbus.consumer"):
+        with bus.consumer(topic, start="earliest", partitions=[0]) as consumer:
+            assert consumer.resets == []
+            consumer.seek(where, 2)
+            assert consumer.poll(10.0, max_records=1)[0].offset == 6
+            consumer.seek(where, 3)
+            assert consumer.poll(10.0, max_records=1)[0].offset == 6
+            assert consumer.resets == [(where, 2, 6), (where, 3, 6)]
+        (line,) = caplog.messages
+        assert f"topic '{topic}' partition 0: offset 2 is not in the log" in line
+        assert "goes on at 6, as start='earliest' says" in line
+        asyncio.run(read())
+    assert len(caplog.messages) == 2

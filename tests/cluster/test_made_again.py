@@ -1,0 +1,118 @@
+"""A topic is deleted and made again while somebody reads it: the old one's offsets end with it.
+
+Were they committed in the new topic's name, whoever goes on from the group would skip its records
+without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from plain_connection import until_known
+
+from broker_lite.client import Bus, aconnect
+from broker_lite.errors import UnknownTopicIdError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+def fill(bus: Bus, topic: str, count: int) -> None:
+    with bus.producer() as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=0)
+
+
+def make_again(cluster: LocalCluster, bus: Bus, topic: str) -> str:
+    """Another topic of that name, which every broker knows; its id."""
+    bus.delete_topic(topic)
+    topic_id = bus.create_topic(topic, partitions=3)
+    until_known(cluster.bootstrap_servers, topic, topic_id)
+    return topic_id
+
+
+def test_a_consumer_s_close_commits_nothing_to_the_new_topic(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    other, group = f"{topic}-other", f"again-{topic}"
+    bus.create_topic(other, partitions=1)
+    fill(bus, topic, 10)
+    fill(bus, other, 4)
+    consumer = bus.consumer(topic, other, group=group, start="earliest")
+    count = 0
+    while count < 14:
+        count += len(consumer.poll(20.0))
+    make_again(cluster, bus, topic)
+    fill(bus, topic, 15)
+    with pytest.raises(UnknownTopicIdError, match=f"'{topic}' was deleted and made again"):
+        consumer.close()
+    found = bus.admin.committed(group)
+    assert {where: row.offset for where, row in found.items()} == {TopicPartition(other, 0): 4}
+    with bus.consumer(topic, group=group, start="earliest") as successor:
+        assert successor.position(topic, 0) == 0
+        assert [row.value for row in successor.poll(20.0)] == [b"%d" % n for n in range(15)]
+
+
+def test_no_commit_of_a_consumer_gets_past_it(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+    where, group = TopicPartition(topic, 0), f"again-{topic}"
+    fill(bus, topic, 10)
+    with bus.consumer(topic, group=group, start="earliest", auto_commit=False) as consumer:
+        assert len(consumer.poll(20.0)) == 10
+        new = make_again(cluster, bus, topic)
+        for offsets in (None, {where: 7}, {where: CommittedOffset(7)}):
+            with pytest.raises(UnknownTopicIdError, match="was not committed"):
+                consumer.commit(offsets)
+        consumer.seek_to_beginning()
+        with pytest.raises(UnknownTopicIdError):
+            consumer.commit()
+        assert bus.admin.committed(group) == {}
+        consumer.commit({where: CommittedOffset(2, topic_id=new)})
+        assert bus.admin.committed(group)[where].offset == 2
+
+
+def test_an_automatic_commit_says_so(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+    group = f"again-{topic}"
+    fill(bus, topic, 10)
+    consumer = bus.consumer(
+        topic, group=group, start="earliest", auto_commit_interval_ms=50, partitions=[0]
+    )
+    assert len(consumer.poll(20.0)) == 10
+    make_again(cluster, bus, topic)
+    with pytest.raises(UnknownTopicIdError, match="made again"):
+        while True:
+            consumer.poll(20.0)
+    with pytest.raises(UnknownTopicIdError):
+        consumer.close()
+    with bus.consumer(topic, group=group, start="earliest", partitions=[0]) as successor:
+        assert successor.committed() == {}
+
+
+def test_an_asyncio_consumer_s_close_commits_nothing_to_the_new_topic(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    where, group = TopicPartition(topic, 0), f"again-{topic}"
+    fill(bus, topic, 10)
+
+    async def body() -> None:
+        async with await aconnect(cluster.bootstrap_servers) as there:
+            consumer = there.consumer(topic, group=group, start="earliest")
+            assert len(await consumer.poll(20.0)) == 10
+            await asyncio.to_thread(make_again, cluster, bus, topic)
+            with pytest.raises(UnknownTopicIdError, match="was not committed"):
+                await consumer.commit({where: 7})
+            with pytest.raises(UnknownTopicIdError, match="made again"):
+                await consumer.close()
+
+    asyncio.run(body())
+    assert bus.admin.committed(group) == {}
+
+
+def test_offsets_come_with_their_topic_and_time(bus: Bus, topic: str) -> None:
+    where, group = TopicPartition(topic, 1), f"described-{topic}"
+    before_ms = int(time.time() * 1000)
+    bus.admin.commit_offsets(group, {where: 0})
+    row = bus.admin.committed(group)[where]
+    assert row.topic_id == bus.admin.cluster((topic,)).topic_id(topic)
+    assert before_ms <= row.commit_ms <= int(time.time() * 1000)
+    assert bus.admin.committed(group, [where])[where] == row

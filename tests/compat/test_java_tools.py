@@ -1,0 +1,256 @@
+"""Apache Kafka's own command line tools, unchanged, fetched by the user's Maven.
+
+Each runs as its shell script would: a JVM, its arguments, its exit code. What is not served is
+refused with Kafka's own error, never with silence.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fetched import fetched
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_java
+from broker_lite.model import TopicPartition
+from broker_lite.wire.api import VERSIONS
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
+
+POM = Path(__file__).parent / "java" / "pom.xml"
+VERSION = re.findall(r"<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))[0]
+TOOLS = "org.apache.kafka.tools."
+TOPICS = f"{TOOLS}TopicCommand"
+GROUPS = f"{TOOLS}consumer.group.ConsumerGroupCommand"
+PRODUCER = f"{TOOLS}ConsoleProducer"
+CONSUMER = f"{TOOLS}consumer.ConsoleConsumer"
+OFFSETS = f"{TOOLS}GetOffsetShell"
+CONFIGS = "kafka.admin.ConfigCommand"
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m")
+TOOL_SECONDS = 90
+WAIT_SECONDS = 30
+NUMBERS = itertools.count()
+
+Note = Callable[[str, str], None]
+
+
+class Tools:
+    """The tools against one cluster."""
+
+    def __init__(self, class_path: str, servers: str) -> None:
+        log = f"-Dlog4j2.configurationFile={POM.with_name('log4j2.xml')}"
+        self._java = [find_java(), *JVM, log, "-cp", class_path]
+        self._servers = servers
+
+    def __call__(
+        self, tool: str, *arguments: str, stdin: str = "", code: int = 0, says: str = ""
+    ) -> str:
+        """What the tool printed on both of its outputs; ``code`` is what it must end with."""
+        done = subprocess.run(
+            [*self._java, tool, *arguments, "--bootstrap-server", self._servers],
+            input=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=TOOL_SECONDS,
+        )
+        assert done.returncode == code, done.stdout
+        assert says in done.stdout
+        return done.stdout
+
+    def produce(self, topic: str, lines: str, *arguments: str) -> None:
+        """Records of ``key:value`` lines."""
+        keyed = ("parse.key=true", "key.separator=:")
+        options = [word for option in keyed for word in ("--reader-property", option)]
+        self(PRODUCER, "--topic", topic, *options, *arguments, stdin=lines)
+
+    def consume(self, topic: str, count: int, *printed: str) -> list[str]:
+        """The lines of ``count`` records of partition 0 from the start."""
+        options = [w for name in printed for w in ("--formatter-property", f"print.{name}=true")]
+        where = ("--topic", topic, "--partition", "0", "--offset", "earliest")
+        said = self(CONSUMER, *where, "--max-messages", str(count), *options)
+        return said.splitlines()[:count]
+
+    def eventually(self, says: str, tool: str, *arguments: str) -> str:
+        """A broker that is not the controller hears of a change a moment later, as in Kafka."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while says not in (said := self(tool, *arguments)):
+            assert time.monotonic() < deadline, said
+        return said
+
+
+@pytest.fixture(scope="module")
+def tools(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    folder = tmp_path_factory.mktemp("maven")
+    listed = folder / "class-path"
+    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
+    fetched(["mvn", "-q", "-B", "-f", str(POM), *goal], folder, "Kafka's tools")
+    return Tools(listed.read_text("utf-8").strip(), cluster.bootstrap_servers)
+
+
+@pytest.fixture
+def note(answered: Callable[[str, str, str], None]) -> Note:
+    return lambda asked, answer: answered(f"Apache Kafka {VERSION} tools", asked, answer)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"java-{os.getpid()}-{next(NUMBERS)}"
+
+
+def test_topics(tools: Tools, name: str, note: Note) -> None:
+    made = ("--topic", name, "--partitions", "2", "--config", "retention.ms=600000")
+    tools(TOPICS, "--create", *made, says=f"Created topic {name}")
+    tools(TOPICS, "--create", *made, code=1, says="exists already")
+    tools.eventually(name, TOPICS, "--list")
+    described = tools.eventually("PartitionCount: 2", TOPICS, "--describe")
+    assert re.search(rf"Topic: {name}\s.*ReplicationFactor: \d\s+Configs: .*retention", described)
+    assert tools(TOPICS, "--describe", "--unavailable-partitions").strip() == ""
+    tools(TOPICS, "--alter", "--topic", name, "--partitions", "3")
+    tools.eventually("PartitionCount: 3", TOPICS, "--describe", "--topic", name)
+    tools(TOPICS, "--delete", "--topic", name)
+    tools(TOPICS, "--describe", "--topic", f"{name}-no", code=1, says="does not exist")
+    note("kafka-topics: create, list, describe, alter, delete", "served")
+
+
+def test_configs(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+    bus.create_topic(name, partitions=1)
+    topic = ("--entity-type", "topics", "--entity-name", name)
+    tools(CONFIGS, "--alter", *topic, "--add-config", "retention.ms=700000,segment.bytes=20000000")
+    tools.eventually("retention.ms=700000", CONFIGS, "--describe", *topic)
+    tools(CONFIGS, "--alter", *topic, "--delete-config", "segment.bytes")
+    every = tools(CONFIGS, "--describe", *topic, "--all")
+    assert "segment.bytes=1073741824" in every and "DYNAMIC_TOPIC_CONFIG" in every
+    wrong = ("--add-config", "retenton.ms=1")
+    tools(CONFIGS, "--alter", *topic, *wrong, code=1, says="did you mean 'retention.ms'?")
+    note("kafka-configs: describe, alter, delete of topics' settings", "served")
+    broker = ("--entity-type", "brokers", "--entity-name", "0")
+    tools(CONFIGS, "--describe", *broker, "--all", says="zookeeper.connect=")
+    change = ("--add-config", "num.partitions=2")
+    tools(CONFIGS, "--alter", *broker, *change, code=1, says="read from its file")
+    note("kafka-configs: brokers' settings", "described; a change is refused with the cure")
+    users = ("--describe", "--entity-type", "users")
+    tools(CONFIGS, *users, code=1, says="UnsupportedVersionException")
+    note("kafka-configs: users and quotas", "refused: UnsupportedVersion")
+
+
+def test_the_console_producer_and_consumer(
+    tools: Tools, name: str, note: Note, bus: client.Bus
+) -> None:
+    bus.create_topic(name, partitions=1)
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
+    for codec in codecs:
+        tools.produce(name, f"k:{codec}\nk:again\n", "--compression-codec", codec)
+    lines = tools.consume(name, 10, "key", "offset", "partition")
+    expected = [value for codec in codecs for value in (codec, "again")]
+    assert lines == [f"Partition:0\tOffset:{at}\tk\t{value}" for at, value in enumerate(expected)]
+    note(f"kafka-console-producer, -consumer --partition: {', '.join(codecs)}", "served")
+
+
+def test_the_console_consumer_reads_columns(
+    tools: Tools, name: str, note: Note, bus: client.Bus
+) -> None:
+    bus.create_topic(name, partitions=1)
+    with bus.producer(compression="zstd") as producer:
+        producer.send(name, b"value", key=b"key", headers=[("h", b"x")], timestamp_ms=5)
+        producer.send(name, None, key=b"gone")
+        producer.flush()
+    lines = tools.consume(name, 2, "timestamp", "headers", "key")
+    assert lines[0] == "CreateTime:5\th:x\tkey\tvalue"
+    assert lines[1].endswith("NO_HEADERS\tgone\tnull")
+    note("kafka-console-consumer of a batch of Arrow columns", "served as rows")
+
+
+def test_offsets_and_deleting_records(
+    tools: Tools, name: str, note: Note, bus: client.Bus, tmp_path: Path
+) -> None:
+    bus.create_topic(name, partitions=2)
+    with bus.producer() as producer:
+        for n in range(10):
+            producer.send(name, b"%d" % n, partition=0, timestamp_ms=1000 + n)
+        producer.flush()
+
+    def offsets(moment: str) -> list[str]:
+        return tools(OFFSETS, "--topic", name, "--time", moment).split()
+
+    assert offsets("latest") == [f"{name}:0:10", f"{name}:1:0"]
+    assert f"{name}:0:4" in offsets("1004")
+    assert f"{name}:0:9" in offsets("max-timestamp")
+    wanted = {"partitions": [{"topic": name, "partition": 0, "offset": 7}], "version": 1}
+    (tmp_path / "delete.json").write_text(json.dumps(wanted))
+    deleting = ("--offset-json-file", str(tmp_path / "delete.json"))
+    tools(f"{TOOLS}DeleteRecordsCommand", *deleting, says=f"{name}-0\tlow_watermark: 7")
+    assert offsets("earliest") == [f"{name}:0:7", f"{name}:1:0"]
+    note("kafka-get-offsets: latest, earliest, by time, max-timestamp", "served")
+    note("kafka-delete-records", "served")
+
+
+def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+    bus.create_topic(name, partitions=3)
+    said = tools(f"{TOOLS}LogDirsCommand", "--describe", "--topic-list", name)
+    brokers = json.loads(said[said.index("{") :])["brokers"]
+    partitions = [row["partition"] for b in brokers for row in b["logDirs"][0]["partitions"]]
+    assert {f"{name}-{number}" for number in range(3)} == set(partitions)
+    note("kafka-log-dirs", "served")
+    assert "Cluster ID: " in tools(f"{TOOLS}ClusterTool", "cluster-id")
+    said = tools(f"{TOOLS}BrokerApiVersionsCommand")
+    assert len(re.findall(r"usable: \d+", said)) >= len(VERSIONS) - 1
+    note("kafka-cluster cluster-id, kafka-broker-api-versions", "served")
+    tools(f"{TOOLS}AclCommand", "--list", code=1, says="UnsupportedVersionException")
+    note("kafka-acls", "refused: UnsupportedVersion")
+
+
+def test_groups_offsets(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+    bus.create_topic(name, partitions=2)
+    with bus.producer() as producer:
+        for n in range(10):
+            producer.send(name, b"%d" % n, partition=0)
+        producer.flush()
+    group = ("--group", f"{name} group")
+    reset = (*group, "--topic", name, "--reset-offsets", "--execute")
+    assert re.search(rf"{name}\s+0\s+10", tools(GROUPS, *reset, "--to-latest"))
+    assert re.search(rf"{name}\s+0\s+7", tools(GROUPS, *reset, "--shift-by", "-3"))
+    described = tools(GROUPS, "--describe", *group)
+    assert re.search(rf"{name}\s+0\s+7\s+10\s+3\s", described)
+    assert "has no active members" in described
+    assert re.search(rf"{group[1]}\s+Empty", tools(GROUPS, "--list", "--state"))
+    kept = bus.admin.committed(group[1], [TopicPartition(name, 0)])
+    assert kept[TopicPartition(name, 0)].offset == 7
+    tools(GROUPS, *group, "--topic", f"{name}:0", "--delete-offsets", says="Successful")
+    assert TopicPartition(name, 0) not in bus.admin.committed(group[1])
+    tools(GROUPS, *group, "--delete", says="was successful")
+    assert group[1] not in tools(GROUPS, "--list")
+    tools(GROUPS, *group, "--delete", says="GroupIdNotFoundException")
+    asked = "list, describe, reset-offsets, delete-offsets, delete"
+    note(f"kafka-consumer-groups: {asked}", "served")
+
+
+def test_what_joins_a_group_is_refused(
+    tools: Tools, name: str, note: Note, bus: client.Bus
+) -> None:
+    bus.create_topic(name, partitions=1)
+    reading = ("--topic", name, "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
+    tools(CONSUMER, *reading, says="The node does not support JOIN_GROUP")
+    note("kafka-console-consumer in a group", "refused: UnsupportedVersion")
+    measure = ("--topic", name, "--num-records", "1", "--timeout", "20000")
+    tools(f"{TOOLS}ConsumerPerformance", *measure, code=1, says="does not support JOIN_GROUP")
+    note("kafka-consumer-perf-test", "refused: UnsupportedVersion")
+
+
+def test_the_producer_perf_tool(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+    bus.create_topic(name, partitions=2)
+    load = ("--topic", name, "--num-records", "50000", "--record-size", "100")
+    tools(f"{TOOLS}ProducerPerformance", *load, "--throughput", "-1", says="50000 records sent")
+    ends = tools(OFFSETS, "--topic", name).split()
+    assert sum(int(line.rpartition(":")[2]) for line in ends) == 50000
+    note("kafka-producer-perf-test", "served")

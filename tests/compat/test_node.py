@@ -1,0 +1,114 @@
+"""kafkajs, unchanged, fetched by the user's npm: producing, reading, administration from Node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fetched import fetched
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import CommittedOffset, TopicPartition
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
+
+NODE = Path(__file__).parent / "node"
+VERSION = json.loads((NODE / "package.json").read_text("utf-8"))["dependencies"]["kafkajs"]
+UNSUPPORTED = "KafkaJSServerDoesNotSupportApiKey"
+RUN_SECONDS = 120
+
+Steps = dict[str, dict[str, Any]]
+Note = Callable[[str, str], None]
+
+
+@pytest.fixture(scope="module")
+def steps(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """What each step of client.mjs was answered."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copy(NODE / "package.json", folder)
+    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
+    fetched(install, folder, "kafkajs")
+    group = f"node-group-{os.getpid()}"
+    with client.connect(cluster.bootstrap_servers) as bus:
+        bus.create_topic(group, partitions=1)
+        bus.admin.commit_offsets(group, {TopicPartition(group, 0): CommittedOffset(0)})
+    arguments = [cluster.bootstrap_servers, f"node-{os.getpid()}", group]
+    done = subprocess.run(
+        [node, str(NODE / "client.mjs"), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return {row["step"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture
+def note(answered: Callable[[str, str, str], None]) -> Note:
+    return lambda asked, answer: answered(f"kafkajs {VERSION}", asked, answer)
+
+
+def test_it_produces_and_reads(steps: Steps, note: Note) -> None:
+    assert [row["errorCode"] for row in steps["send"]["answer"]] == [0]
+    assert [row["baseOffset"] for row in steps["send gzip"]["answer"]] == ["2"]
+    assert steps["fetch"]["answer"] == [
+        {"offset": 0, "key": "k", "value": "one", "headers": {"h": "x"}},
+        {"offset": 1, "key": "gone", "value": None, "headers": {}},
+        {"offset": 2, "key": None, "value": "zipped", "headers": {}},
+    ]
+    note("producer.send, idempotent, plain and gzip; fetch", "served")
+
+
+def test_it_administers_topics(steps: Steps, note: Note) -> None:
+    assert steps["createTopics"]["answer"] is True
+    assert steps["createTopics again"]["answer"] is False
+    assert steps["listTopics"]["answer"]
+    assert len(steps["describeCluster"]["answer"]["brokers"]) == 3
+    (topic,) = steps["fetchTopicMetadata"]["answer"]["topics"]
+    assert [row["leader"] >= 0 for row in topic["partitions"]] == [True, True]
+    ends = {row["partition"]: row["high"] for row in steps["fetchTopicOffsets"]["answer"]}
+    assert ends == {0: "3", 1: "0"}
+    found = steps["fetchTopicOffsetsByTimestamp"]["answer"]
+    assert {row["partition"]: row["offset"] for row in found}[0] == "0"
+    for step in ("createPartitions", "deleteTopicRecords", "deleteTopics"):
+        assert steps[step]["answer"] is None
+    note("admin: topics, partitions, metadata, offsets, deleteTopicRecords", "served")
+
+
+def test_it_replaces_and_reads_settings(steps: Steps, note: Note) -> None:
+    assert steps["alterConfigs"]["answer"]["resources"][0]["errorCode"] == 0
+    (resource,) = steps["describeConfigs"]["answer"]["resources"]
+    found = {row["configName"]: row["configValue"] for row in resource["configEntries"]}
+    # AlterConfigs replaces: what it does not name is back at its default.
+    assert found == {"segment.bytes": "20000000", "retention.ms": "604800000"}
+    note("admin: alterConfigs, describeConfigs", "served")
+
+
+def test_it_sees_groups_and_their_offsets(steps: Steps, note: Note) -> None:
+    (topic,) = steps["fetchOffsets"]["answer"]
+    assert [row["offset"] for row in topic["partitions"]] == ["0"]
+    assert topic["topic"] in [row["groupId"] for row in steps["listGroups"]["answer"]["groups"]]
+    (group,) = steps["describeGroups"]["answer"]["groups"]
+    assert group["state"] == "Empty"
+    assert steps["deleteGroups"]["answer"][0]["errorCode"] == 0
+    note("admin: describeGroups, fetchOffsets, deleteGroups", "served")
+    # kafkajs puts the brokers' lists together as they are, and every broker knows every group.
+    note("admin.listGroups", "served; a group is listed once for each broker")
+
+
+@pytest.mark.parametrize("step", ["consumer in a group", "describeAcls"])
+def test_what_is_not_served_is_refused(steps: Steps, note: Note, step: str) -> None:
+    assert steps[step]["error"] == UNSUPPORTED
+    note(step, "refused: UnsupportedVersion")

@@ -1,0 +1,53 @@
+"""The benchmarks that ``make bench`` runs: each of them imports, none is forgotten."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+def runner() -> ModuleType:
+    """benchmarks/all.py, which is no package's."""
+    spec = importlib.util.spec_from_file_location("benchmarks_all", FOLDER / "all.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RUNNER = runner()
+
+
+@pytest.mark.parametrize("name", RUNNER.BENCHMARKS)
+def test_each_benchmark_imports_and_answers_help(name: str) -> None:
+    done = RUNNER.start(name, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: {name}.py")
+
+
+def test_every_script_is_listed_and_nothing_else() -> None:
+    scripts = {
+        path.stem
+        for path in FOLDER.glob("*.py")
+        if path.stem != "all" and 'if __name__ == "__main__":' in path.read_text("utf-8")
+    }
+    assert scripts == set(RUNNER.BENCHMARKS)
+
+
+def test_a_name_that_is_no_benchmark_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", str(FOLDER / "all.py"), "spark_bench"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "there are broker, client" in done.stderr

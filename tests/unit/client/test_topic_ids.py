@@ -1,0 +1,227 @@
+"""Offsets belong to a topic, not to its name: what a client remembers, sends and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
+
+from broker_lite.client import requests
+from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.intake import Intake
+from broker_lite.client.starting import starting_offsets
+from broker_lite.client.steps import spawn
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import LogbusError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls import groups
+from broker_lite.wire.calls.offsets import (
+    ListedPartition,
+    ListedTopic,
+    ListOffsetsResponse,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+U0 = TopicPartition("u", 0)
+
+
+class Group:
+    """A broker that keeps one group's offsets; ``codes`` are its next answers to commits."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.codes: list[int] = []
+        self.commits: list[Any] = []
+        self.rows: tuple[groups.FetchedOffset, ...] = ()
+        world.automatic[ApiKey.FIND_COORDINATOR] = self._reply(self._coordinator)
+        world.automatic[ApiKey.OFFSET_COMMIT] = self._reply(self._commit)
+        world.automatic[ApiKey.OFFSET_FETCH] = self._reply(self._fetch)
+
+    def _reply(self, make: Callable[[Any], Any]) -> Callable[[Asked], None]:
+        def reply(asked: Asked) -> None:
+            self.world.asked.remove(asked)
+            answer = make(asked.message)
+            self.world.call_soon(lambda: asked.on_answer(answer))
+
+        return reply
+
+    def _coordinator(self, _: Any) -> Any:
+        row = groups.Coordinator("g", 1, "one", 1, 0, None)
+        return groups.FindCoordinatorResponse(0, (row,))
+
+    def _commit(self, request: groups.OffsetCommitRequest) -> Any:
+        self.commits.append(request)
+        code = self.codes.pop(0) if self.codes else 0
+        topics = [
+            groups.CommittedTopic(
+                topic.name,
+                tuple(
+                    groups.CommittedPartition(row.partition_index, code if topic.name == "t" else 0)
+                    for row in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ]
+        return groups.OffsetCommitResponse(0, tuple(topics))
+
+    def _fetch(self, _: groups.OffsetFetchRequest) -> Any:
+        topic = groups.FetchedOffsetsTopic("t", self.rows)
+        return groups.OffsetFetchResponse(0, (groups.FetchedOffsetsGroup("g", (topic,), 0),))
+
+
+def outcome(world: World, operation: Any) -> Any:
+    found: list[Any] = []
+    spawn(world, operation, found.append)
+    world.run(10_000)
+    (result,) = found
+    return result
+
+
+def intake_of(world: World, cluster: Cluster) -> tuple[FetchEngine, Intake, list[ClusterView]]:
+    views: list[ClusterView] = []
+    engine = FetchEngine(
+        world, cluster, ConsumerConfig(), on_arrival=lambda: None, on_view=views.append
+    )
+    return engine, Intake(engine, skips_corrupt=False), views
+
+
+def test_positions_stay_with_the_topic_that_was_read_first() -> None:
+    world = World()
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+    engine, intake, _ = intake_of(world, cluster)
+    intake.begin({T0: 4})
+    cluster.learn(view(topic_id=OTHER_ID), everything=True)
+    intake.begin({T0: 9, T1: 0})
+    assert intake.commitable() == {
+        T0: CommittedOffset(9, topic_id=TOPIC_ID),
+        T1: CommittedOffset(0, topic_id=TOPIC_ID),
+    }
+    assert intake.settled() == intake.commitable()
+    assert engine.topic_ids == {"t": TOPIC_ID}
+
+
+def test_a_readers_own_offsets_are_of_the_topic_that_it_reads_unless_it_says_which() -> None:
+    world = World()
+    _, intake, _ = intake_of(world, Cluster((ONE,), world.now_ms, view=view()))
+    intake.begin({T0: 0})
+    assert intake.stamped({T0: 5, T1: CommittedOffset(6, 2, "m"), U0: 7}) == {
+        T0: CommittedOffset(5, topic_id=TOPIC_ID),
+        T1: CommittedOffset(6, 2, "m", TOPIC_ID),
+        U0: CommittedOffset(7, topic_id=NULL_TOPIC_ID),
+    }
+    named = {T0: CommittedOffset(5, topic_id=OTHER_ID)}
+    assert intake.stamped(named) == named
+
+
+def test_partitions_of_a_topic_that_was_made_again_are_not_new_ones() -> None:
+    world = World()
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+    engine, intake, views = intake_of(world, cluster)
+    intake.begin({T0: 0})
+    world.run()
+    engine._renewed(view(partitions=3))
+    engine._renewed(view(partitions=3, topic_id=OTHER_ID))
+    assert [len(found.partitions_of("t")) for found in views] == [3, 0]
+
+
+def test_a_commit_carries_each_topics_id() -> None:
+    world = World()
+    group = Group(world)
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+    rows = {
+        T0: CommittedOffset(1, 5, "m", TOPIC_ID),
+        U0: CommittedOffset(2),
+        T1: CommittedOffset(3, topic_id=TOPIC_ID),
+    }
+    operation = requests.commit_offsets(cluster, "g", rows, world.now + 1000)
+    assert outcome(world, operation) == dict.fromkeys(rows)
+    (request,) = group.commits
+    assert [(topic.name, topic.topic_id) for topic in request.topics] == [
+        ("t", TOPIC_ID),
+        ("u", NULL_TOPIC_ID),
+    ]
+    assert [row.committed_offset for row in request.topics[0].partitions] == [1, 3]
+
+
+@pytest.mark.parametrize("code", [100, 3])
+def test_a_broker_that_hears_of_a_topic_later_is_asked_again(code: int) -> None:
+    world = World()
+    group = Group(world)
+    group.codes = [code, code]
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+    rows = {T0: CommittedOffset(1, topic_id=TOPIC_ID), U0: CommittedOffset(2)}
+    operation = requests.commit_offsets(cluster, "g", rows, world.now + 5000)
+    assert outcome(world, operation) == dict.fromkeys(rows)
+    asked = [[topic.name for topic in request.topics] for request in group.commits]
+    assert asked == [["t", "u"], ["t"], ["t"]], "what was taken is not sent again"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(100, UnknownTopicIdError), (3, UnknownTopicOrPartitionError)]
+)
+def test_a_refusal_that_stays_is_the_partitions_error(code: int, kind: type[LogbusError]) -> None:
+    world = World()
+    group = Group(world)
+    group.codes = [code] * 100
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+    rows = {T0: CommittedOffset(41, topic_id=TOPIC_ID), U0: CommittedOffset(2)}
+    operation = requests.commit_offsets(cluster, "g", rows, world.now + 5000)
+    found = outcome(world, operation)
+    assert found[U0] is None
+    assert isinstance(found[T0], kind)
+    assert len(group.commits) == requests.COMMIT_ATTEMPTS
+    if code == 100:
+        assert f"t-0's offset 41 is of the topic before (id {TOPIC_ID})" in found[T0].message
+
+
+def test_committed_offsets_tell_their_topic_and_time() -> None:
+    world = World()
+    group = Group(world)
+    group.rows = (
+        groups.FetchedOffset(0, 5, 2, "m", 0, TOPIC_ID, 1234),
+        groups.FetchedOffset(1, 6, 2, None, 0),
+    )
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+    operation = requests.committed(cluster, "g", None, world.now + 1000)
+    assert outcome(world, operation) == {
+        T0: CommittedOffset(5, 2, "m", TOPIC_ID, 1234),
+        T1: CommittedOffset(6, 2),
+    }
+
+
+def test_a_consumer_does_not_begin_with_offsets_of_another_topic() -> None:
+    world = World()
+    group = Group(world)
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+    config = ConsumerConfig(start="earliest")
+
+    def begin() -> Any:
+        return outcome(world, starting_offsets(cluster, "g", [T0], config, world.now + 5000))
+
+    group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, TOPIC_ID, 1234),)
+    assert begin() == {T0: 5}
+    group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, OTHER_ID, 1234),)
+    found = begin()
+    assert isinstance(found, UnknownTopicIdError)
+    assert "made again" in found.message
+
+
+def test_a_topic_made_again_while_a_consumer_begins_is_an_error() -> None:
+    world = World()
+    Group(world)
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+
+    def listed(asked: Asked) -> None:
+        world.asked.remove(asked)
+        cluster.learn(view(topic_id=OTHER_ID), everything=True)
+        topic = ListedTopic("t", (ListedPartition(0, 0, -1, 0, 5),))
+        world.call_soon(lambda: asked.on_answer(ListOffsetsResponse(0, (topic,))))
+
+    world.automatic[ApiKey.LIST_OFFSETS] = listed
+    config = ConsumerConfig(start="earliest")
+    found = outcome(world, starting_offsets(cluster, None, [T0], config, world.now + 5000))
+    assert isinstance(found, UnknownTopicIdError)

@@ -1,0 +1,82 @@
+"""What keeps the loop is recorded, with a clock that the test sets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker_lite.server.clock import Clock
+from broker_lite.server.loop_watch import INTERVAL_MAX_MS, INTERVAL_MS, RULE_MS, LoopWatch
+from broker_lite.server.metrics import Metrics
+
+
+class SetClock(Clock):
+    """A clock that stands still until it is moved."""
+
+    __slots__ = ("at_ms",)
+
+    def __init__(self) -> None:
+        self.at_ms = 1000
+
+    def monotonic_ms(self) -> int:
+        return self.at_ms
+
+
+async def lateness(*kept_ms: int) -> Metrics:
+    """The metrics after turns of the loop that came so much later than they were due."""
+    loop, clock, metrics = asyncio.get_running_loop(), SetClock(), Metrics()
+    watch = LoopWatch(loop, clock=clock, metrics=metrics)
+    turns = iter(kept_ms)
+    done = loop.create_future()
+    look = watch._look
+
+    def turn() -> None:
+        kept: Any = next(turns, None)
+        if kept is None:
+            watch.close()
+            done.set_result(None)
+            return
+        clock.at_ms += INTERVAL_MS + kept
+        metrics.count("requests", label="fetch")
+        look()
+
+    watch._look = turn  # type: ignore[method-assign]
+    watch.start()
+    await asyncio.wait_for(done, 20)
+    return metrics
+
+
+def test_the_longest_stop_and_each_that_breaks_the_rule_are_recorded() -> None:
+    metrics = asyncio.run(lateness(0, RULE_MS, RULE_MS + 1, 70, 2))
+    lines = metrics.text().splitlines()
+    assert "logbus_loop_blocked_max_ms 70" in lines
+    assert "logbus_loop_rule_broken_total 2" in lines
+    assert 'logbus_loop_blocked_ms_bucket{le="5"} 3' in lines
+    assert "logbus_loop_blocked_ms_count 5" in lines
+
+
+def test_a_timer_that_comes_early_is_no_stop() -> None:
+    assert "logbus_loop_blocked_max_ms 0" in asyncio.run(lateness(-1)).text().splitlines()
+
+
+class RecordedLoop:
+    """Keeps what it is asked to call later, until the test calls it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, Any]] = []
+
+    def call_later(self, delay_s: float, callback: Any) -> None:
+        self.asked.append((delay_s, callback))
+
+
+def test_a_broker_that_nobody_asks_looks_seldom() -> None:
+    """Three idle brokers cost 1.6 % of a core, most of it for looking every 20 ms."""
+    loop, metrics = RecordedLoop(), Metrics()
+    watch = LoopWatch(loop, clock=SetClock(), metrics=metrics)  # type: ignore[arg-type]
+    watch.start()
+    for requests in (0, 0, 0, 0, 0, 0, 2, 0):
+        metrics.count("requests", requests, label="fetch")
+        loop.asked[-1][1]()
+    waits_ms = [round(delay_s * 1000) for delay_s, _ in loop.asked]
+    assert waits_ms == [20, 40, 80, 160, 320, 500, 500, INTERVAL_MS, 40]
+    assert max(waits_ms) == INTERVAL_MAX_MS
