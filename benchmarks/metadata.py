@@ -1,6 +1,6 @@
 """How long the metadata of many partitions takes to fail over, on a real ZooKeeper.
 
-``python benchmarks/failover.py [--partitions N] [--rounds R]``: one JSON object on standard output.
+``python benchmarks/metadata.py [--partitions N] [--rounds R]``: one JSON object on standard output.
 Three brokers' registries, each in a process of its own; one is killed with -9 and its peers say at
 once that they suspect it, as their broken connections make them. Timed until both others' snapshots
 show a live leader for every partition: where the dead one was the controller, and where it was not.
