@@ -158,7 +158,7 @@ class Controller:
             return
         state = elect(view.state, view.replicas, live, epoch)
         if not has_live_leader(state or view.state, live) and self._may_be_unclean(key):
-            unclean = elect_unclean(view.state, view.replicas, live, epoch)
+            unclean = elect_unclean(view.state, view.replicas, live, held.brokers, epoch)
             if unclean is not None:
                 reason = what_is_lost(view.state, unclean)
                 decided.states[key] = unclean

@@ -136,12 +136,19 @@ def _elected(
     if unclean:
         if has_live_leader(view.state, held.live):
             raise ElectionNotNeededError(f"{key} is led by broker {view.state.leader}")
-        state = elect_unclean(view.state, view.replicas, held.live, held.controller_epoch)
-        if state is None:
+        state = elect_unclean(
+            view.state, view.replicas, held.live, held.brokers, held.controller_epoch
+        )
+        if state is not None:
+            return state
+        if not any(broker_id in held.live for broker_id in view.replicas):
             raise EligibleLeadersNotAvailableError(
                 f"{key}: none of brokers {list(view.replicas)} lives: start one"
             )
-        return state
+        raise EligibleLeadersNotAvailableError(
+            f"{key}: a broker of {[replica.broker_id for replica in view.state.isr]}, which has "
+            "all records, is registered still: wait until it answers or its session ends"
+        )
     preferred = view.target[0]
     if view.state.leader == preferred and has_live_leader(view.state, held.live):
         raise ElectionNotNeededError(f"{key} is led by its preferred broker {preferred}")

@@ -43,16 +43,17 @@ def elect(
     While the leader lives it stays and the dead leave the ISR, in the same leader epoch. Where it
     does not, the first of the assignment that lives and is in sync leads, with those of the ISR
     that live. Where none lives the leader is -1 and the ISR keeps its last members. A broker that
-    is draining goes as if it were dead, but for the last ones. Every change of leader is a new
-    leader epoch.
+    is draining goes as if it were dead, but for the last ones; one that is not assigned (its leader
+    let it in when it just was) goes as well. Every change of leader is a new leader epoch.
     """
-    members = tuple(replica for replica in state.isr if _lives(replica, live))
+    members = tuple(r for r in state.isr if _lives(r, live) and r.broker_id in replicas)
     staying = tuple(replica for replica in members if not live[replica.broker_id].draining)
     heir = _first(replicas, staying)
     isr = staying
     if heir == NO_BROKER:
         heir, isr = _first(replicas, members), members
-    if has_live_leader(state, live) and (not live[state.leader].draining or heir == state.leader):
+    stays = has_live_leader(state, live) and state.leader in [r.broker_id for r in members]
+    if stays and (not live[state.leader].draining or heir == state.leader):
         if isr == state.isr:
             return None
         return dataclasses.replace(state, isr=isr, controller_epoch=controller_epoch)
@@ -82,13 +83,18 @@ def elect_preferred(
 
 
 def elect_unclean(
-    state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
+    state: LeaderAndIsr,
+    replicas: Sequence[int],
+    live: Live,
+    registered: Live,
+    controller_epoch: int,
 ) -> LeaderAndIsr | None:
     """A leader that is not in sync, where no replica that is lives: what it lacks is lost.
 
-    None where that is not needed or no assigned broker lives.
+    None where one that is in sync is ``registered``, though suspected: a guess may cost
+    availability, but no record. None also where no assigned broker lives.
     """
-    if any(_lives(replica, live) for replica in state.isr):
+    if any(_lives(replica, registered) for replica in state.isr):
         return None
     candidates = [live[broker_id] for broker_id in replicas if broker_id in live]
     for broker in sorted(candidates, key=lambda broker: broker.draining):

@@ -344,7 +344,8 @@ class ControllerShell:
             refusals += 1
             if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
                 await self._reread(refused)
-                if isinstance(event, Loaded):
+                if not isinstance(event, Request | Tick):
+                    # It is taken in; what is due of it, and all else, is decided anew.
                     event = SuspectsChanged(self._suspects)
                 continue
             token = getattr(event, "token", None)

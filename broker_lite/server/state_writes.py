@@ -234,14 +234,16 @@ class StateWrites:
 def _may_be_written(
     change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
 ) -> bool:
-    """No replica joins an ISR whose broker is not there, is about to go, or seems dead."""
+    """No replica joins an ISR that is not assigned, or whose broker is not there, is about to go,
+    or seems dead."""
     topic = topics.get(change.topic)
     if topic is None or topic.topic_id != change.topic_id:
         return False
     if change.partition >= len(topic.partitions):
         return False
-    for replica in set(change.state.isr) - set(topic.partitions[change.partition].state.isr):
-        broker = live.get(replica.broker_id)
+    view = topic.partitions[change.partition]
+    for replica in set(change.state.isr) - set(view.state.isr):
+        broker = live.get(replica.broker_id) if replica.broker_id in view.replicas else None
         if broker is None or broker.draining or broker.directory_id != replica.directory_id:
             return False
     return True

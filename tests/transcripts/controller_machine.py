@@ -28,6 +28,7 @@ from broker_lite.replication.holding import Holding
 Words = Mapping[str, str]
 
 _FEATURES = {"metadata": 2}
+_CREATION = ("name", "partitions", "factor", "assignment", "validate_only", "now")
 
 
 class ControllerMachine:
@@ -37,7 +38,7 @@ class ControllerMachine:
         self.machine = Controller(int(words.get("rebalance", "-1")))
         self.topics: dict[str, TopicView] = {}
         self.brokers: dict[int, BrokerView] = {}
-        self.features: dict[str, int] = dict(_FEATURES)
+        self.features: dict[str, int] = {} if "old" in words else dict(_FEATURES)
         self.known: set[int] = set()
         self.suspects: dict[int, int] = {}
         self.now_ms = 0
@@ -56,6 +57,8 @@ class ControllerMachine:
                 lines.append(f"refused: {self._line(effect)}")
                 self.machine.step(self.now_ms, ev.WriteRefused([self._by_leader(conflict)]))
                 conflict = None
+                if not isinstance(event, ev.Request | ev.Tick):
+                    event = ev.SuspectsChanged(self.suspects)
                 left = list(self.machine.step(self.now_ms, event))
                 continue
             lines.append(self._line(effect))
@@ -104,9 +107,7 @@ class ControllerMachine:
 
     def _create(self, words: Words) -> ev.ControllerEvent:
         config = {
-            key.replace("_", "."): value
-            for key, value in words.items()
-            if key not in ("name", "partitions", "factor", "assignment", "validate_only")
+            key.replace("_", "."): value for key, value in words.items() if key not in _CREATION
         }
         assignment = None
         if "assignment" in words:
@@ -184,15 +185,23 @@ class ControllerMachine:
         self.suspects = {int(broker): int(epoch) for broker, _, epoch in rows}
 
     def _by_leader(self, word: str) -> StateChange:
-        """``t-0:1:A+2:B``: the state that is held, with this ISR and the next version."""
+        """``t-0:1:A+2:B``: the state that is held, with this ISR and the next version.
+
+        ``t-0!:2:B``: the leader handed leadership on, since its log is damaged.
+        """
         name, _, isr = word.partition(":")
-        key = _key(name)
+        key = _key(name.rstrip("!"))
         view = self._held().partition(key)
         state = dataclasses.replace(
             view.state,
             isr=tuple(_replica(replica) for replica in isr.split("+")),
             version=view.state.version + 1,
         )
+        if name.endswith("!"):
+            epoch = state.leader_epoch + 1
+            state = dataclasses.replace(
+                state, leader=NO_BROKER, leader_epoch=epoch, leader_broker_epoch=-1
+            )
         return self._held().change(key, state)
 
     def _held(self) -> Holding:
