@@ -1,0 +1,340 @@
+"""A workload that knows what it did, for clusters to which bad things happen.
+
+``Workload`` writes values that exist once through idempotent producers with acks=all and reads
+everything while it is written. ``History`` keeps what was promised and what was seen; ``anomalies``
+compares both with what is there when the faults are over: nothing acknowledged is lost, doubled or
+out of order, and whatever a reader saw was committed, so it is still where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker_lite import client
+from broker_lite.client.futures import RecordFuture
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import LogbusError, RetriableError
+from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+
+SHOWN = 5
+"""How many of a kind of anomaly are listed."""
+UNANSWERED_MAX = 2000
+"""Records of one writer that may wait for an answer: no cluster comes back to a flood."""
+WAIT_S = 60.0
+
+
+@dataclass(slots=True)
+class Sent:
+    """One record: who sent it as its how-manyeth, and what became of it."""
+
+    writer: str
+    partition: int
+    value: bytes
+    floor: int
+    """Where the partition's acknowledged records ended when it was sent."""
+    sent_s: float
+    offset: int = -1
+    error: str = ""
+
+
+class History:
+    """What was sent, acknowledged and read of one topic. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+        self.read: dict[int, dict[int, bytes]] = {}
+        """What any reader saw: partition to offset to value."""
+        self.found: list[str] = []
+        """Anomalies that were seen at once."""
+        self._ends: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def send(self, writer: str, partition: int, value: bytes) -> Sent:
+        """A record is about to be sent."""
+        with self._lock:
+            floor = self._ends.get(partition, 0)
+            sent = Sent(writer, partition, value, floor, time.monotonic())
+            self.sent.append(sent)
+        return sent
+
+    def acked(self, sent: Sent, offset: int) -> None:
+        """The cluster says that it is at ``offset``."""
+        with self._lock:
+            sent.offset = offset
+            self._ends[sent.partition] = max(self._ends.get(sent.partition, 0), offset + 1)
+            if offset < sent.floor:
+                self.found.append(
+                    f"stale: {sent.value!r} was acknowledged at {sent.partition}:{offset}, but "
+                    f"{sent.floor} records were acknowledged before it was sent"
+                )
+
+    def saw(self, reader: str, partition: int, offset: int, wanted: int, value: bytes) -> None:
+        """A reader that was to read ``wanted`` next got ``value`` at ``offset``."""
+        with self._lock:
+            seen = self.read.setdefault(partition, {}).setdefault(offset, value)
+            if seen != value:
+                self.found.append(
+                    f"inconsistent: {reader} read {value!r} at {partition}:{offset}, where {seen!r}"
+                    " had been read"
+                )
+            if offset != wanted:
+                kind = "skipped" if offset > wanted else "read again"
+                self.found.append(f"{kind}: {reader} at {partition}:{offset} after {wanted - 1}")
+
+    @property
+    def acknowledged(self) -> int:
+        """How many records were acknowledged."""
+        return sum(sent.offset >= 0 for sent in self.sent)
+
+    @property
+    def failed(self) -> list[Sent]:
+        """Records of which the producer said that they were not written."""
+        return [sent for sent in self.sent if sent.error]
+
+    def anomalies(self, logs: Mapping[int, Sequence[tuple[int, bytes]]]) -> list[str]:
+        """``logs``: what is there in the end, (offset, value) by partition. [] if all is well."""
+        found = list(self.found)
+        places: dict[bytes, list[tuple[int, int]]] = {}
+        for partition, rows in logs.items():
+            if [offset for offset, _ in rows] != list(range(len(rows))):
+                found.append(f"gap: the offsets of {partition} are not contiguous from 0 on")
+            for offset, value in rows:
+                places.setdefault(value, []).append((partition, offset))
+        known = {sent.value for sent in self.sent}
+        found += [f"unexpected: {v!r} at {at}" for v, at in places.items() if v not in known]
+        found += [f"doubled: {v!r} at {at}" for v, at in places.items() if len(at) > 1]
+        latest: dict[tuple[str, int], int] = {}
+        for sent in self.sent:
+            if sent.offset < 0:
+                continue
+            at = places.get(sent.value, [])
+            if not at:
+                found.append(f"lost: {sent.value!r}, acknowledged at {_place(sent)}")
+            elif (sent.partition, sent.offset) not in at:
+                found.append(f"moved: {sent.value!r} from {_place(sent)} to {at}")
+            stream = (sent.writer, sent.partition)
+            if sent.offset < latest.get(stream, -1):
+                found.append(f"reordered: {sent.value!r} at {_place(sent)} is before older ones")
+            latest[stream] = max(latest.get(stream, -1), sent.offset)
+        for partition, seen in self.read.items():
+            there = dict(logs.get(partition, ()))
+            found += [
+                f"uncommitted: {value!r} was read at {partition}:{offset}, where now "
+                f"{there.get(offset)!r} is"
+                for offset, value in seen.items()
+                if there.get(offset) != value
+            ]
+        return found
+
+
+def _place(sent: Sent) -> str:
+    return f"{sent.partition}:{sent.offset}"
+
+
+def shortened(found: Iterable[str]) -> str:
+    """Anomalies for a message: how many of each kind, and the first of them."""
+    kinds: dict[str, list[str]] = {}
+    for line in found:
+        kinds.setdefault(line.partition(":")[0], []).append(line)
+    return "\n".join(
+        f"{len(lines)} {kind}\n  " + "\n  ".join(lines[:SHOWN]) for kind, lines in kinds.items()
+    )
+
+
+@dataclass
+class _Gap:
+    """When a partition was last acknowledged, and the longest time without."""
+
+    last_s: float
+    longest_s: float = 0.0
+    fresh: int = 0
+    """Acknowledgements of what was sent since somebody waits for them."""
+
+
+@dataclass
+class Workload:
+    """Writers and readers of one topic, from ``start`` to ``finish``; a context manager.
+
+    A writer for each partition, and one that writes to all of them. ``rate``: records a second and
+    writer. ``failures_allowed``: whether a producer may tell its user of an error; otherwise the
+    first one is an anomaly.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    partitions: int
+    rate: int = 200
+    failures_allowed: bool = False
+    history: History = field(default_factory=History)
+
+    def __post_init__(self) -> None:
+        self._over = threading.Event()
+        self._progress = threading.Condition()
+        self._gaps: dict[int, _Gap] = {}
+        self._since_s = 0.0
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+
+    def start(self) -> Workload:
+        """Start writing and reading."""
+        everything = tuple(range(self.partitions))
+        streams = [(f"w{n}", (n,)) for n in everything] + [("wide", everything)]
+        for name, partitions in streams:
+            self._run(self._write, name, partitions)
+        self._run(self._read, "r0")
+        self._run(self._read, "r1")
+        self.mark()
+        return self
+
+    def __enter__(self) -> Workload:
+        return self.start()
+
+    def __exit__(self, *failure: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """No more is sent; writers wait for their last answers, readers end."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(2 * WAIT_S)
+            assert not thread.is_alive(), f"{thread.name} hangs"
+        self._threads.clear()
+
+    def mark(self) -> None:
+        """Begin to measure gaps and progress anew."""
+        now = time.monotonic()
+        with self._progress:
+            self._gaps = {n: _Gap(now) for n in range(self.partitions)}
+
+    def longest_gap_s(self) -> float:
+        """The longest time since ``mark`` in which a partition had no acknowledgement."""
+        now = time.monotonic()
+        with self._progress:
+            return max(max(gap.longest_s, now - gap.last_s) for gap in self._gaps.values())
+
+    def wait_acked(self, count: int = 20, timeout_s: float = WAIT_S) -> float:
+        """Wait until each partition has ``count`` acknowledgements of records that were sent after
+        the call; the longest gap since ``mark``. Raises what a reader or writer raised."""
+        deadline = time.monotonic() + timeout_s
+        with self._progress:
+            self._since_s = time.monotonic()
+            for gap in self._gaps.values():
+                gap.fresh = 0
+            while True:
+                left = [n for n, gap in self._gaps.items() if gap.fresh < count]
+                if self._errors:
+                    raise self._errors[0]
+                if not left:
+                    break
+                assert self._progress.wait(deadline - time.monotonic()), (
+                    f"partitions {left} of {self.topic} were not acknowledged in {timeout_s:.0f} s"
+                )
+        return self.longest_gap_s()
+
+    def finish(self) -> History:
+        """Stop, read everything again and hold it against the history. Raises AssertionError."""
+        self.stop()
+        if self._errors:
+            raise self._errors[0]
+        assert not [sent for sent in self.history.sent if sent.offset < 0 and not sent.error]
+        found = self.history.anomalies(read_log(self.bootstrap_servers, self.topic))
+        if not self.failures_allowed:
+            found += [f"failed: {s.value!r}: {s.error}" for s in self.history.failed]
+        assert not found, f"{self.topic}, {len(self.history.sent)} sent:\n{shortened(found)}"
+        return self.history
+
+    # The threads.
+
+    def _run(self, work: object, *arguments: object) -> None:
+        def guarded() -> None:
+            try:
+                work(*arguments)  # type: ignore[operator]
+            except BaseException as error:
+                with self._progress:
+                    self._errors.append(error)
+                    self._progress.notify_all()
+
+        name = f"{self.topic}-{arguments[0]}"
+        self._threads.append(threading.Thread(target=guarded, name=name, daemon=True))
+        self._threads[-1].start()
+
+    def _write(self, name: str, partitions: Sequence[int]) -> None:
+        step_s = len(partitions) / self.rate
+        waiting = threading.Semaphore(UNANSWERED_MAX)
+        producer = client.Producer(
+            self.bootstrap_servers, ProducerConfig(linger_ms=2, client_id=name)
+        )
+        with producer:
+            number = 0
+            while not self._over.wait(step_s):
+                for partition in partitions:
+                    if not waiting.acquire(timeout=0):
+                        break
+                    sent = self.history.send(name, partition, b"%s-%d" % (name.encode(), number))
+                    number += 1
+                    future = producer.send(self.topic, sent.value, partition=partition)
+                    future.add_done_callback(lambda f, s=sent: self._answered(s, f, waiting))
+            try:
+                producer.flush()
+            except LogbusError:
+                if not self.failures_allowed:
+                    raise
+
+    def _answered(self, sent: Sent, future: RecordFuture, waiting: threading.Semaphore) -> None:
+        waiting.release()
+        try:
+            offset = future.result(0).offset
+        except LogbusError as error:
+            sent.error = str(error)
+            return
+        self.history.acked(sent, offset)
+        now = time.monotonic()
+        with self._progress:
+            gap = self._gaps[sent.partition]
+            gap.longest_s = max(gap.longest_s, now - gap.last_s)
+            gap.last_s = now
+            gap.fresh += sent.sent_s >= self._since_s
+            self._progress.notify_all()
+
+    def _read(self, name: str) -> None:
+        wanted: dict[int, int] = {}
+        with _consumer(self.bootstrap_servers, self.topic, self.partitions) as consumer:
+            while not self._over.is_set():
+                for record in consumer.poll(0.1):
+                    at = wanted.get(record.partition, 0)
+                    self.history.saw(name, record.partition, record.offset, at, record.value)
+                    wanted[record.partition] = record.offset + 1
+
+
+def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> client.Consumer:
+    wheres = [TopicPartition(topic, n) for n in range(partitions)]
+    return client.Bus(bootstrap_servers, client_id="history", options={}).consumer(
+        topic, partitions=wheres, start="earliest"
+    )
+
+
+def read_log(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:
+    """Everything that is committed in a topic, (offset, value) by partition."""
+    deadline = time.monotonic() + WAIT_S
+    with client.Admin(bootstrap_servers) as admin:
+        while True:
+            try:
+                wheres = admin.cluster([topic]).partitions_of(topic)
+                listed = admin.list_offsets(dict.fromkeys(wheres, LATEST_TIMESTAMP))
+                break
+            except RetriableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+    ends = {where.partition: at.offset for where, at in listed.items()}
+    found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in ends}
+    with _consumer(bootstrap_servers, topic, len(ends)) as consumer:
+        while any(len(found[n]) < end for n, end in ends.items()):
+            records = consumer.poll(1.0)
+            assert records or time.monotonic() < deadline, f"{topic} cannot be read to {ends}"
+            for record in records:
+                found[record.partition].append((record.offset, record.value or b""))
+    return found

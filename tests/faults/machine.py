@@ -1,0 +1,313 @@
+"""Faults of the machine itself: disks that lose power or fill up, networks that are cut, system
+calls that fail. What needs a privilege says why it cannot be had (``why_no_…``).
+
+Mounts live in a mount namespace of the test's own thread and networks in namespaces held by child
+processes, so that the kernel removes all of it with the last process, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+from broker_lite.local.guard import Guard
+
+EXT4_IOC_SHUTDOWN = 0x8004587D
+DROP_EVERYTHING, KEEP_JOURNAL = 2, 1
+"""What a shutdown keeps: nothing that was not synced; or the journal, though not all data."""
+
+CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
+SYNC_FILE_RANGE_ALL = 7
+PAGE = 4096
+WAIT_S = 10.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def run(*command: object) -> str:
+    """A command's output. Raises RuntimeError with what it said if it failed."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def _reason(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except (OSError, RuntimeError, AssertionError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(_libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+@contextlib.contextmanager
+def _in_namespace(path: str, kind: int) -> Iterator[None]:
+    """This thread, and whatever it starts, in another namespace."""
+    own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/{Path(path).name}", os.O_RDONLY)
+    try:
+        target = os.open(path, os.O_RDONLY)
+        try:
+            _call("setns", target, kind)
+        finally:
+            os.close(target)
+        try:
+            yield
+        finally:
+            _call("setns", own, kind)
+    finally:
+        os.close(own)
+
+
+@contextlib.contextmanager
+def private_mounts() -> Iterator[None]:
+    """What this thread mounts is seen by it and by its children alone, and goes with them."""
+    own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/mnt", os.O_RDONLY)
+    folder = Path.cwd()
+    try:
+        _call("unshare", CLONE_NEWNS)
+        try:
+            run("mount", "--make-rprivate", "/")
+            yield
+        finally:
+            _call("setns", own, CLONE_NEWNS)
+            os.chdir(folder)
+    finally:
+        os.close(own)
+
+
+class LoopDisk:
+    """An ext4 file system of its own, in a file, that can lose power."""
+
+    def __init__(self, image: Path, place: Path, megabytes: int = 256) -> None:
+        self.place = place
+        self._image = image
+        with image.open("wb") as file:
+            file.truncate(megabytes << 20)
+        run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0", image)
+        place.mkdir(parents=True, exist_ok=True)
+        self.mount()
+
+    def mount(self) -> None:
+        """Mount it, as a machine does that starts again."""
+        run("mount", "-o", "loop", self._image, self.place)
+
+    def unmount(self) -> None:
+        """Let go of it."""
+        run("umount", self.place)
+
+    def cut(self, random: Random) -> None:
+        """The power goes: what was not synced is lost, all of it or, as the journal and the disk's
+        order have it, only in part."""
+        flag = random.choice((DROP_EVERYTHING, KEEP_JOURNAL))
+        if random.random() < 0.5:
+            self._write_some_pages(random)
+        folder = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", flag))
+        finally:
+            os.close(folder)
+
+    def _write_some_pages(self, random: Random) -> None:
+        for path in sorted(self.place.rglob("*.log")):
+            pages = path.stat().st_size // PAGE + 1
+            file = os.open(path, os.O_RDONLY)
+            try:
+                for _ in range(min(pages, 4)):
+                    at = ctypes.c_long(PAGE * max(0, pages - random.randint(1, 8)))
+                    _libc.sync_file_range(file, at, ctypes.c_long(PAGE), SYNC_FILE_RANGE_ALL)
+            finally:
+                os.close(file)
+
+
+class SmallDisk:
+    """A tmpfs of a few MB, which fills up."""
+
+    def __init__(self, place: Path, megabytes: int) -> None:
+        self._ballast = place / "ballast"
+        place.mkdir(parents=True, exist_ok=True)
+        run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", place)
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with self._ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(PAGE))
+
+    def free(self) -> None:
+        """There is room again."""
+        self._ballast.unlink()
+
+
+@functools.cache
+def why_no_disks() -> str:
+    """Why file systems cannot be mounted and cut off here; empty if they can."""
+
+    def attempt() -> None:
+        folder = Path(tempfile.mkdtemp())
+        try:
+            with private_mounts():
+                disk = LoopDisk(folder / "image", folder / "disk", 16)
+                try:
+                    disk.cut(Random(0))
+                finally:
+                    disk.unmount()
+                SmallDisk(folder / "small", 1)
+                run("umount", folder / "small")
+        finally:
+            shutil.rmtree(folder)
+
+    return _reason(attempt)
+
+
+class Network:
+    """Hosts of their own network namespaces on one bridge, whose links can be cut.
+
+    Host 0 is the hub, where clients and ZooKeeper run; ``coordination`` is a second address of it,
+    so that a broker can lose ZooKeeper and keep its clients.
+    """
+
+    coordination = "10.77.0.100"
+
+    def __init__(self, guard: Guard, hosts: int, log: Path) -> None:
+        self._holders = [
+            guard.spawn(["unshare", "--net", "sleep", "infinity"], log) for _ in range(hosts + 1)
+        ]
+        own = os.readlink("/proc/self/ns/net")
+        for holder in self._holders:
+            deadline = time.monotonic() + WAIT_S
+            while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
+                if holder.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"unshare --net: {log.read_text().strip()}")
+                time.sleep(0.005)
+        self.on(0, "ip", "link", "add", "bridge", "type", "bridge")
+        for host in range(hosts + 1):
+            self.on(host, "ip", "link", "set", "lo", "up")
+        for address in (self.address(0), self.coordination):
+            self.on(0, "ip", "address", "add", f"{address}/24", "dev", "bridge")
+        self.on(0, "ip", "link", "set", "bridge", "up")
+        for host in range(1, hosts + 1):
+            pid = self._holders[host].pid
+            pair = ("type", "veth", "peer", "name", "wire", "netns", pid)
+            self.on(0, "ip", "link", "add", f"port{host}", *pair)
+            self.on(0, "ip", "link", "set", f"port{host}", "master", "bridge", "up")
+            self.on(host, "ip", "address", "add", f"{self.address(host)}/24", "dev", "wire")
+            self.on(host, "ip", "link", "set", "wire", "up")
+
+    @staticmethod
+    def address(host: int) -> str:
+        """Where a host is reached."""
+        return f"10.77.0.{host + 1}"
+
+    def inside(self, host: int) -> contextlib.AbstractContextManager[None]:
+        """This thread, and the threads and processes that it starts, at a host."""
+        return _in_namespace(f"/proc/{self._holders[host].pid}/ns/net", CLONE_NEWNET)
+
+    def on(self, host: int, *command: object) -> str:
+        """Run a command at a host."""
+        return run("nsenter", f"--net=/proc/{self._holders[host].pid}/ns/net", *command)
+
+    def isolate(self, host: int) -> None:
+        """Pull the plug: nobody reaches it, it reaches nobody."""
+        self.on(0, "ip", "link", "set", f"port{host}", "down")
+
+    def join(self, host: int) -> None:
+        """Put the plug back."""
+        self.on(0, "ip", "link", "set", f"port{host}", "up")
+
+    def silence(self, host: int, address: str) -> None:
+        """What a host sends to an address is lost without a word; the other way is open."""
+        wrong = ("lladdr", "02:00:00:00:00:99", "dev", "wire", "nud", "permanent")
+        self.on(host, "ip", "neighbour", "replace", address, *wrong)
+
+    def hear(self, host: int, address: str) -> None:
+        """The end of ``silence``."""
+        self.on(host, "ip", "neighbour", "delete", address, "dev", "wire")
+
+    def cut(self, one: int, other: int) -> None:
+        """Two hosts do not reach each other; everybody else reaches both."""
+        self.silence(one, self.address(other))
+        self.silence(other, self.address(one))
+
+    def mend(self, one: int, other: int) -> None:
+        """The end of ``cut``."""
+        self.hear(one, self.address(other))
+        self.hear(other, self.address(one))
+
+
+@functools.cache
+def why_no_networks() -> str:
+    """Why networks cannot be made and cut here; empty if they can."""
+
+    def attempt() -> None:
+        folder = Path(tempfile.mkdtemp())
+        guard = Guard()
+        try:
+            network = Network(guard, 2, folder / "log")
+            with network.inside(1):
+                run("true")
+            network.cut(1, 2)
+            network.mend(1, 2)
+        finally:
+            guard.close()
+            shutil.rmtree(folder)
+
+    return _reason(attempt)
+
+
+@contextlib.contextmanager
+def failing(pid: int, call: str, how: str, log: Path) -> Iterator[None]:
+    """A process whose system calls ``call`` fail as strace's ``inject`` has it, e.g. error=EIO."""
+    command = ["strace", "-f", "-p", str(pid), "-e", f"trace={call}", "-e", f"inject={call}:{how}"]
+    with log.open("ab") as output:
+        tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=output)
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not re.search(rf"Process {pid} attached", log.read_text()):
+            if tracer.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"strace: {log.read_text().strip()}")
+            time.sleep(0.01)
+        yield
+    finally:
+        # Its end lets the process go on as it was.
+        tracer.terminate()
+        tracer.wait()
+
+
+@functools.cache
+def why_no_strace() -> str:
+    """Why system calls cannot be made to fail here; empty if they can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+
+    def attempt() -> None:
+        folder = Path(tempfile.mkdtemp())
+        sleeper = subprocess.Popen(["sleep", "60"])
+        try:
+            with failing(sleeper.pid, "fdatasync", "error=EIO", folder / "log"):
+                pass
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+            shutil.rmtree(folder)
+
+    return _reason(attempt)
