@@ -1,0 +1,130 @@
+"""Brokers' registries in one loop, for the contract tests of the metadata."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Coroutine
+from typing import Any
+
+from worlds import World, until
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import LogbusError
+from broker_lite.metadata.store import MetadataStore
+from broker_lite.model import NO_BROKER, Endpoint, PartitionKey
+from broker_lite.server.registry import SUPPORTED_FEATURES, BrokerRegistration, NewTopic, Registry
+
+
+class Broker:
+    """One process of one broker: a registry and what its data directory knows."""
+
+    def __init__(self, registry: Registry, store: MetadataStore) -> None:
+        self.registry = registry
+        self.store = store
+        self.fatal: list[LogbusError] = []
+        registry.on_fatal(self.fatal.append)
+
+
+class Cluster:
+    """Brokers of one world, all on this loop."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.running: list[Broker] = []
+        self.counters: dict[str, int] = {}
+        self._bytes = itertools.count(1)
+
+    async def start(
+        self,
+        broker_id: int,
+        *,
+        directory: str = "",
+        counter: int | None = None,
+        cluster_id: str = "",
+        features: dict[str, int] | None = None,
+        damaged: frozenset[PartitionKey] = frozenset(),
+        rebalance_ms: int = -1,
+    ) -> Broker:
+        directory = directory or f"directory-{broker_id}"
+        if counter is None:
+            counter = self.counters[directory] = self.counters.get(directory, 0) + 1
+        store = self.world.store()
+        registry = Registry(
+            BrokerConfig(
+                broker_id=broker_id,
+                zookeeper_session_timeout_ms=self.world.session_timeout_ms,
+                leader_rebalance_ms=rebalance_ms,
+            ),
+            now_ms=lambda: 1234,
+            store=store,
+            random_bytes=lambda n: next(self._bytes).to_bytes(n, "big"),
+        )
+        broker = Broker(registry, store)
+        await registry.start(
+            BrokerRegistration(
+                broker_id,
+                Endpoint("127.0.0.1", 9000 + broker_id),
+                directory,
+                counter,
+                cluster_id,
+                None,
+                features if features is not None else SUPPORTED_FEATURES,
+                damaged,
+            )
+        )
+        self.running.append(broker)
+        return broker
+
+    async def kill(self, broker: Broker) -> None:
+        """As kill -9: nothing is said to anyone."""
+        self.running.remove(broker)
+        keeper = broker.registry._keeper
+        assert keeper is not None
+        keeper.cancel()
+        broker.registry._controller.resign()
+        await self.world.vanish(broker.store)
+
+    async def close(self) -> None:
+        for broker in self.running:
+            await broker.registry.close()
+
+    def controller(self) -> Broker:
+        return next(broker for broker in self.running if broker.registry.is_controller)
+
+    async def led(self, topic: str, partition: int = 0) -> int:
+        """The leader, once every broker's snapshot names the same live one."""
+
+        def leaders() -> set[int]:
+            found = set()
+            for broker in self.running:
+                view = broker.registry.snapshot.partition(topic, partition)
+                found.add(NO_BROKER if view is None else view.state.leader)
+            return found
+
+        await until(lambda: len(leaders()) == 1 and NO_BROKER not in leaders())
+        return leaders().pop()
+
+
+def run(world: World, body: Any) -> None:
+    """Run ``body(cluster)`` and close what it left."""
+
+    async def whole() -> None:
+        cluster = Cluster(world)
+        try:
+            await body(cluster)
+        finally:
+            await cluster.close()
+
+    coroutine: Coroutine[Any, Any, None] = whole()
+    world.run(coroutine)
+
+
+async def create(
+    broker: Broker, name: str, partitions: int = 1, *, factor: int = 1, **settings: str
+) -> str:
+    """Settings have underscores for their dots; returns the topic's id."""
+    config = {key.replace("_", "."): value for key, value in settings.items()}
+    new = NewTopic(name, partitions, factor, None, config)
+    [result] = await broker.registry.create_topics([new])
+    assert result.error is None, result.error
+    return result.topic_id

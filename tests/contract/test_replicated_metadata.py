@@ -1,0 +1,618 @@
+"""Replicated partitions in the metadata: suspicion, draining, leaders' writes, reassignment."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from brokers import Broker, Cluster, create, run
+from worlds import SimWorld, World, until
+
+from broker_lite.errors import (
+    BrokerIdNotRegisteredError,
+    ElectionNotNeededError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    UnsupportedVersionError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Set
+from broker_lite.model import (
+    NO_BROKER,
+    LeaderAndIsr,
+    PartitionKey,
+    PartitionView,
+    ReplicaId,
+    StateChange,
+    TopicPartition,
+)
+from broker_lite.server.registry import NewTopic
+from broker_lite.server.state_writes import Seen
+
+T0 = TopicPartition("t", 0)
+
+
+async def three(cluster: Cluster, *, rebalance_ms: int = -1) -> list[Broker]:
+    """Brokers 1, 2 and 3 that all see each other."""
+    brokers = [await cluster.start(number, rebalance_ms=rebalance_ms) for number in (1, 2, 3)]
+    await until(lambda: all(len(b.registry.snapshot.brokers) == 3 for b in brokers))
+    return brokers
+
+
+def broker_of(cluster: Cluster, broker_id: int) -> Broker:
+    return next(b for b in cluster.running if b.registry._config.broker_id == broker_id)
+
+
+def view_of(broker: Broker, partition: int = 0) -> PartitionView:
+    view = broker.registry.snapshot.partition("t", partition)
+    assert view is not None
+    return view
+
+
+def isr_of(broker: Broker, partition: int = 0) -> list[int]:
+    return sorted(replica.broker_id for replica in view_of(broker, partition).state.isr)
+
+
+def suspect(cluster: Cluster, dead: int) -> None:
+    """Everybody's connection to it ended and is refused."""
+    for broker in cluster.running:
+        registry = broker.registry
+        registry.suspect(dead, registry.snapshot.brokers[dead].broker_epoch)
+
+
+async def left(brokers: Sequence[Broker], dead: int, partition: int) -> None:
+    """Until all of these know that ``dead`` is not in sync any more."""
+    await until(lambda: all(dead not in isr_of(b, partition) for b in brokers))
+
+
+async def drains(broker: Broker, number: int) -> None:
+    """Until this broker knows that the other is about to stop."""
+    await until(lambda: broker.registry.snapshot.brokers[number].draining)
+
+
+async def has_version(broker: Broker, version: int) -> None:
+    """Until this broker knows this version of the state."""
+    await until(lambda: view_of(broker).state.version == version)
+
+
+async def write(leader: Broker, isr: tuple[int, ...], **changes: int) -> LeaderAndIsr | None:
+    """What the leader of t-0 would have written; the outcome."""
+    view = view_of(leader)
+    topic = leader.registry.snapshot.topics["t"]
+    replicas = tuple(ReplicaId(number, f"directory-{number}") for number in isr)
+    state = dataclasses.replace(view.state, isr=replicas, **changes)
+    [outcome] = await leader.registry.write_states([StateChange("t", 0, state, topic.topic_id)])
+    return outcome
+
+
+def test_a_suspected_broker_is_replaced_before_its_session_ends(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        await create(cluster.controller(), "t", 3, factor=3)
+        chief = cluster.controller().registry.snapshot.controller_id
+        dead = next(number for number in (1, 2, 3) if number != chief)
+        await cluster.led("t", 2)
+        suspect(cluster, dead)
+        others = [b for b in cluster.running if b.registry._config.broker_id != dead]
+        for partition in range(3):
+            await left(others, dead, partition)
+            assert view_of(others[0], partition).state.leader not in (dead, NO_BROKER)
+        # Nobody's session ended, so it was the suspicion.
+        assert len(others[0].registry.snapshot.brokers) == 3
+        # It is reachable again: a leader may let it in.
+        leader = broker_of(cluster, view_of(others[0]).state.leader)
+        assert await write(leader, (1, 2, 3)) is None
+        for broker in cluster.running:
+            epoch = broker.registry.snapshot.brokers[dead].broker_epoch
+            broker.registry.trust(dead, epoch)
+        written = await write(leader, (1, 2, 3))
+        assert written is not None
+        await until(lambda: all(isr_of(b) == [1, 2, 3] for b in cluster.running))
+        assert view_of(leader).state == written
+
+    run(world, body)
+
+
+def test_a_suspected_controller_is_deposed_and_its_partitions_move(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        old = cluster.controller()
+        dead = old.registry.snapshot.controller_id
+        await create(old, "t", 3, factor=3)
+        await cluster.led("t", 2)
+        await cluster.kill(old)
+        suspect(cluster, dead)
+        await until(lambda: any(b.registry.is_controller for b in cluster.running))
+        for partition in range(3):
+            await left(cluster.running, dead, partition)
+            assert await cluster.led("t", partition) != dead
+        epochs = {b.registry.snapshot.controller_epoch for b in cluster.running}
+        assert epochs == {2}
+
+    run(world, body)
+
+
+def test_a_suspected_controller_that_lives_lets_others_stand(world: World) -> None:
+    """A wrong guess: it is deposed, writes nothing more, and goes on as a broker."""
+
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        old = cluster.controller()
+        number = old.registry.snapshot.controller_id
+        others = [b for b in cluster.running if b is not old]
+        for broker in others:
+            epoch = broker.registry.snapshot.brokers[number].broker_epoch
+            broker.registry.suspect(number, epoch)
+        await until(lambda: any(b.registry.is_controller for b in others))
+        assert not old.registry.is_controller
+        await until(lambda: old.registry.snapshot.controller_id != number)
+
+    run(world, body)
+
+
+def test_of_another_registration_a_suspicion_says_nothing(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        [one, two, three_] = await three(cluster)
+        await create(cluster.controller(), "t", 1, factor=3)
+        await cluster.led("t")
+        before = view_of(one).state
+        for broker in (one, two, three_):
+            broker.registry.suspect(2, 1)
+            broker.registry.suspect(9, 1)
+            broker.registry.trust(3, 5)
+        assert (await write(broker_of(cluster, before.leader), (1, 2, 3))) is not None
+
+    run(world, body)
+
+
+def test_draining_moves_leadership_away_and_leaves_the_isrs(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        controller = cluster.controller()
+        await create(controller, "t", 3, factor=3)
+        await create(controller, "single", 3)
+        await cluster.led("t", 2)
+        for broker in brokers[:2]:
+            number = broker.registry._config.broker_id
+            await broker.registry.drain()
+            for partition in range(3):
+                view = view_of(broker, partition)
+                assert view.state.leader not in (number, NO_BROKER)
+                assert number not in isr_of(broker, partition)
+            # What has no other replica is led to the end.
+            singles = broker.registry.snapshot.topics["single"].partitions
+            assert [v.state.leader for v in singles if v.replicas == (number,)] == [number]
+            # A leader does not let it in again.
+            leader = broker_of(cluster, view_of(broker).state.leader)
+            await drains(leader, number)
+            assert await write(leader, (1, 2, 3)) is None
+        # The last one has nobody to give anything to.
+        await brokers[2].registry.drain()
+        assert [view_of(brokers[2], p).state.leader for p in range(3)] == [3, 3, 3]
+
+    run(world, body)
+
+
+def test_draining_waits_for_nobody_without_zookeeper() -> None:
+    async def body(cluster: Cluster) -> None:
+        [one, *_] = await three(cluster)
+        cluster.world.service.stop()  # type: ignore[union-attr]
+        await asyncio.wait_for(one.registry.drain(), 5)
+        cluster.world.service.start()  # type: ignore[union-attr]
+        await until(lambda: one.registry.connected)
+
+    run(SimWorld(), body)
+
+
+def test_a_broker_that_drained_comes_back_as_any_other(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        await create(cluster.controller(), "t", 1, factor=3)
+        one = brokers[0]
+        await one.registry.drain()
+        cluster.running.remove(one)
+        await one.registry.close()
+        back = await cluster.start(1)
+        await until(lambda: all(1 in b.registry.snapshot.brokers for b in cluster.running))
+        for broker in cluster.running:
+            assert not broker.registry.snapshot.brokers[1].draining
+        await until(lambda: isr_of(back) == [2, 3])
+        leader = broker_of(cluster, view_of(back).state.leader)
+        assert await write(leader, (1, 2, 3)) is not None
+
+    run(world, body)
+
+
+def test_leaders_write_what_they_know_and_are_refused_where_others_wrote(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        topic_id = await create(cluster.controller(), "t", 3, factor=3)
+        leader = broker_of(cluster, await cluster.led("t"))
+        before = view_of(leader).state
+        written = await write(leader, (1, 2))
+        assert written is not None and written.version == before.version + 1
+        # The same state again, with the version that was: refused.
+        registry = leader.registry
+        [refused] = await registry.write_states([StateChange("t", 0, before, topic_id)])
+        assert refused is None
+        # The very same state with its version is written, and counts.
+        [again] = await registry.write_states([StateChange("t", 0, written, topic_id)])
+        assert again == dataclasses.replace(written, version=written.version + 1)
+        await until(lambda: all(view_of(b).state == again for b in cluster.running))
+        # Outcomes are in the order of the changes: one refused, the others done.
+        views = [view_of(leader, partition) for partition in range(3)]
+        changes = [
+            StateChange("t", 0, before, topic_id),
+            StateChange("t", 1, views[1].state, topic_id),
+            StateChange("t", 9, before, topic_id),
+            StateChange("t", 2, views[2].state, topic_id),
+            StateChange("nothing", 0, before, topic_id),
+        ]
+        outcomes = await registry.write_states(changes)
+        assert [outcome is not None for outcome in outcomes] == [False, True, False, True, False]
+        assert await registry.write_states([]) == []
+
+    run(world, body)
+
+
+def test_who_does_not_live_or_is_not_assigned_is_not_let_in(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        controller = cluster.controller().registry
+        [result] = await controller.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
+        assert result.error is None
+        leader = broker_of(cluster, await cluster.led("t"))
+        assert await write(leader, (1, 2, 3)) is None
+        assert await write(leader, (1,)) is not None
+        await until(lambda: isr_of(leader) == [1])
+        await cluster.kill(broker_of(cluster, 2))
+        await until(lambda: 2 not in leader.registry.snapshot.brokers)
+        assert await write(leader, (1, 2)) is None
+        # Another disk is another replica.
+        await cluster.start(2, directory="another")
+        await until(lambda: 2 in leader.registry.snapshot.brokers)
+        assert await write(leader, (1, 2)) is None
+
+    run(world, body)
+
+
+def test_a_topic_made_anew_is_not_taken_for_the_old_one(world: World) -> None:
+    """Its states have the same small versions, and its leader's notice may come late."""
+
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        controller = cluster.controller().registry
+        old_id = await create(cluster.controller(), "t", 1, factor=3)
+        leader = broker_of(cluster, await cluster.led("t"))
+        state = view_of(leader).state
+        seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
+        await controller.delete_topics(["t"])
+        await create(cluster.controller(), "t", 1, factor=3)
+        await until(lambda: old_id not in leader.registry.snapshot.topics_by_id)
+        # As if the leader had heard of neither yet.
+        leader.registry._states._seen = lambda: Seen(seen, sequence)
+        shrunk = dataclasses.replace(state, isr=state.isr[:1])
+        [outcome] = await leader.registry.write_states([StateChange("t", 0, shrunk, old_id)])
+        assert outcome is None
+        assert len(view_of(leader).state.isr) == 3
+
+    run(world, body)
+
+
+def test_states_are_written_once_zookeeper_is_back(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        await create(cluster.controller(), "t", 1, factor=3)
+        leader = broker_of(cluster, await cluster.led("t"))
+        world.drop_connection(leader.store)
+        await until(lambda: not leader.registry.connected)
+        written = await write(leader, (1, 2))
+        assert written is not None
+        await until(lambda: all(view_of(b).state == written for b in cluster.running))
+
+    run(world, body)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_lost_answers_of_writes_are_decided_by_reading(seed: int) -> None:
+    world = SimWorld(seed)
+
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        await create(cluster.controller(), "t", 1, factor=3)
+        leader = broker_of(cluster, await cluster.led("t"))
+        world.service.lost_reply_rate = 0.5
+        isrs: list[tuple[int, ...]] = [(1, 2), (1, 2, 3), (1, 3), (1,), (1, 2, 3)]
+        for isr in isrs * 2:
+            outcome = await write(leader, isr)
+            znode = world.service.peek(znodes.state_path("t", 0))
+            assert znode is not None
+            there = znodes.decode_state("", znode.data, znode.version)
+            if outcome is not None:
+                assert there == outcome
+            await has_version(leader, there.version)
+        world.service.lost_reply_rate = 0.0
+
+    run(world, body)
+
+
+def test_what_was_not_written_when_the_session_ended_is_refused() -> None:
+    world = SimWorld()
+
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        await create(cluster.controller(), "t", 1, factor=3)
+        leader = broker_of(cluster, await cluster.led("t"))
+        leader.store.cut()  # type: ignore[attr-defined]
+        waiting = asyncio.ensure_future(write(leader, (1, 2)))
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        leader.store.heal()  # type: ignore[attr-defined]
+        assert await waiting is None
+
+    run(world, body)
+
+
+def test_a_controller_of_another_epoch_refuses_nothing_that_a_leader_may_write(
+    world: World,
+) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        await create(cluster.controller(), "t", 1, factor=3)
+        leader = broker_of(cluster, await cluster.led("t"))
+        store = leader.store
+        epoch = await store.get(znodes.CONTROLLER_EPOCH)
+        assert epoch is not None
+        later = znodes.encode_controller_epoch(7)
+        await store.write([Set(znodes.CONTROLLER_EPOCH, later, epoch.version)])
+        assert await write(leader, (1, 2)) is not None
+
+    run(world, body)
+
+
+def test_a_damaged_replica_leaves_the_isr_and_another_leads(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        topic_id = await create(cluster.controller(), "t", 1, factor=3)
+        single_id = await create(cluster.controller(), "single", 1)
+        leader = broker_of(cluster, await cluster.led("t"))
+        key, single = PartitionKey(topic_id, 0), PartitionKey(single_id, 0)
+        before = view_of(leader).state
+        assert await leader.registry.withdraw([key]) == {key}
+        await until(lambda: before.leader not in isr_of(leader))
+        state = view_of(leader).state
+        assert state.leader not in (before.leader, NO_BROKER)
+        assert state.leader_epoch > before.leader_epoch
+        # A follower: the same leader, in a new epoch.
+        follower = next(
+            b
+            for b in cluster.running
+            if b.registry._config.broker_id not in (before.leader, state.leader)
+        )
+        await until(lambda: view_of(follower).state == state)
+        assert await follower.registry.withdraw([key]) == {key}
+        await until(lambda: isr_of(follower) == [state.leader])
+        assert view_of(follower).state.leader == state.leader
+        assert view_of(follower).state.leader_epoch == state.leader_epoch + 1
+        # The only one stays, and who is in no ISR has nothing to leave.
+        last = broker_of(cluster, state.leader)
+        await until(lambda: isr_of(last) == [state.leader])
+        assert await last.registry.withdraw([key, single]) == frozenset()
+        assert await follower.registry.withdraw([key]) == frozenset()
+
+    run(world, body)
+
+
+def test_a_broker_that_starts_with_a_damaged_log_leaves_the_isr_first(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        topic_id = await create(cluster.controller(), "t", 1, factor=3)
+        single_id = await create(cluster.controller(), "single", 1)
+        leader = await cluster.led("t")
+        dead = broker_of(cluster, leader)
+        single = dead.registry.snapshot.topics["single"].partitions[0]
+        await cluster.kill(dead)
+        # Before anybody noticed that it was gone.
+        damaged = frozenset((PartitionKey(topic_id, 0), PartitionKey(single_id, 0)))
+        back = await cluster.start(leader, damaged=damaged)
+        assert leader not in isr_of(back)
+        assert view_of(back).state.leader != leader
+        now = back.registry.snapshot.topics["single"].partitions[0]
+        assert now.state.isr == single.state.isr
+
+    run(world, body)
+
+
+def test_partitions_move_to_other_brokers(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        await cluster.start(4)
+        controller = cluster.controller()
+        await until(lambda: len(controller.registry.snapshot.brokers) == 4)
+        [result] = await controller.registry.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
+        assert result.error is None
+        assert await cluster.led("t") == 1
+        assert await controller.registry.reassign({T0: [3, 4]}) == {T0: None}
+        view = view_of(controller)
+        assert view.replicas == (3, 4, 1, 2)
+        assert (view.adding, view.removing, view.target) == ((3, 4), (1, 2), (3, 4))
+        leader = broker_of(cluster, 1)
+        await until(lambda: view_of(leader).adding == (3, 4))
+        assert await write(leader, (1, 2, 3)) is not None
+        await until(lambda: isr_of(leader) == [1, 2, 3])
+        assert await write(leader, (1, 2, 3, 4)) is not None
+        await until(lambda: all(view_of(b).replicas == (3, 4) for b in cluster.running))
+        after = view_of(controller)
+        assert (after.adding, after.removing, after.state.leader) == ((), (), 3)
+        assert isr_of(controller) == [3, 4]
+        # Back, and taken back.
+        assert await controller.registry.reassign({T0: [1, 2]}) == {T0: None}
+        assert await controller.registry.reassign({T0: None}) == {T0: None}
+        assert view_of(controller).replicas == (3, 4)
+
+    run(world, body)
+
+
+def test_a_reassignment_goes_on_under_the_next_controller(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        old = cluster.controller()
+        chief = old.registry.snapshot.controller_id
+        here, there = [number for number in (1, 2, 3) if number != chief]
+        [result] = await old.registry.create_topics([NewTopic("t", 1, 1, [[here]])])
+        assert result.error is None
+        await old.registry.reassign({T0: [there]})
+        await cluster.kill(old)
+        suspect(cluster, chief)
+        await until(lambda: any(b.registry.is_controller for b in cluster.running))
+        leader = broker_of(cluster, here)
+        await until(lambda: view_of(leader).adding == (there,))
+        assert await write(leader, (here, there)) is not None
+        await until(lambda: all(view_of(b).replicas == (there,) for b in cluster.running))
+        assert view_of(leader).state.leader == there
+
+    run(world, body)
+
+
+def test_a_reassignment_to_a_missing_broker_is_refused(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        controller = cluster.controller()
+        await create(controller, "t", 1, factor=2)
+        outcomes = await controller.registry.reassign({T0: [1, 9]})
+        assert isinstance(outcomes[T0], InvalidReplicaAssignmentError)
+        assert "broker 9, which is not alive; live brokers: [1, 2, 3]" in str(outcomes[T0])
+        assert view_of(controller).adding == ()
+
+    run(world, body)
+
+
+def test_more_replicas_than_brokers_are_refused(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        controller = cluster.controller().registry
+        [result] = await controller.create_topics([NewTopic("t", 1, 4)])
+        assert isinstance(result.error, InvalidReplicationFactorError)
+        assert "only 3 brokers live (1, 2, 3)" in str(result.error)
+        assert "t" not in controller.snapshot.topics
+
+    run(world, body)
+
+
+def test_without_a_number_a_topic_has_a_replica_on_each_known_broker(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        controller = cluster.controller()
+        [result] = await controller.registry.create_topics([NewTopic("t", 2)])
+        assert result.replication_factor == 3
+        away = next(b for b in brokers if b is not controller)
+        number = away.registry._config.broker_id
+        cluster.running.remove(away)
+        await away.registry.close()
+        await until(lambda: number not in controller.registry.snapshot.brokers)
+        [result] = await controller.registry.create_topics([NewTopic("u", 1)])
+        assert f"start [{number}], or retire them" in str(result.error)
+        with pytest.raises(InvalidRequestError, match="holds replicas of t-0, t-1"):
+            await controller.registry.retire_broker(number)
+        with pytest.raises(BrokerIdNotRegisteredError):
+            await controller.registry.retire_broker(9)
+        rest = [n for n in (1, 2, 3) if n != number]
+        outcomes = await controller.registry.reassign(
+            {TopicPartition("t", p): rest for p in range(2)}
+        )
+        assert set(outcomes.values()) == {None}
+        await controller.registry.retire_broker(number)
+        [result] = await controller.registry.create_topics([NewTopic("u", 1)])
+        assert result.replication_factor == 2
+
+    run(world, body)
+
+
+def test_leadership_returns_to_the_preferred_replica(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster, rebalance_ms=0)
+        await create(cluster.controller(), "t", 1, factor=3)
+        preferred = view_of(brokers[0]).replicas[0]
+        one = broker_of(cluster, preferred)
+        cluster.running.remove(one)
+        await one.registry.close()
+        await until(lambda: preferred not in isr_of(cluster.running[0]))
+        back = await cluster.start(preferred)
+        leader = broker_of(cluster, await cluster.led("t"))
+        assert leader is not back
+        await until(lambda: preferred in leader.registry.snapshot.brokers)
+        assert await write(leader, (1, 2, 3)) is not None
+        await until(lambda: view_of(back).state.leader == preferred)
+
+    run(world, body)
+
+
+def test_preferred_leaders_are_elected_when_asked_for(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        controller = cluster.controller()
+        await create(controller, "t", 1, factor=3)
+        preferred = await cluster.led("t")
+        outcomes = await controller.registry.elect_leaders([T0])
+        assert isinstance(outcomes[T0], ElectionNotNeededError)
+        assert await controller.registry.elect_leaders(None) == {}
+        replicas = view_of(controller).replicas
+        turned = [*replicas[1:], replicas[0]]
+        await controller.registry.reassign({T0: turned})
+        assert view_of(controller).state.leader == preferred
+        assert await controller.registry.elect_leaders(None) == {T0: None}
+        assert view_of(controller).state.leader == turned[0]
+
+    run(world, body)
+
+
+def test_an_older_broker_keeps_the_cluster_from_replicating(world: World) -> None:
+    """Nothing is written that it could not read; when it is upgraded, all works."""
+
+    async def body(cluster: Cluster) -> None:
+        old = await cluster.start(1, features={"metadata": 1, "columns": 1})
+        await cluster.start(2)
+        controller = cluster.controller()
+        await until(lambda: len(controller.registry.snapshot.brokers) == 2)
+        await create(controller, "t", 1)
+        [result] = await controller.registry.create_topics([NewTopic("u", 1, 2)])
+        assert isinstance(result.error, UnsupportedVersionError)
+        with pytest.raises(UnsupportedVersionError, match=r"brokers \[1\]"):
+            await controller.registry.reassign({T0: [1, 2]})
+        await broker_of(cluster, 2).registry.drain()
+        registered = await controller.store.get(znodes.broker_path(2))
+        assert registered is not None and registered.data.startswith(b'{"version":1')
+        cluster.running.remove(old)
+        await old.registry.close()
+        await cluster.start(1)
+        await until(lambda: any(b.registry.is_controller for b in cluster.running))
+        controller = cluster.controller()
+        await until(lambda: controller.registry.snapshot.features.get("metadata") == 2)
+        await create(controller, "u", 1, factor=2)
+
+    run(world, body)
+
+
+def test_a_topic_is_deleted_and_grows_while_a_broker_is_away(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        controller = cluster.controller()
+        await create(controller, "t", 2, factor=2)
+        await create(controller, "u", 3, factor=3)
+        away = next(b for b in brokers if b is not controller)
+        number = away.registry._config.broker_id
+        await cluster.kill(away)
+        suspect(cluster, number)
+        result = await controller.registry.create_partitions("t", 4)
+        assert result.error is None
+        for partition in (2, 3):
+            assert number not in view_of(controller, partition).replicas
+        await controller.registry.delete_topics(["u"])
+        back = await cluster.start(number)
+        assert "u" not in back.registry.snapshot.topics
+        assert len(back.registry.snapshot.topics["t"].partitions) == 4
+
+    run(world, body)
