@@ -337,12 +337,13 @@ class ReplicaManager:
         if replica is not None:
             self._change(replica, partition, config)
             return
-        if key in self._deleting:
+        # One that is being made is there before we are told so: it is hosted once, then.
+        if key in self._deleting or key in self._making:
             return
         log = self._logs.get(key)
         if log is not None:
             self._host(view.name, log, partition, config)
-        elif key not in self._making and self._failure is None:
+        elif self._failure is None:
             self._making.add(key)
             now_ms = self.clock.now_ms()
             self.disk.keep(

@@ -1,0 +1,231 @@
+"""Replication on real processes: whoever dies, hangs, comes back or loses its disk, what was
+acknowledged is there once, and every replica ends with the same bytes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from data_calls import Place, produce_request, rows_batch
+from plain_connection import PlainConnection
+from replicated import Load, Watched, until
+
+from broker_lite import errors
+from broker_lite.client import connect
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.wire import produce
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("replication")]
+
+SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "1000"}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("replication")
+    with LocalCluster(3, directory=directory, config=SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def watched(running: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A new topic on three brokers that all serve."""
+    with connect(running.bootstrap_servers) as bus:
+        name = re.sub(r"[^a-z_]+", "-", request.node.name).strip("-")
+        bus.create_topic(name, partitions=1, replication_factor=3)
+        one = Watched(running, bus, name)
+        one.in_sync(0, 1, 2)
+        yield one
+        for broker in running.brokers:
+            broker.resume()
+            broker.start()
+
+
+def place_of(watched: Watched) -> Place:
+    view = watched.bus.admin.cluster([watched.topic])
+    leader = view.topics[watched.topic].partitions[0].leader
+    topic_id = view.topics[watched.topic].topic_id
+    return Place(watched.topic, topic_id, leader, str(view.brokers[leader]))
+
+
+def answer(place: Place, values: list[bytes], acks: int) -> int:
+    """The error code of one produce, not tried again."""
+    with PlainConnection(place.address) as connection:
+        connection.send(produce_request(place, rows_batch(values), acks=acks, timeout_ms=5000))
+        return produce.decode_response(connection.receive()).topics[0].partitions[0].error_code
+
+
+def test_topics_are_replicated_by_default(running: LocalCluster) -> None:
+    with connect(running.bootstrap_servers) as bus:
+        bus.create_topic("by-default", partitions=3)
+        for partition in bus.admin.cluster(["by-default"]).topics["by-default"].partitions:
+            assert sorted(partition.replicas) == [0, 1, 2]
+
+
+def test_both_bodies_are_the_same_bytes_everywhere(watched: Watched) -> None:
+    with watched.bus.producer() as producer:
+        column = pa.array([b"c%d" % n for n in range(100)], pa.binary())
+        producer.send_arrow(watched.topic, pa.table({"value": column}))
+        for n in range(100):
+            producer.send(watched.topic, b"r%d" % n)
+    assert len(watched.values()) == 200
+    assert len(watched.all_alike()) > 1000
+
+
+@pytest.mark.parametrize("whom", ["leader", "follower"])
+def test_killed(watched: Watched, whom: str) -> None:
+    with Load(watched) as load:
+        leader = watched.leader()
+        broker = leader if whom == "leader" else watched.followers()[0]
+        broker.kill()
+        load.more()
+        if whom == "leader":
+            watched.led_by_another(leader.id)
+        broker.start()
+        load.more()
+        watched.in_sync(0, 1, 2)
+    load.check()
+    watched.all_alike()
+
+
+def test_the_leader_hangs(watched: Watched) -> None:
+    with Load(watched, request_timeout_ms=1000) as load:
+        leader = watched.leader()
+        leader.pause()
+        watched.led_by_another(leader.id)
+        load.more()
+        leader.resume()
+        watched.in_sync(0, 1, 2)
+        load.more()
+    load.check()
+    watched.all_alike()
+
+
+def test_a_follower_that_hangs_leaves_the_isr_and_returns(watched: Watched) -> None:
+    follower = watched.followers()[0]
+    others = {0, 1, 2} - {follower.id}
+    with Load(watched) as load:
+        follower.pause()
+        watched.in_sync(*others)
+        load.more()
+        follower.resume()
+        watched.in_sync(0, 1, 2)
+        load.more()
+    load.check()
+    watched.all_alike()
+
+
+def test_a_rolling_restart_fails_no_send(watched: Watched) -> None:
+    with Load(watched, retry_backoff_ms=10) as load:
+        for broker in watched.cluster.brokers:
+            broker.stop()
+            load.more()
+            broker.start()
+            watched.in_sync(0, 1, 2)
+            log = Path(broker.log).read_text()
+            assert "after a clean stop" in log and "drained in" in log
+    load.check()
+    watched.all_alike()
+
+
+def test_what_was_not_acknowledged_is_cut_after_a_failover(watched: Watched) -> None:
+    with Load(watched) as load:
+        pass
+    leader, followers = watched.leader(), watched.followers()
+    folder, place = watched.folder(leader), place_of(watched)
+    for broker in followers:
+        broker.pause()
+    # The first answers the fetches that wait already, which lie in the followers' sockets then.
+    assert answer(place, [b"they may have this"], acks=1) == 0
+    assert answer(place, [b"nobody else has this"] * 50, acks=1) == 0
+    # Before the leader would take who is silent out of the ISR.
+    leader.kill()
+    assert any(b"nobody else has this" in log.read_bytes() for log in folder.glob("*.log"))
+    for broker in followers:
+        broker.resume()
+    watched.led_by_another(leader.id)
+    with Load(watched, name=b"more") as more:
+        leader.start()
+        watched.in_sync(0, 1, 2)
+        more.more()
+    assert b"nobody else has this" not in watched.all_alike()
+    load.check()
+    more.check()
+
+
+def test_an_empty_disk_catches_up_before_it_leads(watched: Watched) -> None:
+    with Load(watched) as load:
+        leader = watched.leader()
+        leader.kill()
+        watched.led_by_another(leader.id)
+        shutil.rmtree(leader.directory / "data")
+        leader.start()
+        watched.in_sync(0, 1, 2)
+        load.more()
+    load.check()
+    watched.all_alike()
+
+
+def test_too_few_in_sync_refuse_acks_all(watched: Watched) -> None:
+    with Load(watched) as load:
+        pass
+    followers = watched.followers()
+    for broker in followers:
+        broker.kill()
+    watched.in_sync(watched.leader().id)
+    assert answer(place_of(watched), [b"x"], acks=-1) == errors.NotEnoughReplicasError.code
+    with (
+        watched.bus.producer(delivery_timeout_ms=1000, linger_ms=0) as producer,
+        pytest.raises(errors.DeliveryTimedOutError, match="NOT_ENOUGH_REPLICAS"),
+    ):
+        producer.send(watched.topic, b"x").result(30)
+    assert watched.end() == len(load.acked)
+    followers[0].start()
+    until(lambda: answer(place_of(watched), [b"y"], acks=-1) == 0, "acks=all stays refused")
+    followers[1].start()
+    watched.in_sync(0, 1, 2)
+    assert watched.values()[-1] == b"y"
+
+
+def damage(watched: Watched, broker_id: int, value: bytes) -> None:
+    """Flip a bit of a record's value on a broker's disk."""
+    folder = watched.folder(watched.cluster.brokers[broker_id])
+    for file in folder.glob("*.log"):
+        data = file.read_bytes()
+        if (at := data.find(value)) >= 0:
+            with file.open("r+b") as stream:
+                stream.seek(at)
+                stream.write(bytes([data[at] ^ 1]))
+            return
+    raise AssertionError(f"{value!r} is not in {folder}")
+
+
+def test_damage_on_a_leaders_disk_is_repaired_from_a_peer(watched: Watched) -> None:
+    with Load(watched) as load:
+        pass
+    leader, epoch, _ = watched.state()
+    sound = watched.all_alike()
+    damage(watched, leader, b"load-30")
+    load.check()
+    until(lambda: watched.state()[1] > epoch, "the leader keeps its damaged log")
+    watched.in_sync(0, 1, 2)
+    assert watched.all_alike() == sound
+
+
+def test_damage_found_at_a_start_is_repaired_before_it_leads(watched: Watched) -> None:
+    with Load(watched) as load:
+        pass
+    sound = watched.all_alike()
+    leader = watched.leader()
+    leader.kill()
+    damage(watched, leader.id, b"load-10")
+    leader.start()
+    with Load(watched, name=b"more") as more:
+        watched.in_sync(0, 1, 2)
+    load.check()
+    more.check()
+    assert watched.all_alike().startswith(sound)
