@@ -19,6 +19,8 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Operation, Set
 from broker_lite.model import NO_BROKER, LeaderAndIsr, PartitionKey, ReplicaId
 from broker_lite.record.batch import iter_headers
+from broker_lite.replication.effects import StartAt, Truncate
+from broker_lite.replication.events import Truncated
 from broker_lite.replication.partition import Partition
 from broker_lite.storage import LogManager
 from broker_lite.storage.log import Log
@@ -92,6 +94,8 @@ class Checker:
         self._truths: dict[PartitionKey, _Truth] = {}
         self._ends: dict[tuple[str, PartitionKey], int] = {}
         """Of each replica, by its directory: how far it is on the disk."""
+        self._cuts: dict[tuple[str, PartitionKey], int] = {}
+        """Where each replica is being cut; a process that dies may have done it or not."""
         self._states: dict[PartitionKey, LeaderAndIsr] = {}
         """As ZooKeeper has them."""
         self._keys: dict[tuple[str, int], PartitionKey] = {}
@@ -109,7 +113,7 @@ class Checker:
         key = role.key
         self._cluster.trace(
             process.broker_id,
-            key.partition,
+            f"{key.topic_id[:3]}-{key.partition}",
             type(event).__name__,
             role.log_end_offset,
             role.flushed_end,
@@ -117,6 +121,7 @@ class Checker:
             ",".join([type(effect).__name__ for effect in effects]),
         )
         try:
+            self._cut(role, event, effects)
             self._ended(role, role.flushed_end)
             if role.is_leader:
                 self._leads(process, role)
@@ -137,6 +142,14 @@ class Checker:
 
     def _name(self, process: Process, key: PartitionKey) -> str:
         return f"partition {key.partition} of {key.topic_id[:6]} on broker {process.broker_id}"
+
+    def _cut(self, role: Partition, event: Any, effects: Sequence[Any]) -> None:
+        name = (role.local.directory_id, role.key)
+        if type(event) is Truncated:
+            self._cuts.pop(name, None)
+        for effect in effects:
+            if isinstance(effect, Truncate | StartAt):
+                self._cuts[name] = min(self._cuts.get(name, effect.offset), effect.offset)
 
     def _ended(self, role: Partition, end: int) -> None:
         """A member of the ISR never has less than the true high watermark (StrongISR)."""
@@ -223,6 +236,7 @@ class Checker:
         for key, log in logs.logs.items():
             name = (logs.directory_id, key)
             was = self._ends.get(name, 0)
+            was = min(was, self._cuts.pop(name, was))
             if process.is_stale:
                 continue
             if log.log_end_offset < was:
@@ -244,10 +258,10 @@ class Checker:
         if truth.at(entry.base_offset) != entry:
             raise Violation(f"{key}: {entry} was read, {truth.at(entry.base_offset)} is committed")
 
-    def check_whole(self, process: Process) -> None:
+    def check_whole(self, process: Process, keys: Sequence[PartitionKey]) -> None:
         """Every replica has what is committed, as it was committed (LogMatching)."""
-        for key, truth in self._truths.items():
-            log = process.log(key)
+        for key in keys:
+            log, truth = process.log(key), self._truth(key)
             if log is None or not truth.entries:
                 continue
             found = list(entries(log, 0, truth.end))
@@ -258,12 +272,17 @@ class Checker:
                     f"are committed; {wrong}"
                 )
 
-    def can_spare(self, directory_id: str) -> bool:
-        """Whether every ISR has another member whose disk is good."""
+    def can_spare(self, directory_id: str, others: int) -> bool:
+        """Whether every ISR has ``others`` more members whose disks are good."""
+        bad = self.bad_disks | {directory_id}
         return all(
-            any(r.directory_id not in self.bad_disks | {directory_id} for r in state.isr)
+            sum(r.directory_id not in bad for r in state.isr) >= others
             for state in self._states.values()
         )
+
+    def is_lost(self, key: PartitionKey) -> bool:
+        """Whether all that are in sync lost their disks: such a partition must stay silent."""
+        return all(r.directory_id in self.bad_disks for r in self._states[key].isr)
 
     def true_end(self, key: PartitionKey) -> int:
         """The true high watermark."""
@@ -302,6 +321,17 @@ class Checker:
             return
         key = self._keys[topic, partition]
         before, self._states[key] = self._states[key], state
+        self._cluster.trace(
+            f"{key.topic_id[:3]}-{partition}",
+            "leader",
+            state.leader,
+            "epoch",
+            state.leader_epoch,
+            "version",
+            state.version,
+            "isr",
+            *[f"{replica.broker_id}:{replica.directory_id[:4]}" for replica in state.isr],
+        )
         self._check_change(session_id, key, before, state)
         self._check_members(key, "is taken in or kept")
 

@@ -200,12 +200,12 @@ class Faults:
         self._start_later(broker_id)
 
     def empty_disk(self) -> None:
-        """The disk is lost for good, where another one of every ISR has everything."""
+        """The disk is lost for good, while one or two others of every ISR have everything."""
         process = self._some()
         if process is None or process.logs is None or process.files is not self._own(process):
             return
         directory_id = process.logs.directory_id
-        if not self.cluster.checker.can_spare(directory_id):
+        if not self.cluster.checker.can_spare(directory_id, self.rng.choice((1, 2, 2, 2))):
             return
         self.cluster.checker.bad_disks.add(directory_id)
         self.cluster.kill(process.broker_id)

@@ -112,7 +112,14 @@ class _Scenario:
         await self._heal(cluster)
         for worker in workers:
             worker.is_stopping = True
-        await self._decided(asyncio.gather(*tasks), watch)
+        lost = [key for key in keys if cluster.checker.is_lost(key)]
+        for worker, task in zip(workers, tasks):
+            if worker.key in lost:
+                cluster.count("undecided where all in-sync disks were lost")
+                task.cancel()
+        keys = [key for key in keys if key not in lost]
+        left = [task for worker, task in zip(workers, tasks) if worker.key in keys]
+        await self._decided(asyncio.gather(*left), watch)
         for task in (*background, watch):
             task.cancel()
         cluster.check()
@@ -205,7 +212,7 @@ class _Scenario:
         self.history.check(logs)
         self.history.check_commits(lambda group, place: _committed(cluster, group, place))
         for process in cluster.processes.values():
-            cluster.checker.check_whole(process)
+            cluster.checker.check_whole(process, keys)
         cluster.check()
 
     async def _whole(self, admin: Client, key: PartitionKey) -> dict[int, bytes]:
