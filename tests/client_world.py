@@ -23,11 +23,14 @@ OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
 
 
 def view(
-    partitions: int = 2, leaders: tuple[int, ...] = (1,), topic_id: str = TOPIC_ID
+    partitions: int = 2,
+    leaders: tuple[int, ...] = (1,),
+    topic_id: str = TOPIC_ID,
+    leader_epoch: int = 5,
 ) -> ClusterView:
     """A cluster of two brokers with topic ``t``, its partitions led in turn by ``leaders``."""
     rows = tuple(
-        PartitionMetadata(each, leaders[each % len(leaders)], 5, (1, 2), (1,))
+        PartitionMetadata(each, leaders[each % len(leaders)], leader_epoch, (1, 2), (1,))
         for each in range(partitions)
     )
     return ClusterView(

@@ -31,7 +31,7 @@ from broker_lite.errors import (
     UnknownProducerIdError,
     error_for,
 )
-from broker_lite.model import NO_OFFSET, NO_TIMESTAMP, Endpoint, TopicPartition
+from broker_lite.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Endpoint, TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns, Compression
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
@@ -130,6 +130,7 @@ class _Partition:
         "held",
         "identity",
         "in_flight",
+        "leader_epoch",
         "next_sequence",
         "queue",
         "retry_at_ms",
@@ -147,6 +148,7 @@ class _Partition:
         self.failures = 0
         self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
+        self.leader_epoch = NO_EPOCH
 
 
 class Delivery:
@@ -237,7 +239,8 @@ class Delivery:
         refused: list[tuple[_Partition, Batch, LogbusError]] = []
         for where in self._busy:
             part = self._partitions[where]
-            if not self._may_send(part, now_ms):
+            leader_epoch = view.leader_epoch(where)
+            if not self._may_send(part, now_ms, leader_epoch):
                 continue
             leader = view.leader(where)
             if leader is None:
@@ -256,6 +259,7 @@ class Delivery:
                 continue
             part.queue.popleft()
             part.in_flight.append(batch)
+            part.leader_epoch = leader_epoch
             chosen.setdefault(leader, []).append(batch)
             sizes[leader] = sizes.get(leader, 0) + batch.size_bytes
         for part, batch, error in refused:
@@ -271,13 +275,22 @@ class Delivery:
             for leader, batches in chosen.items()
         ]
 
-    def _may_send(self, part: _Partition, now_ms: float) -> bool:
+    def _may_send(self, part: _Partition, now_ms: float, leader_epoch: int) -> bool:
         return (
             bool(part.queue)
             and not part.held
             and len(part.in_flight) < self._max_in_flight
-            and part.retry_at_ms <= now_ms
+            and (part.retry_at_ms <= now_ms or part.leader_epoch < leader_epoch)
         )
+
+    def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
+        """Topics whose leader did not take what it was sent, without a newer one in ``view``."""
+        return {
+            where.topic
+            for where in self._busy
+            for part in (self._partitions[where],)
+            if part.retry_at_ms > now_ms and part.leader_epoch >= view.leader_epoch(where)
+        }
 
     def _number(self, part: _Partition, batch: Batch) -> bool:
         """Give the batch its sequence and bytes; False while it must wait for its turn."""
@@ -368,9 +381,11 @@ class Delivery:
         elif error.retriable:
             batch.maybe_appended = batch.maybe_appended or not error.definite
             self.stale.add(batch.topic)
+            if not part.held:
+                # Once for all that was under way together.
+                part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
+                part.failures += 1
             self._again(part, batch)
-            part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
-            part.failures += 1
             part.error = error
         else:
             self._fail(part, batch, error)

@@ -39,6 +39,7 @@ from broker_lite.model import NULL_TOPIC_ID, Endpoint, TopicPartition
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
+    FLAG_DOUBTS,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -49,6 +50,10 @@ from broker_lite.wire.fetch import (
 REFRESH_MS = 30_000
 """How often new partitions are looked for."""
 BUFFERED_FETCHES = 2
+LATE_MS = 500
+"""After so long beyond its wait without an answer others are asked whether a leader still leads."""
+REPAIR_MS = 10_000
+"""How long a damaged batch may take to be repaired where other replicas have it."""
 GONE_AFTER = 3
 """So many looks in a row that do not find a topic: it is gone."""
 
@@ -70,6 +75,7 @@ class _Source:
     __slots__ = (
         "at_boundary",
         "buffered_bytes",
+        "doubted_until_ms",
         "failures",
         "generation",
         "high_watermark",
@@ -97,6 +103,8 @@ class _Source:
         self.failures = 0
         self.retry_at_ms = 0.0
         self.high_watermark = -1
+        self.doubted_until_ms = 0.0
+        """Not 0: a damaged batch came, and until then its repair is waited for."""
 
 
 class FetchEngine:
@@ -123,12 +131,15 @@ class FetchEngine:
         """Which topic of each name is read: for good, since another's offsets mean nothing here."""
         self._sources: dict[TopicPartition, _Source] = {}
         self._polls: dict[tuple[Endpoint, str], tuple[TopicPartition, ...]] = {}
+        self._due_ms: dict[tuple[Endpoint, str], float] = {}
+        """When the answer of each poll is late."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
+        self._late_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
 
     # -- what the reader asks for; on the shell's thread (by ``post`` from others)
@@ -142,7 +153,14 @@ class FetchEngine:
         topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
-    def begin(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def doubt(self, where: TopicPartition, offset: int, generation: int) -> None:
+        """``begin`` where a batch was damaged: the leader is to check it, and to have it repaired,
+        and whoever leads then is asked again."""
+        self.begin({where: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
+
+    def begin(
+        self, offsets: Mapping[TopicPartition, tuple[int, int]], doubted_until_ms: float = 0.0
+    ) -> None:
         """Read these partitions from (offset, generation) on."""
         for where, (offset, generation) in offsets.items():
             source = self._sources.get(where)
@@ -152,6 +170,7 @@ class FetchEngine:
                 self._total_bytes -= source.buffered_bytes
                 source.begin(offset, generation)
                 self._abandon(where, source)
+            self._sources[where].doubted_until_ms = doubted_until_ms
         if self._refresh_timer is None:
             self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
         self.pump()
@@ -176,10 +195,12 @@ class FetchEngine:
         for (endpoint, lane), wheres in list(self._polls.items()):
             if where in wheres and source.lane == lane:
                 # Its answer may be half a second away; others in it are asked for again.
-                del self._polls[endpoint, lane]
-                for other in wheres:
-                    self._sources[other].lane = ""
-                self._shell.disconnect(endpoint, lane)
+                self._hang_up(endpoint, lane)
+
+    def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
+        for where in self._polls.pop((endpoint, lane)):
+            self._sources[where].lane = ""
+        self._shell.disconnect(endpoint, lane)
 
     # -- fetching
 
@@ -235,14 +256,19 @@ class FetchEngine:
             topics.append(FetchTopic("", self._sources[rows[0]].topic_id, partitions))
         self._polls[leader, lane] = tuple(wheres)
         is_tail = lane == "tail"
+        doubts = any(self._sources[where].doubted_until_ms for where in wheres)
+        wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
+        self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
+        if self._late_timer is None:
+            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
         request = FetchRequest(
             topics,
-            config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0,
+            wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             isolation_level=self._isolation_level,
             columns_body_version=BODY_VERSION,
-            flags=FLAG_CHECKS_CRC,
+            flags=FLAG_DOUBTS if doubts else FLAG_CHECKS_CRC,
         )
         self._shell.request(
             leader,
@@ -295,6 +321,7 @@ class FetchEngine:
             return
         source.high_watermark = row.high_watermark
         source.failures = 0
+        source.doubted_until_ms = 0.0
         if not len(row.records):
             # Read to the end of what may be seen: wait in the other lane.
             source.high_watermark = min(source.high_watermark, source.offset)
@@ -333,7 +360,27 @@ class FetchEngine:
         source.failures += 1
         self._renew()
 
+    def has_copies(self, where: TopicPartition) -> bool:
+        """Whether a damaged batch may be whole elsewhere; any thread."""
+        return self._cluster.view.has_copies(where)
+
+    def _is_repaired(self, where: TopicPartition) -> bool:
+        """Whether it is worth to ask again; that is arranged then."""
+        source, now_ms = self._sources[where], self._shell.now_ms()
+        if not self.has_copies(where):
+            return False
+        if not source.doubted_until_ms:
+            source.doubted_until_ms = now_ms + REPAIR_MS
+        elif now_ms >= source.doubted_until_ms:
+            return False
+        source.retry_at_ms = now_ms + backoff_ms(source.failures, self._config.retry_backoff_ms)
+        source.failures += 1
+        self._renew()
+        return True
+
     def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
+        if self._is_repaired(where):
+            return
         source = self._sources[where]
         if self._config.on_corrupt != "skip":
             message = error.message
@@ -371,6 +418,29 @@ class FetchEngine:
 
     # -- metadata
 
+    def _late(self) -> list[tuple[Endpoint, str]]:
+        now_ms = self._shell.now_ms()
+        return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
+
+    def _look_for_late(self) -> None:
+        """A leader that hangs says nothing; the others know whether it was deposed."""
+        self._late_timer = None
+        late = self._late()
+        for endpoint in {endpoint for endpoint, _ in late}:
+            self._cluster.failed(endpoint)
+        if late:
+            self._renew()
+        if self._polls:
+            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+
+    def _give_up_deposed(self) -> None:
+        """What a leader that was deposed has not answered is asked of the next one."""
+        view = self._cluster.view
+        for endpoint, lane in self._late():
+            wheres = self._polls[endpoint, lane]
+            if any(view.leader(where) not in (None, endpoint) for where in wheres):
+                self._hang_up(endpoint, lane)
+
     def _refresh(self) -> None:
         self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
         self._renew()
@@ -390,6 +460,7 @@ class FetchEngine:
                 rest = {name: row for name, row in found.topics.items() if name not in others}
                 found = replace(found, topics=rest)
             self._on_view(found)
+            self._give_up_deposed()
 
         def go_on() -> None:
             self._is_renewing = False

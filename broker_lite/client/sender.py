@@ -20,10 +20,21 @@ from broker_lite.client.futures import Outcome
 from broker_lite.client.partitioner import Sticky
 from broker_lite.client.steps import ProduceExchange, Shell, Timer, spawn
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import ClosedError, LogbusError, UnknownTopicOrPartitionError
+from broker_lite.errors import (
+    ClosedError,
+    LogbusError,
+    NetworkError,
+    UnknownTopicOrPartitionError,
+)
 from broker_lite.wire.produce import PartitionRecords, ProduceResponse, TopicRecords
 
 LANE = "produce"
+LOOK_MS = 25
+"""Pause between looks for a partition's next leader, at first."""
+LOOKS = 12
+"""After so many the pause doubles, up to a second."""
+LATE_MS = 500
+"""After so long without an answer others are asked whether the leader still leads."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
@@ -65,6 +76,9 @@ class Sender:
         self._is_identifying = False
         self._renewals = 0
         self._identity_failures = 0
+        self._under_way: dict[int, tuple[Outgoing, float]] = {}
+        self._sent = 0
+        self._late_timer: Timer | None = None
         self._timer: Timer | None = None
         self._timer_due_ms = float("inf")
         self._closed = False
@@ -179,6 +193,11 @@ class Sender:
             )
             deadline_ms = min(deadline_ms, max(batch.deadline_ms, now_ms + 1))
         timeout_ms = deadline_ms - now_ms
+        self._sent += 1
+        number = self._sent
+        self._under_way[number] = (sent, now_ms)
+        if self._late_timer is None:
+            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
         exchange = ProduceExchange(
             [TopicRecords("", sent.topic_ids[name], rows) for name, rows in by_topic.items()],
             acks=self._acks,
@@ -188,12 +207,17 @@ class Sender:
             sent.endpoint,
             exchange,
             timeout_ms,
-            lambda answer: self._answered(sent, answer),
+            lambda answer: self._answered(number, sent, answer),
             LANE,
         )
 
-    def _answered(self, sent: Outgoing, answer: ProduceResponse | LogbusError | None) -> None:
+    def _answered(
+        self, number: int, sent: Outgoing, answer: ProduceResponse | LogbusError | None
+    ) -> None:
         now_ms = self._shell.now_ms()
+        del self._under_way[number]
+        if isinstance(answer, ClosedError) and not self._closed:
+            answer = NetworkError(answer.message)
         if isinstance(answer, LogbusError):
             self.delivery.failed(sent, answer, now_ms)
         else:
@@ -210,6 +234,35 @@ class Sender:
                 self._on_finished(outcome)
         self._on_released(released)
 
+    def _look_for_late(self) -> None:
+        """A leader that hangs says nothing; the others know whether it was deposed."""
+        self._late_timer = None
+        if not self._under_way:
+            return
+        now_ms = self._shell.now_ms()
+        late = {sent.endpoint: sent for sent, since in self._late(now_ms)}
+        for endpoint, sent in late.items():
+            self._cluster.failed(endpoint)
+            self.delivery.stale.update(sent.topic_ids)
+        self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+        if late:
+            self.pump()
+
+    def _late(self, now_ms: float) -> list[tuple[Outgoing, float]]:
+        return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
+
+    def _give_up_deposed(self) -> None:
+        """What a leader that was deposed has not answered goes to the next one."""
+        view = self._cluster.view
+        deposed = {
+            sent.endpoint
+            for sent, _ in self._late(self._shell.now_ms())
+            for batch in sent.batches
+            if view.leader(batch.where) not in (None, sent.endpoint)
+        }
+        for endpoint in deposed:
+            self._shell.disconnect(endpoint, LANE)
+
     # -- metadata and identity
 
     def _renew(self) -> None:
@@ -224,22 +277,25 @@ class Sender:
 
     def _renewed(self, names: tuple[str, ...], found: ClusterView | LogbusError) -> None:
         """What failed is tried again when its pause is over; a topic that is gone is given up."""
-        pause_ms = backoff_ms(self._renewals, self._config.retry_backoff_ms)
+        pause_ms = backoff_ms(max(0, self._renewals - LOOKS), LOOK_MS)
         self._renewals += 1
 
         def go_on() -> None:
             self._is_renewing = False
+            now_ms = self._shell.now_ms()
+            self.delivery.stale |= self.delivery.without_leader(now_ms, self._cluster.view)
             self.pump()
 
         self.delivery.problem = found if isinstance(found, LogbusError) else None
         if isinstance(found, LogbusError):
             self.delivery.stale.update(self.delivery.topics())
         else:
+            self._give_up_deposed()
             gone = [name for name in names if self._is_gone(name)]
             if gone:
                 for name in gone:
                     self._confirm_gone(name)
-            elif all(
+            elif not self.delivery.without_leader(self._shell.now_ms(), found) and all(
                 found.leader(where) is not None
                 for name in names
                 for where in found.partitions_of(name)

@@ -377,6 +377,28 @@ def test_retries_follow_the_leader() -> None:
     assert [each.endpoint for each in bench.later()] == [TWO]
 
 
+def test_batches_that_fail_together_are_one_failure() -> None:
+    """Five under way at a broker that dies once made the first pause 1.6 s."""
+    bench = Bench()
+    bench.add(*(make() for _ in range(5)))
+    for sent in bench.send():
+        bench.fail(sent)
+    assert bench.delivery.next_due_ms(bench.now) == 50
+    for sent in bench.later(50):
+        bench.fail(sent)
+    assert bench.delivery.next_due_ms(bench.now) == 150
+
+
+def test_a_newer_leader_is_asked_at_once() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.fail(bench.send()[0])
+    assert bench.delivery.without_leader(bench.now, bench.view) == {"t"}
+    bench.view = view(leaders=(2,), leader_epoch=6)
+    assert bench.delivery.without_leader(bench.now, bench.view) == set()
+    assert [each.endpoint for each in bench.send()] == [TWO]
+
+
 def test_a_topic_that_is_gone_fails_what_waits_for_it() -> None:
     bench = Bench()
     bench.view = ClusterView()

@@ -201,6 +201,17 @@ def test_the_new_leader_is_asked() -> None:
     assert bench.views
 
 
+def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
+    bench = Bench()
+    bench.begin({T0: 3})
+    bench.world.run(2000)
+    assert bench.fetch().endpoint == ONE
+    bench.leader = 2
+    bench.world.run(1500)
+    assert bench.fetch().endpoint == TWO
+    assert asked_offsets(bench.fetch()) == {0: 3}
+
+
 def test_a_lost_connection_is_made_again() -> None:
     bench = Bench()
     bench.begin({T0: 7})

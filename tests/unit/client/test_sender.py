@@ -41,13 +41,18 @@ BROKERS = (MetadataBroker(1, "one", 1, None), MetadataBroker(2, "two", 2, None))
 
 
 def metadata(
-    partitions: int = 2, leader: int = 1, error: int = 0, topic_id: str = TOPIC_ID
+    partitions: int = 2,
+    leader: int = 1,
+    error: int = 0,
+    topic_id: str = TOPIC_ID,
+    leader_epoch: int = 5,
 ) -> MetadataResponse:
     rows = (
         ()
         if error
         else tuple(
-            MetadataPartition(0, each, leader, 5, (1,), (1,), ()) for each in range(partitions)
+            MetadataPartition(0, each, leader, leader_epoch, (1,), (1,), ())
+            for each in range(partitions)
         )
     )
     return MetadataResponse(
@@ -245,6 +250,27 @@ def test_not_leader_is_never_seen_by_the_user() -> None:
     assert asked.endpoint.host == "two"
     asked.produced(**{f"p{partition}": (0, 8)})
     assert RecordFuture(rows, 0).result(0).offset == 8
+
+
+def test_the_next_leader_is_looked_for_until_there_is_one() -> None:
+    bench = Bench(retry_backoff_ms=10_000)
+    rows = bench.rows((b"k", b"v"))
+    bench.world.the(ApiKey.PRODUCE).fail(NetworkError("gone"))
+    bench.world.run(200)
+    bench.metadata = metadata(leader=2, leader_epoch=6)
+    bench.world.run(50)
+    assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
+    assert not rows.done
+
+
+def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
+    bench = Bench()
+    bench.rows((b"k", b"v"))
+    bench.world.run(2000)
+    assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "one"
+    bench.metadata = metadata(leader=2, leader_epoch=6)
+    bench.world.run(1000)
+    assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
 
 
 def test_a_dead_broker_is_asked_again_until_the_deadline() -> None:
