@@ -15,6 +15,13 @@ def text(rng: random.Random) -> str:
     return "".join(rng.choice("abcdé-._0") for _ in range(rng.randrange(0, 12)))
 
 
+def _element(field: Any, version: int, rng: random.Random) -> Any:
+    """Of an array: null where the table says so only of the array, so never."""
+    while (found := value(field, version, rng)) is None:
+        pass
+    return found
+
+
 def value(field: Any, version: int, rng: random.Random) -> Any:
     """A value for one field of one version; null now and then where that is allowed."""
     if field.nullable_for_version_q(version) and rng.random() < 0.2:
@@ -25,7 +32,7 @@ def value(field: Any, version: int, rng: random.Random) -> Any:
     if field.is_struct():
         return fill(field.data_class, field, version, rng)
     if field.is_array():
-        return [value(field.array_of, version, rng) for _ in range(rng.randrange(0, 4))]
+        return [_element(field.array_of, version, rng) for _ in range(rng.randrange(0, 4))]
     name = field.type_str
     if name in _FIXED:
         half = 1 << (_FIXED[name] - 1)

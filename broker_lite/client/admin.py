@@ -7,13 +7,14 @@ are tried again within ``timeout_ms`` of each call, after fresh metadata where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker_lite.client import admin_requests, requests
+from broker_lite.client import admin_requests, replica_requests, requests
 from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import join, parse_endpoints
+from broker_lite.client.replica_requests import Reassignment
 from broker_lite.client.steps import Operation
 from broker_lite.errors import (
     InvalidConfigError,
@@ -197,6 +198,45 @@ class Admin:
         return requests.raise_first(
             self._run(admin_requests.delete_records(self._cluster, before, self._deadline()))
         )
+
+    # -- replicas
+
+    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """Begin to move partitions to these brokers, the preferred leader first; None takes a move
+        back. Returns when that is recorded: see ``reassignments``. Raises
+        InvalidReplicaAssignmentError, NoReassignmentInProgressError."""
+        if targets:
+            requests.raise_first(
+                self._run(replica_requests.reassign(self._cluster, targets, self._deadline()))
+            )
+
+    def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """The partitions that are on their way to other brokers."""
+        found: dict[TopicPartition, Reassignment] = self._run(
+            replica_requests.reassignments(self._cluster, self._deadline())
+        )
+        return found
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Let the preferred replicas lead, where they are in sync; or, ``unclean``, give partitions
+        without a leader one that is not in sync and loses what it lacks. None: all partitions;
+        then only those are returned for which something was tried."""
+        found: dict[TopicPartition, LogbusError | None] = self._run(
+            replica_requests.elect_leaders(
+                self._cluster,
+                None if partitions is None else list(partitions),
+                unclean=unclean,
+                deadline_ms=self._deadline(),
+            )
+        )
+        return found
+
+    def retire_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back. Raises InvalidRequestError where it runs or
+        holds replicas, BrokerIdNotRegisteredError."""
+        self._run(replica_requests.retire_broker(self._cluster, broker_id, self._deadline()))
 
     # -- settings
 

@@ -102,6 +102,7 @@ class ReassignmentRequested(NamedTuple):
 
     token: int
     targets: Mapping[TopicPartition, Sequence[int] | None]
+    may_change_factor: bool = True
 
 
 class ElectionRequested(NamedTuple):

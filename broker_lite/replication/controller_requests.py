@@ -8,6 +8,7 @@ from broker_lite.errors import (
     EligibleLeadersNotAvailableError,
     InvalidConfigError,
     InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
     InvalidRequestError,
     LogbusError,
     PreferredLeaderNotAvailableError,
@@ -88,6 +89,11 @@ def _reassign(held: Holding, event: ReassignmentRequested) -> list[ControllerEff
             if target is None:
                 new = reassignment.cancel(str(key), view, held.live, held.controller_epoch)
             else:
+                if not event.may_change_factor and len(target) != len(view.target):
+                    raise InvalidReplicationFactorError(
+                        f"partition {key} has {len(view.target)} replicas; {len(target)} were "
+                        "given, and the request does not allow to change that"
+                    )
                 _check_target(held, key, len(target))
                 new = reassignment.begin(str(key), view, target, held.live, held.controller_epoch)
         except LogbusError as error:

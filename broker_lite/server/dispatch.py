@@ -17,6 +17,7 @@ from broker_lite.errors import LogbusError, UnknownServerError, wire_code
 from broker_lite.server.connection import Reply
 from broker_lite.server.handlers import (
     alter_configs,
+    alter_partition_reassignments,
     api_versions,
     create_partitions,
     create_topics,
@@ -27,11 +28,13 @@ from broker_lite.server.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    elect_leaders,
     fetch,
     find_coordinator,
     init_producer_id,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -40,6 +43,7 @@ from broker_lite.server.handlers import (
     offsets_for_bytes,
     produce,
     replace_configs,
+    unregister_broker,
 )
 from broker_lite.server.parts import Parts
 from broker_lite.wire import tables
@@ -70,6 +74,10 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.CREATE_PARTITIONS: create_partitions.handle,
     ApiKey.ALTER_CONFIGS: replace_configs.handle,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.handle,
+    ApiKey.ELECT_LEADERS: elect_leaders.handle,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments.handle,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments.handle,
+    ApiKey.UNREGISTER_BROKER: unregister_broker.handle,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,
 }

@@ -297,13 +297,16 @@ class Registry(Membership):
     # Replicas: NotControllerError unless this broker is the controller.
 
     async def reassign(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        may_change_factor: bool = True,
     ) -> dict[TopicPartition, LogbusError | None]:
         """Begin to move partitions to these brokers, the preferred leader first; None: take a
         reassignment back. Raises as ``alter_topic_config``; errors of partitions are returned."""
         self._check_controller()
         answer = await self._controller.request(
-            lambda token: ReassignmentRequested(token, dict(targets))
+            lambda token: ReassignmentRequested(token, dict(targets), may_change_factor)
         )
         await self._until_read()
         return dict(answer.outcomes)

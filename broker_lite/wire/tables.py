@@ -25,6 +25,7 @@ from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire.api import VERSIONS, ApiKey, is_flexible, response_header_bytes
 from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.offsets import OffsetsForBytesRequest, encode_offsets_for_bytes
+from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unregister_broker
 from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
 
 Message = Any
@@ -47,6 +48,9 @@ DeleteGroupsResponse: Any = admin.DeleteGroupsResponse
 OffsetDeleteResponse: Any = consumer.OffsetDeleteResponse
 DescribeConfigsResponse: Any = admin.DescribeConfigsResponse
 IncrementalAlterConfigsResponse: Any = admin.IncrementalAlterConfigsResponse
+ElectLeadersResponse: Any = admin.ElectLeadersResponse
+AlterPartitionReassignmentsResponse: Any = admin.AlterPartitionReassignmentsResponse
+ListPartitionReassignmentsResponse: Any = admin.ListPartitionReassignmentsResponse
 DescribeClusterResponse: Any = admin.DescribeClusterResponse
 DescribeLogDirsResponse: Any = admin.DescribeLogDirsResponse
 ListGroupsResponse: Any = admin.ListGroupsResponse
@@ -70,12 +74,15 @@ REQUESTS: dict[int, Any] = {
     ApiKey.DELETE_GROUPS: admin.DeleteGroupsRequest,
     ApiKey.OFFSET_DELETE: consumer.OffsetDeleteRequest,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsRequest,
+    ApiKey.ELECT_LEADERS: admin.ElectLeadersRequest,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.AlterPartitionReassignmentsRequest,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.ListPartitionReassignmentsRequest,
     ApiKey.DESCRIBE_CLUSTER: admin.DescribeClusterRequest,
     ApiKey.DESCRIBE_LOG_DIRS: admin.DescribeLogDirsRequest,
     ApiKey.LIST_GROUPS: admin.ListGroupsRequest,
     ApiKey.DESCRIBE_GROUPS: admin.DescribeGroupsRequest,
 }
-"""Request classes by API; Produce, Fetch and our own are coded by hand."""
+"""Request classes by API; Produce, Fetch, UnregisterBroker and our own are coded by hand."""
 
 Decoder = Callable[[Reader], Any]
 
@@ -108,6 +115,8 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
     those that it does not know. Raises ProtocolError; UnsupportedVersionError for other APIs."""
     if api_key == ApiKey.OFFSETS_FOR_BYTES:
         return OffsetsForBytesRequest.decode_request(Reader(frame, at))
+    if api_key == ApiKey.UNREGISTER_BROKER:
+        return UnregisterBrokerRequest.decode_request(Reader(frame, at))
     first, last = VERSIONS.get(api_key, (0, -1))
     if not first <= version <= last or api_key not in REQUESTS:
         if api_key == ApiKey.API_VERSIONS:
@@ -120,6 +129,8 @@ def encode(api_key: int, version: int, correlation_id: int, response: Message) -
     """A whole frame, its length included. ApiVersions in an unknown version is answered in 0."""
     if api_key == ApiKey.OFFSETS_FOR_BYTES:
         return _by_hand(api_key, version, correlation_id, encode_offsets_for_bytes, response)
+    if api_key == ApiKey.UNREGISTER_BROKER:
+        return _by_hand(api_key, version, correlation_id, encode_unregister_broker, response)
     if isinstance(response, groups.OffsetFetchResponse):
         return _by_hand(api_key, version, correlation_id, groups.encode_offset_fetch, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:
@@ -191,6 +202,9 @@ _MESSAGES = frozenset(
         DeleteGroupsResponse,
         OffsetDeleteResponse,
         IncrementalAlterConfigsResponse,
+        ElectLeadersResponse,
+        AlterPartitionReassignmentsResponse,
+        ListPartitionReassignmentsResponse,
         DescribeClusterResponse,
         DescribeLogDirsResponse,
         ListGroupsResponse,

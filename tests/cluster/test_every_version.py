@@ -18,7 +18,9 @@ import pytest
 from plain_connection import PlainConnection
 
 from broker_lite.errors import (
+    ElectionNotNeededError,
     GroupIdNotFoundError,
+    NoReassignmentInProgressError,
     NotLeaderError,
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
@@ -58,7 +60,7 @@ EVERY = [
     (ApiKey(key), version)
     for key, (first, last) in VERSIONS.items()
     for version in range(first, last + 1)
-    if key != ApiKey.OFFSETS_FOR_BYTES
+    if key not in (ApiKey.OFFSETS_FOR_BYTES, ApiKey.UNREGISTER_BROKER)
 ]
 
 
@@ -197,6 +199,15 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
                 name=name, count=2, assignments=None
             )
             return {"topics": [row], "timeout_ms": 5000, "validate_only": True}
+        case ApiKey.ELECT_LEADERS:
+            kind = admin.ElectLeadersRequest.TopicPartitions
+            return {"election_type": 0, "topic_partitions": [kind(topic=name, partitions=[0])]}
+        case ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+            kind = admin.AlterPartitionReassignmentsRequest.ReassignableTopic
+            rows = [kind.ReassignablePartition(partition_index=0, replicas=None)]
+            return {"topics": [kind(name=name, partitions=rows)]}
+        case ApiKey.LIST_PARTITION_REASSIGNMENTS:
+            return {"topics": None}
         case ApiKey.INCREMENTAL_ALTER_CONFIGS:
             kind = admin.IncrementalAlterConfigsRequest.AlterConfigsResource
             rows = [kind.AlterableConfig(name="retention.ms", config_operation=0, value="9999")]
@@ -222,6 +233,8 @@ def topic_id_of(text: str) -> Any:
 
 ALLOWED = {
     ApiKey.DELETE_TOPICS: {3},
+    ApiKey.ELECT_LEADERS: {ElectionNotNeededError.code},
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {NoReassignmentInProgressError.code},
     ApiKey.DELETE_GROUPS: {GroupIdNotFoundError.code},
     ApiKey.OFFSET_DELETE: {GroupIdNotFoundError.code},
 }
@@ -253,6 +266,8 @@ def test_every_version_is_answered(target: Target, key: ApiKey, version: int) ->
         ApiKey.DELETE_TOPICS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     )
     connection = target.controller if to_controller else target.leader
     answer = connection.call_library(request, library(f"{name}Response"))

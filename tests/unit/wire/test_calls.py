@@ -19,7 +19,16 @@ from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_TIMESTAMP, NULL_TOPIC_ID
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, decode_call, encode_call, is_served, parse_header
-from broker_lite.wire.calls import cluster, configs, groups, log_dirs, offsets, producers, topics
+from broker_lite.wire.calls import (
+    cluster,
+    configs,
+    groups,
+    log_dirs,
+    offsets,
+    producers,
+    replicas,
+    topics,
+)
 
 ID = "AAECAwQFBgcICQoLDA0ODw"
 
@@ -103,6 +112,58 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
             ],
             "timeout_ms": 700,
         },
+    ),
+    (
+        replicas.ElectLeadersRequest(1, (replicas.TopicPartitions("a", (0, 2)),), 700),
+        admin.ElectLeadersRequest,
+        admin.ElectLeadersResponse,
+        {
+            "election_type": 1,
+            "topic_partitions": [{"topic": "a", "partitions": [0, 2]}],
+            "timeout_ms": 700,
+        },
+    ),
+    (
+        replicas.ElectLeadersRequest(0, None),
+        admin.ElectLeadersRequest,
+        admin.ElectLeadersResponse,
+        {"election_type": 0, "topic_partitions": None, "timeout_ms": 60_000},
+    ),
+    (
+        replicas.AlterPartitionReassignmentsRequest(
+            (
+                replicas.ReassignableTopic(
+                    "a",
+                    (
+                        replicas.ReassignablePartition(0, (1, 2)),
+                        replicas.ReassignablePartition(1, None),
+                    ),
+                ),
+            ),
+            700,
+            False,
+        ),
+        admin.AlterPartitionReassignmentsRequest,
+        admin.AlterPartitionReassignmentsResponse,
+        {
+            "timeout_ms": 700,
+            "allow_replication_factor_change": False,
+            "topics": [
+                {
+                    "name": "a",
+                    "partitions": [
+                        {"partition_index": 0, "replicas": [1, 2]},
+                        {"partition_index": 1, "replicas": None},
+                    ],
+                }
+            ],
+        },
+    ),
+    (
+        replicas.ListPartitionReassignmentsRequest((replicas.TopicPartitions("a", (0, 2)),), 700),
+        admin.ListPartitionReassignmentsRequest,
+        admin.ListPartitionReassignmentsResponse,
+        {"timeout_ms": 700, "topics": [{"name": "a", "partition_indexes": [0, 2]}]},
     ),
     (
         topics.CreatePartitionsRequest(
@@ -422,11 +483,12 @@ def test_an_origin_that_is_cut_short_is_refused() -> None:
 def test_every_call_of_the_client_is_tested() -> None:
     known = {
         value
-        for module in (cluster, configs, groups, log_dirs, offsets, producers, topics)
+        for module in (cluster, configs, groups, log_dirs, offsets, producers, replicas, topics)
         for value in vars(module).values()
         if isinstance(value, type) and hasattr(value, "API_KEY")
     }
-    assert known == {type(case[0]) for case in CASES} | {offsets.OffsetsForBytesRequest}
+    not_theirs = {offsets.OffsetsForBytesRequest, replicas.UnregisterBrokerRequest}
+    assert known == {type(case[0]) for case in CASES} | not_theirs
 
 
 def test_a_broker_that_does_not_know_our_version_says_what_it_knows() -> None:

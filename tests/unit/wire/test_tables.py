@@ -22,6 +22,7 @@ from broker_lite.wire.calls.offsets import (
     OffsetsForBytesRequest,
     OffsetsForBytesResponse,
 )
+from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 EVERY = [
@@ -179,6 +180,23 @@ def test_who_asks_for_the_origin_of_offsets_is_known() -> None:
     _, theirs = request_frame(ApiKey.OFFSET_FETCH, 8, random.Random(1))
     got = tables.decode(ApiKey.OFFSET_FETCH, 8, theirs, parse_header(theirs).body_at)
     assert tables.own_tag(got) is None
+
+
+def test_what_the_library_does_not_have_goes_the_same_way() -> None:
+    request = UnregisterBrokerRequest(7)
+    frame = memoryview(encode_call(request, 5, None))[4:]
+    assert bytes(frame).hex() == "00400000" + "00000005" + "ffff" + "00" + "00000007" + "00"
+    header = parse_header(frame)
+    assert tables.decode(header.api_key, 0, frame, header.body_at) == request
+    for size in range(header.body_at, len(frame)):
+        with pytest.raises(ProtocolError):
+            tables.decode(header.api_key, 0, frame[:size], header.body_at)
+    response = UnregisterBrokerResponse(0, 102, "no")
+    octets = tables.encode(header.api_key, 0, 5, response)
+    assert octets[4:].hex() == "00000005" + "00" + "00000000" + "0066" + "03" + "6e6f" + "00"
+    _, reader = read_response_header(memoryview(octets)[4:], header.api_key, 0)
+    assert UnregisterBrokerRequest.decode(reader) == response
+    assert reader.left == 0
 
 
 def test_our_own_api_goes_the_same_way() -> None:

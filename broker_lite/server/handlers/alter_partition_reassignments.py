@@ -1,0 +1,72 @@
+"""AlterPartitionReassignments 0-1: move partitions to other brokers. The controller's.
+
+Answered when the move is recorded; how far it is, ListPartitionReassignments tells. Without
+replicas a move is taken back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.model import TopicPartition
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import AlterPartitionReassignmentsResponse as Response
+from broker_lite.wire.tables import build
+
+_Topic = Response.ReassignableTopicResponse
+_Partition = _Topic.ReassignablePartitionResponse
+
+FACTOR_FROM = 1
+"""First version that may say that the number of replicas has to stay."""
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each partition has its own error."""
+    may_change = request.api_version < FACTOR_FROM or message.allow_replication_factor_change
+    rows = [
+        (TopicPartition(topic.name, row.partition_index), row.replicas)
+        for topic in message.topics
+        for row in topic.partitions
+    ]
+    times = Counter(where for where, _ in rows)
+    targets: dict[TopicPartition, Sequence[int] | None] = {
+        where: replicas for where, replicas in rows if times[where] == 1
+    }
+    try:
+        work = parts.registry.reassign(targets, may_change_factor=may_change)
+        outcomes = await within(message.timeout_ms, work)
+    except LogbusError as error:
+        return Response(
+            allow_replication_factor_change=may_change,
+            error_code=wire_code(error),
+            error_message=error.message,
+            responses=[],
+        )
+    outcomes |= {
+        where: InvalidRequestError(f"partition {where} is named more than once")
+        for where, count in times.items()
+        if count > 1
+    }
+    topics: dict[str, list[Any]] = {}
+    for where, outcome in outcomes.items():
+        topics.setdefault(where.topic, []).append(_outcome(where.partition, outcome))
+    return Response(
+        allow_replication_factor_change=may_change,
+        error_code=NO_ERROR,
+        error_message=None,
+        responses=[build(_Topic, name=name, partitions=part) for name, part in topics.items()],
+    )
+
+
+def _outcome(partition: int, error: LogbusError | None) -> Any:
+    return build(
+        _Partition,
+        partition_index=partition,
+        error_code=NO_ERROR if error is None else wire_code(error),
+        error_message=None if error is None else error.message,
+    )

@@ -1,0 +1,66 @@
+"""ElectLeaders 0-2: preferred leaders, or leaders that may miss records. The controller's.
+
+Version 0 knows preferred leaders only, and has no error of its own: there it is each partition's.
+Where all partitions were asked for, only those are answered for which something was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
+from broker_lite.model import TopicPartition
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.replicas import ELECTION_PREFERRED, ELECTION_UNCLEAN
+from broker_lite.wire.tables import ElectLeadersResponse as Response
+from broker_lite.wire.tables import build
+
+_Topic = Response.ReplicaElectionResult
+_Partition = _Topic.PartitionResult
+
+ERROR_FROM = 1
+"""First version with an error for the whole request."""
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each partition has its own error."""
+    wanted: list[TopicPartition] | None = None
+    if message.topic_partitions is not None:
+        wanted = [
+            TopicPartition(row.topic, partition)
+            for row in message.topic_partitions
+            for partition in row.partitions
+        ]
+    try:
+        outcomes = await _elect(parts, request, message, wanted)
+    except LogbusError as error:
+        if request.api_version >= ERROR_FROM:
+            return Response(error_code=wire_code(error), replica_election_results=[])
+        outcomes = dict.fromkeys(wanted or (), error)
+    return Response(error_code=NO_ERROR, replica_election_results=_rows(outcomes))
+
+
+async def _elect(
+    parts: Parts, request: RequestHeader, message: Any, wanted: Collection[TopicPartition] | None
+) -> Mapping[TopicPartition, LogbusError | None]:
+    kind = message.election_type if request.api_version >= ERROR_FROM else ELECTION_PREFERRED
+    if kind not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):
+        raise InvalidRequestError(f"election type {kind}: give 0 (preferred) or 1 (unclean)")
+    work = parts.registry.elect_leaders(wanted, unclean=kind == ELECTION_UNCLEAN)
+    return await within(message.timeout_ms, work)
+
+
+def _rows(outcomes: Mapping[TopicPartition, LogbusError | None]) -> list[Any]:
+    topics: dict[str, list[Any]] = {}
+    for where, error in outcomes.items():
+        row = build(
+            _Partition,
+            partition_id=where.partition,
+            error_code=NO_ERROR if error is None else wire_code(error),
+            error_message=None if error is None else error.message,
+        )
+        topics.setdefault(where.topic, []).append(row)
+    return [build(_Topic, topic=name, partition_result=rows) for name, rows in topics.items()]

@@ -1,0 +1,61 @@
+"""ListPartitionReassignments 0: what is on its way to other brokers. Any broker, without ZooKeeper.
+
+``replicas`` are those of both ends. A partition that is not being reassigned is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from broker_lite.errors import NO_ERROR
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import PartitionView
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import ListPartitionReassignmentsResponse as Response
+from broker_lite.wire.tables import build
+
+_Topic = Response.OngoingTopicReassignment
+_Partition = _Topic.OngoingPartitionReassignment
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Answers from the snapshot."""
+    snapshot = parts.registry.snapshot
+    if message.topics is None:
+        wanted: Iterable[tuple[str, Iterable[int] | None]] = [(t, None) for t in snapshot.topics]
+    else:
+        wanted = [(row.name, row.partition_indexes) for row in message.topics]
+    topics = []
+    for name, partitions in wanted:
+        rows = [_row(view) for view in _views(snapshot, name, partitions) if _moves(view)]
+        if rows:
+            topics.append(build(_Topic, name=name, partitions=rows))
+    return Response(error_code=NO_ERROR, error_message=None, topics=topics)
+
+
+def _views(
+    snapshot: MetadataSnapshot, name: str, partitions: Iterable[int] | None
+) -> list[PartitionView]:
+    topic = snapshot.topics.get(name)
+    if topic is None:
+        return []
+    if partitions is None:
+        return list(topic.partitions)
+    count = len(topic.partitions)
+    return [topic.partitions[number] for number in partitions if 0 <= number < count]
+
+
+def _moves(view: PartitionView) -> bool:
+    return bool(view.adding or view.removing)
+
+
+def _row(view: PartitionView) -> Any:
+    return build(
+        _Partition,
+        partition_index=view.partition,
+        replicas=list(view.replicas),
+        adding_replicas=list(view.adding),
+        removing_replicas=list(view.removing),
+    )

@@ -1,0 +1,29 @@
+"""UnregisterBroker 0: forget a broker that will not come back. Any broker: it is passed on.
+
+Refused while the broker runs or holds replicas.
+"""
+
+from __future__ import annotations
+
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.forwarding import ask_controller, is_forwarded
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+WAIT_MS = 30_000
+
+
+async def handle(
+    parts: Parts, request: RequestHeader, message: UnregisterBrokerRequest
+) -> UnregisterBrokerResponse:
+    """The error is the answer's."""
+    try:
+        if parts.registry.is_controller or is_forwarded(request):
+            await within(WAIT_MS, parts.registry.retire_broker(message.broker_id))
+            return UnregisterBrokerResponse(0, NO_ERROR, None)
+        call = UnregisterBrokerRequest(message.broker_id)
+        return await within(WAIT_MS, ask_controller(parts, call))
+    except LogbusError as error:
+        return UnregisterBrokerResponse(0, wire_code(error), error.message)

@@ -1,0 +1,271 @@
+"""Client side of ElectLeaders v2, AlterPartitionReassignments v1, ListPartitionReassignments v0 and
+both sides of UnregisterBroker v0, which the library's tables do not have.
+
+Field names are Kafka's. All are the controller's, but UnregisterBroker, which any broker takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+ELECTION_PREFERRED, ELECTION_UNCLEAN = 0, 1
+
+
+class PartitionResult(NamedTuple):
+    """What became of the election of one partition."""
+
+    partition_id: int
+    error_code: int
+    error_message: str | None
+
+
+class ReplicaElectionResult(NamedTuple):
+    topic: str
+    partition_result: tuple[PartitionResult, ...]
+
+
+class ElectLeadersResponse(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+    replica_election_results: tuple[ReplicaElectionResult, ...]
+
+
+class TopicPartitions(NamedTuple):
+    """Some partitions of a topic."""
+
+    name: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersRequest:
+    """Have leaders elected; ``topics`` None: wherever it is needed."""
+
+    API_KEY: ClassVar[int] = ApiKey.ELECT_LEADERS
+    VERSION: ClassVar[int] = 2
+
+    election_type: int
+    topics: tuple[TopicPartitions, ...] | None
+    timeout_ms: int = 60_000
+
+    def encode(self, writer: Writer) -> None:
+        writer.i8(self.election_type)
+        writer.nullable_array(self.topics, lambda row: _put_partitions(writer, row))
+        writer.i32(self.timeout_ms)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> ElectLeadersResponse:
+        response = ElectLeadersResponse(reader.i32(), reader.i16(), reader.array(_election_result))
+        reader.skip_tags()
+        return response
+
+
+class ReassignablePartition(NamedTuple):
+    """``replicas`` None takes a reassignment back."""
+
+    partition_index: int
+    replicas: tuple[int, ...] | None
+
+
+class ReassignableTopic(NamedTuple):
+    name: str
+    partitions: tuple[ReassignablePartition, ...]
+
+
+class ReassignablePartitionResponse(NamedTuple):
+    """What became of the reassignment of one partition."""
+
+    partition_index: int
+    error_code: int
+    error_message: str | None
+
+
+class ReassignableTopicResponse(NamedTuple):
+    name: str
+    partitions: tuple[ReassignablePartitionResponse, ...]
+
+
+class AlterPartitionReassignmentsResponse(NamedTuple):
+    throttle_time_ms: int
+    allow_replication_factor_change: bool
+    error_code: int
+    error_message: str | None
+    responses: tuple[ReassignableTopicResponse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignmentsRequest:
+    """Begin to move partitions to other brokers, or take that back."""
+
+    API_KEY: ClassVar[int] = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+    VERSION: ClassVar[int] = 1
+
+    topics: tuple[ReassignableTopic, ...]
+    timeout_ms: int = 60_000
+    allow_replication_factor_change: bool = True
+
+    def encode(self, writer: Writer) -> None:
+        def put_partition(row: ReassignablePartition) -> None:
+            writer.i32(row.partition_index)
+            writer.nullable_array(row.replicas, writer.i32)
+            writer.tag_end()
+
+        def put_topic(row: ReassignableTopic) -> None:
+            writer.string(row.name)
+            writer.array(row.partitions, put_partition)
+            writer.tag_end()
+
+        writer.i32(self.timeout_ms)
+        writer.boolean(self.allow_replication_factor_change)
+        writer.array(self.topics, put_topic)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> AlterPartitionReassignmentsResponse:
+        response = AlterPartitionReassignmentsResponse(
+            reader.i32(),
+            reader.boolean(),
+            reader.i16(),
+            reader.nullable_string(),
+            reader.array(_reassigned_topic),
+        )
+        reader.skip_tags()
+        return response
+
+
+class OngoingPartition(NamedTuple):
+    """A partition that is on its way: ``replicas`` are those of both ends."""
+
+    partition_index: int
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+class OngoingTopic(NamedTuple):
+    name: str
+    partitions: tuple[OngoingPartition, ...]
+
+
+class ListPartitionReassignmentsResponse(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    topics: tuple[OngoingTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListPartitionReassignmentsRequest:
+    """What is being reassigned; ``topics`` None: everywhere."""
+
+    API_KEY: ClassVar[int] = ApiKey.LIST_PARTITION_REASSIGNMENTS
+    VERSION: ClassVar[int] = 0
+
+    topics: tuple[TopicPartitions, ...] | None = None
+    timeout_ms: int = 60_000
+
+    def encode(self, writer: Writer) -> None:
+        writer.i32(self.timeout_ms)
+        writer.nullable_array(self.topics, lambda row: _put_partitions(writer, row))
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> ListPartitionReassignmentsResponse:
+        response = ListPartitionReassignmentsResponse(
+            reader.i32(), reader.i16(), reader.nullable_string(), reader.array(_ongoing_topic)
+        )
+        reader.skip_tags()
+        return response
+
+
+class UnregisterBrokerResponse(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBrokerRequest:
+    """Forget a broker that will not come back."""
+
+    API_KEY: ClassVar[int] = ApiKey.UNREGISTER_BROKER
+    VERSION: ClassVar[int] = 0
+
+    broker_id: int
+
+    def encode(self, writer: Writer) -> None:
+        writer.i32(self.broker_id)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> UnregisterBrokerResponse:
+        response = UnregisterBrokerResponse(reader.i32(), reader.i16(), reader.nullable_string())
+        reader.skip_tags()
+        return response
+
+    @staticmethod
+    def decode_request(reader: Reader) -> UnregisterBrokerRequest:
+        """The broker's side: the request whose body ``reader`` stands at."""
+        request = UnregisterBrokerRequest(reader.i32())
+        reader.skip_tags()
+        return request
+
+
+def encode_unregister_broker(response: UnregisterBrokerResponse, writer: Writer) -> None:
+    """The broker's side: the response's body."""
+    writer.i32(response.throttle_time_ms)
+    writer.i16(response.error_code)
+    writer.nullable_string(response.error_message)
+    writer.tag_end()
+
+
+def _put_partitions(writer: Writer, row: TopicPartitions) -> None:
+    writer.string(row.name)
+    writer.array(row.partitions, writer.i32)
+    writer.tag_end()
+
+
+def _election_result(reader: Reader) -> ReplicaElectionResult:
+    row = ReplicaElectionResult(reader.string(), reader.array(_elected_partition))
+    reader.skip_tags()
+    return row
+
+
+def _elected_partition(reader: Reader) -> PartitionResult:
+    row = PartitionResult(reader.i32(), reader.i16(), reader.nullable_string())
+    reader.skip_tags()
+    return row
+
+
+def _reassigned_topic(reader: Reader) -> ReassignableTopicResponse:
+    row = ReassignableTopicResponse(reader.string(), reader.array(_reassigned_partition))
+    reader.skip_tags()
+    return row
+
+
+def _reassigned_partition(reader: Reader) -> ReassignablePartitionResponse:
+    row = ReassignablePartitionResponse(reader.i32(), reader.i16(), reader.nullable_string())
+    reader.skip_tags()
+    return row
+
+
+def _ongoing_topic(reader: Reader) -> OngoingTopic:
+    row = OngoingTopic(reader.string(), reader.array(_ongoing_partition))
+    reader.skip_tags()
+    return row
+
+
+def _ongoing_partition(reader: Reader) -> OngoingPartition:
+    row = OngoingPartition(
+        reader.i32(),
+        reader.array(Reader.i32),
+        reader.array(Reader.i32),
+        reader.array(Reader.i32),
+    )
+    reader.skip_tags()
+    return row
