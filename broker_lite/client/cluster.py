@@ -71,6 +71,11 @@ class ClusterView:
         known = self.partition(where)
         return NO_EPOCH if known is None else known.leader_epoch
 
+    def has_copies(self, where: TopicPartition) -> bool:
+        """Whether more than one replica has every record: what one has damaged another has not."""
+        known = self.partition(where)
+        return known is not None and len(known.isr) > 1
+
     def topic_id(self, topic: str) -> str:
         """A topic's id, the null id if unknown."""
         known = self.topics.get(topic)

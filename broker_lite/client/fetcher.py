@@ -12,7 +12,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from broker_lite.client import requests
@@ -42,6 +42,7 @@ from broker_lite.model import (
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
+    FLAG_DOUBTS,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -51,6 +52,8 @@ from broker_lite.wire.fetch import (
 FETCH_BYTES = 8 << 20
 DEPTH = 2
 TIMEOUT_MS = 120_000
+REPAIR_MS = 10_000
+"""How long a damaged batch may take to be repaired where other replicas have it."""
 WAIT_MS = 500
 """A range lies below the high watermark, so a fetch waits only where a new leader catches up."""
 
@@ -103,22 +106,32 @@ def read_range(
 def _rows(
     session: _Session, start: int, end: int, depth: int, on_skipped: OnSkipped | None
 ) -> Iterator[FetchedBatch]:
-    for batch in _batches(session, start, end, depth):
-        if isinstance(batch, _Skipped):
-            if on_skipped is not None:
-                on_skipped(session.where, batch.first_offset, min(batch.next_offset, end))
-            continue
-        try:
-            rows = decode(batch, session.where, start, end)
-        except CorruptMessageError:
-            if not session.skips:
-                raise
-            if on_skipped is not None:
-                first = max(start, batch.header.base_offset)
-                on_skipped(session.where, first, min(batch.header.next_offset, end))
-            continue
-        if rows is not None:
-            yield rows
+    at = start
+    while True:
+        doubted = end
+        with contextlib.closing(_batches(session, at, end, depth)) as batches:
+            for batch in batches:
+                if isinstance(batch, _Skipped):
+                    if on_skipped is not None:
+                        on_skipped(session.where, batch.first_offset, min(batch.next_offset, end))
+                    continue
+                try:
+                    rows = decode(batch, session.where, start, end)
+                except CorruptMessageError:
+                    first = max(start, batch.header.base_offset)
+                    if session.may_be_whole_elsewhere(first):
+                        doubted = first
+                        break
+                    if not session.skips:
+                        raise
+                    if on_skipped is not None:
+                        on_skipped(session.where, first, min(batch.header.next_offset, end))
+                    continue
+                if rows is not None:
+                    yield rows
+        if doubted >= end:
+            return
+        at, session = doubted, session.again(doubted)
 
 
 class _Skipped:
@@ -134,7 +147,7 @@ class _Skipped:
 Item = RawBatch | _Skipped
 
 
-def _batches(session: _Session, start: int, end: int, depth: int) -> Iterator[Item]:
+def _batches(session: _Session, start: int, end: int, depth: int) -> Generator[Item, None, None]:
     if start >= end:
         return
     try:
@@ -236,6 +249,10 @@ class _Session:
     ) -> None:
         self.where = where
         self.skips = skips
+        self._bootstrap = bootstrap
+        self._doubts = False
+        self._doubted_at = -1
+        self._repair_until_ms = 0.0
         self._topic_id = topic_id
         self._leader_epoch = leader_epoch
         self._leader = leader
@@ -248,6 +265,41 @@ class _Session:
         self._interrupted = False
         self._boundary = -1
 
+    def may_be_whole_elsewhere(self, offset: int) -> bool:
+        """Whether a damaged batch is worth another fetch: once, where other replicas have it."""
+        if self._doubted_at == offset:
+            return False
+        with contextlib.suppress(NoBrokersError):
+            self._pool.run(requests.refresh_once(self._cluster, (self.where.topic,)))
+        return self._cluster.view.has_copies(self.where)
+
+    def again(self, offset: int) -> _Session:
+        """A session like this one, which lets the leader check the batch at ``offset``."""
+        other = _Session(
+            self.where,
+            self._topic_id,
+            self._leader_epoch,
+            self._leader,
+            pool=self._pool,
+            bootstrap=self._bootstrap,
+            fetch_bytes=self._fetch_bytes,
+            isolation_level=self._isolation_level,
+            timeout_ms=self._timeout_ms,
+            skips=self.skips,
+        )
+        other._doubts, other._doubted_at = True, offset
+        return other
+
+    def _awaits_repair(self) -> bool:
+        """Whether the leader's damage may be gone soon, with another leader or by repair."""
+        now_ms = monotonic_ms()
+        if not self._repair_until_ms:
+            with contextlib.suppress(NoBrokersError):
+                self._find_leader()
+            self._repair_until_ms = now_ms + REPAIR_MS
+        self._doubts = True
+        return now_ms < self._repair_until_ms and self._cluster.view.has_copies(self.where)
+
     def fetch(self, offset: int) -> tuple[list[Item], int]:
         """At least one batch from ``offset`` on, and where to go on."""
         deadline_ms = monotonic_ms() + self._timeout_ms
@@ -259,6 +311,7 @@ class _Session:
                 if answer.error_code == 0:
                     found = self._take(answer, offset)
                     if found[0]:
+                        self._doubts, self._repair_until_ms = False, 0.0
                         return found
                     problem = RequestTimedOutError(
                         f"{self.where}: no records at offset {offset}, though the range ends later"
@@ -268,7 +321,7 @@ class _Session:
             except LogbusError as error:
                 problem = error
                 self._lose_connection()
-            if isinstance(problem, CorruptMessageError):
+            if isinstance(problem, CorruptMessageError) and not self._awaits_repair():
                 if not self.skips:
                     raise self._located(problem, offset)
                 return self._past(offset, deadline_ms)
@@ -301,7 +354,7 @@ class _Session:
             max_bytes=self._fetch_bytes,
             isolation_level=self._isolation_level,
             columns_body_version=BODY_VERSION,
-            flags=FLAG_CHECKS_CRC,
+            flags=FLAG_DOUBTS if self._doubts else FLAG_CHECKS_CRC,
         )
         self._connection.send(FetchExchange(request), deadline_ms)
         answer = self._connection.receive(deadline_ms)

@@ -94,7 +94,7 @@ class _Source:
         self.lane = ""
         self.high_watermark = -1
 
-    def begin(self, offset: int, generation: int) -> None:
+    def begin(self, offset: int, generation: int, doubted_until_ms: float = 0.0) -> None:
         self.offset = offset
         self.generation = generation
         self.at_boundary = False
@@ -103,7 +103,7 @@ class _Source:
         self.failures = 0
         self.retry_at_ms = 0.0
         self.high_watermark = -1
-        self.doubted_until_ms = 0.0
+        self.doubted_until_ms = doubted_until_ms
         """Not 0: a damaged batch came, and until then its repair is waited for."""
 
 
@@ -168,9 +168,8 @@ class FetchEngine:
                 self._sources[where] = _Source(self.pin(where.topic), offset, generation)
             else:
                 self._total_bytes -= source.buffered_bytes
-                source.begin(offset, generation)
+                source.begin(offset, generation, doubted_until_ms)
                 self._abandon(where, source)
-            self._sources[where].doubted_until_ms = doubted_until_ms
         if self._refresh_timer is None:
             self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
         self.pump()

@@ -58,6 +58,8 @@ class Intake:
         self._positions: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
+        self._doubted: dict[TopicPartition, int] = {}
+        """Where a damaged batch was fetched again: once for each."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[RawBatch] = []
         self._where: TopicPartition | None = None
@@ -72,17 +74,18 @@ class Intake:
 
     def begin(self, offsets: dict[TopicPartition, int]) -> None:
         """Read these from here on; what was fetched of them before is void."""
-        rows = {}
-        for where, offset in offsets.items():
-            generation = self._generations.get(where, 0) + 1
-            self._generations[where] = generation
-            self._positions[where] = offset
-            self._engine.pin(where.topic)
-            self._epochs.pop(where, None)
-            rows[where] = (offset, generation)
-            if where == self._where:
-                self._drop()
+        rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
         self._engine.post(partial(self._engine.begin, rows))
+
+    def _begin(self, where: TopicPartition, offset: int) -> int:
+        """The new generation of a partition that is read from ``offset`` on."""
+        generation = self._generations[where] = self._generations.get(where, 0) + 1
+        self._positions[where] = offset
+        self._engine.pin(where.topic)
+        self._epochs.pop(where, None)
+        if where == self._where:
+            self._drop()
+        return generation
 
     def _drop(self) -> None:
         self._note_single()
@@ -244,6 +247,8 @@ class Intake:
         try:
             rows = decode(batch, where, start, None)
         except CorruptMessageError:
+            if self._fetch_again(where, start, batch.header.base_offset):
+                return
             if not self._skips_corrupt:
                 raise
             first = max(start, batch.header.base_offset)
@@ -255,6 +260,15 @@ class Intake:
             self._positions[where] = batch.header.next_offset
             return
         self._slice, self.at = rows, 0
+
+    def _fetch_again(self, where: TopicPartition, start: int, base_offset: int) -> bool:
+        """Whether a damaged batch is asked for once more, since another replica may have it."""
+        if self._doubted.get(where) == base_offset or not self._engine.has_copies(where):
+            return False
+        self._doubted[where] = base_offset
+        generation = self._begin(where, start)
+        self._engine.post(partial(self._engine.doubt, where, start, generation))
+        return True
 
     def _close_slice(self) -> None:
         assert self._where is not None

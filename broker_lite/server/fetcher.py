@@ -93,6 +93,8 @@ class Fetchers:
         self.broker_id = config.broker_id
         self.wait_ms = config.replica_fetch_wait_ms
         self.closed = False
+        self.doubted: set[PartitionKey] = set()
+        """Where a damaged batch came: the leader is asked to check before it sends."""
         self._rows: dict[PartitionKey, _Row] = {}
         self._leaders: dict[int, _Leader] = {}
         metrics.gauge("partitions_followed", lambda: len(self._rows))
@@ -114,8 +116,14 @@ class Fetchers:
     def stop(self, target: Target) -> None:
         """What is under way for this partition means nothing any more."""
         row = self._rows.pop(target.key, None)
+        self.doubted.discard(target.key)
         if row is not None:
             self._leaders[row.wanted.leader].forget(target.key)
+
+    def doubt(self, target: Target) -> None:
+        """What came was damaged: on the leader's disk, perhaps, or on the way."""
+        self.doubted.add(target.key)
+        self.metrics.count("replica_fetches_damaged")
 
     def is_current(self, key: PartitionKey, row: _Row) -> bool:
         return self._rows.get(key) is row
@@ -218,7 +226,8 @@ class _Leader:
             self._fail(rows)
             return
         wait_ms = 0 if self._under_way else owner.wait_ms
-        request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms)
+        doubts = not owner.doubted.isdisjoint(rows)
+        request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms, doubts)
         self._under_way += 1
         owner.metrics.count("replica_fetches")
         owner.net.fetch(leader, request, lambda answer: self._answered(rows, answer))
@@ -260,6 +269,7 @@ class _Leader:
                     continue
                 self._attempts.pop(key, None)
                 if part.records:
+                    self._owner.doubted.discard(key)
                     self._busy.add(key)
                     self._owner.metrics.count("replica_fetched_bytes", len(part.records))
                 row.target.deliver(event)
@@ -287,7 +297,11 @@ class _Leader:
 
 
 def _request(
-    rows: Mapping[PartitionKey, _Row], broker_id: int, broker_epoch: int, wait_ms: int
+    rows: Mapping[PartitionKey, _Row],
+    broker_id: int,
+    broker_epoch: int,
+    wait_ms: int,
+    doubts: bool,
 ) -> wire.FetchRequest:
     topics: dict[str, list[wire.FetchPartition]] = {}
     for (topic_id, partition), (target, wanted) in rows.items():
@@ -307,7 +321,7 @@ def _request(
         replica_id=broker_id,
         replica_epoch=broker_epoch,
         columns_body_version=BODY_VERSION,
-        flags=wire.FLAG_CHECKS_CRC,
+        flags=wire.FLAG_DOUBTS if doubts else wire.FLAG_CHECKS_CRC,
     )
 
 

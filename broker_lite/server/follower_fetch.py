@@ -3,8 +3,8 @@
 Loop thread only; used by ``handlers/fetch`` and by the simulator. Each fetch is told to the machine
 once, when it arrives: its offset is the follower's flushed end. Where there is nothing to send it
 waits for an append, a change of leadership, or its time; a second fetch of the same follower ends
-the wait of the first. Recent records are read here, older ones on a read thread. Followers check
-CRCs and know columns, so nothing is checked or transcoded.
+the wait of the first. Recent records are read here, older ones on a read thread. Followers know
+columns and check CRCs, so nothing is checked here, unless one says that it got a damaged batch.
 """
 
 from __future__ import annotations
@@ -257,7 +257,8 @@ class _Fetch:
         now_ms = owner.clock.monotonic_ms()
         rows = [row for row in self._rows if row.has_records]
         wanted: list[ranges.Wanted] = []
-        is_quick = True
+        check = bool(self._message.flags & wire.FLAG_DOUBTS)
+        is_quick = not check
         for row in rows:
             replica = row.replica
             assert replica is not None
@@ -265,7 +266,7 @@ class _Fetch:
             is_quick = is_quick and replica.trust.is_recent(now_ms, start)
             end = replica.role.log_end_offset
             wanted.append(
-                ranges.Wanted(replica.log, start, end, row.wanted.max_bytes, False, False)
+                ranges.Wanted(replica.log, start, end, row.wanted.max_bytes, check, False)
             )
         limit = max(min(self._message.max_bytes, owner.bytes_max), 1)
         found = ranges.read_resident(wanted, limit) if is_quick else None

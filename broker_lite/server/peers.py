@@ -74,6 +74,9 @@ class Peers:
         if self._closed:
             return
         for broker_id, peer in list(self._peers.items()):
+            peer.is_draining = (
+                broker_id in snapshot.brokers and snapshot.brokers[broker_id].draining
+            )
             if not peer.is_of(snapshot.brokers.get(broker_id)):
                 del self._peers[broker_id]
                 peer.close()
@@ -121,6 +124,7 @@ class _Peer:
         "_task",
         "_timer",
         "_writes",
+        "is_draining",
     )
 
     def __init__(self, owner: Peers, broker: BrokerView) -> None:
@@ -129,6 +133,7 @@ class _Peer:
         self._attempt = 0
         self._closed = False
         self._suspected = False
+        self.is_draining = broker.draining
         self._open_since_ms = -1
         self._descriptor = -1
         self._writes = False
@@ -227,10 +232,12 @@ class _Peer:
         elif refused and not self._suspected:
             self._suspected = True
             owner.metrics.count("peers_suspected")
-            logger.warning(
-                "broker %d refuses connections at %s: its process seems to have died",
+            logger.log(
+                logging.INFO if self.is_draining else logging.WARNING,
+                "broker %d refuses connections at %s: its process %s",
                 broker.broker_id,
                 broker.endpoint,
+                "stopped" if self.is_draining else "seems to have died",
             )
             owner.judge.suspect(broker.broker_id, broker.broker_epoch)
         if self._closed:

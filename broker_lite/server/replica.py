@@ -12,7 +12,12 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from broker_lite.errors import LogbusError, NotLeaderError, StorageError
+from broker_lite.errors import (
+    CorruptMessageError,
+    LogbusError,
+    NotLeaderError,
+    StorageError,
+)
 from broker_lite.model import ReplicaId
 from broker_lite.replication import partition as replication
 from broker_lite.replication.effects import (
@@ -37,6 +42,7 @@ from broker_lite.replication.events import (
     CorruptionFound,
     EpochStarted,
     Event,
+    FetchedAppendFailed,
     FollowerFetched,
     StorageFailed,
     Truncated,
@@ -164,6 +170,8 @@ class Replica:
             self._note_columns(event)
         elif isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
+        elif isinstance(event, FetchedAppendFailed):
+            self._note_refused(event.error)
         role = self.role
         before, end = role.role, role.log_end_offset
         self.carry_out(role.step(owner.clock.monotonic_ms(), event))
@@ -180,6 +188,12 @@ class Replica:
         if effects:
             self.carry_out(effects)
         return verdict
+
+    def _note_refused(self, error: LogbusError) -> None:
+        """What was fetched is not in the log; the machine asks for it again."""
+        logger.warning("%s: what the leader sent could not be appended: %s", self, error)
+        if isinstance(error, CorruptMessageError):
+            self._owner.fetchers.doubt(self)
 
     def _note_columns(self, event: Appended | AppendFailed) -> None:
         if event.token in self.columns_under_way:

@@ -42,6 +42,9 @@ FLAG_CHECKS_CRC = 1
 FLAG_ENDS_ONLY = 2
 """Wait as usual, but answer without records: the sender wants to know the ends."""
 
+FLAG_DOUBTS = 4
+"""The sender got a damaged batch: check before sending, whatever is known of the range."""
+
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 BYTES_UNLIMITED = 0x7FFFFFFF
 

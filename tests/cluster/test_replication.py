@@ -15,8 +15,9 @@ from plain_connection import PlainConnection
 from replicated import Load, Watched, until
 
 from broker_lite import errors
-from broker_lite.client import connect
+from broker_lite.client import connect, read_range
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
 from broker_lite.wire import produce
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("replication")]
@@ -204,12 +205,23 @@ def damage(watched: Watched, broker_id: int, value: bytes) -> None:
     raise AssertionError(f"{value!r} is not in {folder}")
 
 
-def test_damage_on_a_leaders_disk_is_repaired_from_a_peer(watched: Watched) -> None:
+@pytest.mark.parametrize("reader", ["consumer", "range"])
+def test_damage_on_a_leaders_disk_is_repaired_from_a_peer(watched: Watched, reader: str) -> None:
     with Load(watched) as load:
         pass
     leader, epoch, _ = watched.state()
     sound = watched.all_alike()
     damage(watched, leader, b"load-30")
+    if reader == "range":
+        read_all = read_range(
+            TopicPartition(watched.topic, 0),
+            place_of(watched).topic_id,
+            epoch,
+            0,
+            len(load.acked),
+            bootstrap=watched.cluster.bootstrap_servers,
+        )
+        assert sum(rows.row_count for rows in read_all) == len(load.acked)
     load.check()
     until(lambda: watched.state()[1] > epoch, "the leader keeps its damaged log")
     watched.in_sync(0, 1, 2)

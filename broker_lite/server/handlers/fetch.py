@@ -74,6 +74,7 @@ class _Fetch:
     __slots__ = (
         "_checks_crc",
         "_done",
+        "_doubts",
         "_ends_only",
         "_knows_columns",
         "_max_bytes",
@@ -95,6 +96,7 @@ class _Fetch:
         self._knows_columns = message.columns_body_version >= BODY_VERSION
         self._ends_only = bool(message.flags & wire.FLAG_ENDS_ONLY)
         self._checks_crc = bool(message.flags & wire.FLAG_CHECKS_CRC)
+        self._doubts = bool(message.flags & wire.FLAG_DOUBTS)
         self._max_bytes = max(min(message.max_bytes, parts.config.fetch_bytes_max), 1)
         self._done = False
         self._timer: asyncio.TimerHandle | None = None
@@ -212,10 +214,14 @@ class _Fetch:
     def _wanted(self, replica: Replica, wanted: wire.FetchPartition, now_ms: int) -> ranges.Wanted:
         start, end, trust = wanted.fetch_offset, replica.high_watermark, replica.trust
         mode = self._parts.config.fetch_verify
-        check = mode == "always" or (
-            mode == "unverified"
-            and not self._checks_crc
-            and not trust.is_checked(now_ms, start, end)
+        check = (
+            self._doubts
+            or mode == "always"
+            or (
+                mode == "unverified"
+                and not self._checks_crc
+                and not trust.is_checked(now_ms, start, end)
+            )
         )
         rows_only = not self._knows_columns and start < trust.rows_from
         return ranges.Wanted(replica.log, start, end, wanted.max_bytes, check, rows_only)
