@@ -1,15 +1,18 @@
-"""``logbus broker``: one broker in the foreground, for a service manager or ``LocalCluster``."""
+"""``logbus broker``: one broker in the foreground, for a service manager or ``LocalCluster``; and
+``logbus broker retire`` for one that will not come back."""
 
 from __future__ import annotations
 
 import click
 
+from broker_lite.cli import output
+from broker_lite.cli.context import cluster_options, open_admin
 
-@click.command()
+
+@click.group(invoke_without_command=True)
 @click.option(
     "--config",
     "path",
-    required=True,
     type=click.Path(exists=True, dir_okay=False),
     help="Settings as key=value lines; see conf/broker.conf.",
 )
@@ -20,11 +23,18 @@ import click
     help="What to log, and where; see conf/logging.conf. Default: INFO to stderr.",
 )
 @click.option("--ready-fd", type=int, hidden=True, help="Where to write one line once it serves.")
-def broker(path: str, logging_path: str | None, ready_fd: int | None) -> int:
-    """Run one broker in the foreground until SIGTERM or Ctrl-C.
+@click.pass_context
+def broker(
+    context: click.Context, path: str | None, logging_path: str | None, ready_fd: int | None
+) -> int:
+    """Run one broker in the foreground until SIGTERM or Ctrl-C, or retire one.
 
     It prints one JSON line with its id, host, port and pid once it serves.
     """
+    if context.invoked_subcommand is not None:
+        return 0
+    if path is None:
+        raise click.UsageError("give --config FILE to run a broker, or a command")
     import logging.config
 
     from broker_lite.config import BrokerConfig, load
@@ -34,3 +44,17 @@ def broker(path: str, logging_path: str | None, ready_fd: int | None) -> int:
         # The first configuration of the root logger stands; the broker's own then does nothing.
         logging.config.fileConfig(logging_path, disable_existing_loggers=False)
     return main(load(BrokerConfig, path), ready_fd)
+
+
+@broker.command()
+@click.argument("broker_id", type=int)
+@cluster_options
+def retire(broker_id: int, bootstrap_servers: str | None, zookeeper: str | None) -> None:
+    """Forget a broker that will not come back.
+
+    It must be down and hold no replicas: logbus topic reassign --off ID moves them. Afterwards it
+    no longer counts for how many replicas topics have by default.
+    """
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        admin.retire_broker(broker_id)
+    output.say(f"broker {broker_id}: retired")

@@ -245,15 +245,61 @@ def cluster() -> Finding:
             view = admin.cluster()
     except LogbusError as error:
         return Finding("cluster", "critical", f"{servers}: {error.message}", "logbus status")
-    unled = sum(p.leader < 0 for topic in view.topics.values() for p in topic.partitions)
-    if unled:
-        found = f"{unled} partitions without a leader"
-        return Finding("cluster", "critical", found, "start the broker that is down: logbus status")
     unreachable = [str(e) for e in view.brokers.values() if not _is_taken(e.port, e.host)]
     if unreachable:
         found = f"advertised but not reachable: {', '.join(unreachable)}"
         return Finding("cluster", "critical", found, "set advertised.host and advertised.port")
     return Finding("cluster", "ok", f"{len(view.brokers)} brokers at {servers}")
+
+
+def replicas() -> Finding:
+    from broker_lite.client import discovery
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.health import cluster_health
+
+    try:
+        servers = discovery.resolve()
+        with Admin(servers, timeout_ms=3000) as admin:
+            view = admin.cluster()
+            moves = admin.reassignments()
+            short = {row.where.topic for row in cluster_health(view) if row.state != "ok"}
+            settings = admin.describe_configs(topics=sorted(short)) if short else {}
+    except LogbusError:
+        return Finding("replicas", "ok", "no cluster answers; nothing to look at")
+
+    def min_insync(topic: str, count: int) -> int:
+        entry = settings.get(("topic", topic), {}).get("min.insync.replicas")
+        if topic not in short or entry is None:
+            return 1
+        return int(entry.value or 0) or count // 2 + 1
+
+    adding = {where: move.adding for where, move in moves.items()}
+    found = cluster_health(view, adding=adding, min_insync=min_insync)
+    for state, weight, cure in _REPLICA_STATES:
+        rows = [row for row in found if row.state == state]
+        if rows:
+            text = (
+                f"{len(rows)} of {len(found)} partitions: {state}; {rows[0].where}: {rows[0].why}"
+            )
+            return Finding("replicas", weight, text, cure)
+    return Finding("replicas", "ok", f"{len(found)} partitions, all replicas in sync")
+
+
+_REPLICA_STATES: tuple[tuple[str, Literal["warning", "critical"], str], ...] = (
+    (
+        "no leader",
+        "critical",
+        "start the brokers that it names, with their own data directories; where they are lost for "
+        "good: logbus topic elect NAME --unclean",
+    ),
+    ("too few in sync", "critical", "start the brokers that it names; logbus topic describe NAME"),
+    (
+        "under-replicated",
+        "warning",
+        "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
+    ),
+)
+"""The worst first."""
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
@@ -272,6 +318,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     file_limit,
     disk,
     cluster,
+    replicas,
 )
 
 

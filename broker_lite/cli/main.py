@@ -34,14 +34,14 @@ COMMANDS = {
     "status": ("broker_lite.cli.up:status", "What runs, where, and how it does."),
     "demo": ("broker_lite.cli.demo:demo", "The whole thing on real log lines, with Spark."),
     "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for what gets in the way."),
-    "topic": ("broker_lite.cli.topic:topic", "Create, list, describe, alter, delete topics."),
+    "topic": ("broker_lite.cli.topic:topic", "Topics: create, describe, move, elect, …"),
     "produce": ("broker_lite.cli.produce:produce", "Write lines or files to a topic."),
     "consume": ("broker_lite.cli.consume:consume", "Read a topic to the terminal or a pipe."),
     "groups": ("broker_lite.cli.groups:groups", "Consumer groups, Spark queries among them."),
     "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; also as a check."),
     "perf": ("broker_lite.cli.perf:perf", "Measure producing and consuming."),
     "storage": ("broker_lite.cli.storage:storage", "Look into segment files."),
-    "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground."),
+    "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
 }
 """Command to (where it lives, its line in the help): the help needs none of them loaded."""
 

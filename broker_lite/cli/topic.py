@@ -1,4 +1,4 @@
-"""``logbus topic``: create, list, describe, alter, trim, delete."""
+"""``logbus topic``: create, list, describe, alter, trim, delete. ``replicas`` has the others."""
 
 from __future__ import annotations
 
@@ -10,23 +10,36 @@ import click
 
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, key_values, open_admin
+from broker_lite.cli.replicas import elect, reassign
 from broker_lite.errors import UnknownTopicOrPartitionError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
-    from broker_lite.client.cluster import TopicMetadata
+    from collections.abc import Mapping
+
+    from broker_lite.client.admin import Admin, ConfigEntry
+    from broker_lite.client.cluster import ClusterView, TopicMetadata
+    from broker_lite.client.replica_requests import Reassignment
 
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter, trim and delete topics."""
+    """Create, list, describe, alter, trim and delete topics; move and elect their replicas."""
+
+
+topic.add_command(reassign)
+topic.add_command(elect)
 
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("-p", "--partitions", default=-1, help="How many. Default: the broker's setting.")
-@click.option("-r", "--replication-factor", default=-1, help="Default: the broker's setting.")
+@click.option(
+    "-r",
+    "--replication-factor",
+    default=-1,
+    help="How many brokers hold each partition. Default: the broker's setting, usually 3.",
+)
 @click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="See conf/topic.conf.")
 @click.option("--if-not-exists", is_flag=True, help="No error if it is there already.")
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be created.")
@@ -103,12 +116,13 @@ def describe(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Partitions, leaders, offsets, bytes and settings of topics."""
+    """Partitions, leaders, replicas, offsets, bytes and settings of topics, and how they do."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         view = admin.cluster()
         topics = [found_topic(view, name) for name in names]
         ends = _ends(admin, topics)
         sizes = _sizes(admin)
+        moves = admin.reassignments()
         configs = admin.describe_configs(topics=names)
     described: list[dict[str, Any]] = []
     for facts in topics:
@@ -118,7 +132,11 @@ def describe(
                 "topic": facts.name,
                 "topic_id": facts.topic_id,
                 "config": {k: entry.value for k, entry in settings.items() if not entry.is_default},
-                "partitions": [_partition(facts, part, ends, sizes) for part in facts.partitions],
+                "partitions": [
+                    _partition(facts, part, ends, sizes)
+                    | _health(view, facts.name, part, settings, moves)
+                    for part in facts.partitions
+                ],
             }
         )
     if form in ("json", "jsonl") or (form is None and not sys.stdout.isatty()):
@@ -259,6 +277,27 @@ def _partition(
         "end": last if last >= 0 else None,
         "bytes": sizes.get(partition),
     }
+
+
+def _health(
+    view: ClusterView,
+    name: str,
+    part: Any,
+    settings: Mapping[str, ConfigEntry],
+    moves: Mapping[TopicPartition, Reassignment],
+) -> dict[str, Any]:
+    from broker_lite.client.health import partition_health
+
+    where = TopicPartition(name, part.partition)
+    move = moves.get(where)
+    adding, removing = ((), ()) if move is None else (move.adding, move.removing)
+    least = int(settings["min.insync.replicas"].value or 0)
+    factor = len(part.replicas) - len(removing)
+    found = partition_health(
+        where, part, view.brokers, adding=adding, min_insync=least or factor // 2 + 1
+    )
+    moving = f"moving: to {list(adding)} off {list(removing)}" if move is not None else ""
+    return {"state": found.state, "why": "; ".join(filter(None, (found.why, moving))) or None}
 
 
 def _settings(config: dict[str, str]) -> str:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -25,8 +25,13 @@ from broker_lite.cli import output, running
 from broker_lite.client import discovery
 from broker_lite.errors import LogbusError, PortInUseError
 
+if TYPE_CHECKING:
+    from broker_lite.client.cluster import ClusterView
+
 STOP_SECONDS = 45.0
 START_SECONDS = 90.0
+NAMED_MAX = 5
+"""Partitions that ``status`` names when they are not as they should be."""
 
 
 @click.command()
@@ -133,7 +138,7 @@ def down(directory: Path | None) -> int:
 )
 @output.output_option
 def status(directory: Path | None, form: str | None) -> int:
-    """Whether the local cluster runs, with its brokers; exit code 3 if it does not."""
+    """Whether the local cluster runs, its brokers and replicas; exit code 3 if it does not."""
     facts = running.find(directory)
     shown, brokers = _state(facts)
     if form == "table" or (form is None and sys.stdout.isatty()):
@@ -150,6 +155,7 @@ def status(directory: Path | None, form: str | None) -> int:
 
 def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     from broker_lite.client.admin import Admin
+    from broker_lite.client.health import broker_loads
     from broker_lite.local import process
 
     marks: dict[str, str] = facts.get("processes") or {}
@@ -166,15 +172,42 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
         "running": sum(broker["running"] for broker in brokers),
         "controller": None,
         "topics": None,
+        "partitions": None,
+        "under_replicated": None,
+        "leaderless": None,
     }
     if shown["running"]:
         try:
             with Admin(facts["bootstrap_servers"], timeout_ms=3000) as admin:
                 view = admin.cluster()
-            shown |= {"controller": view.controller_id, "topics": len(view.topics)}
+            shown |= _replicas(view)
+            loads = broker_loads(view)
+            brokers = [
+                broker | (loads[broker["id"]]._asdict() if broker["id"] in loads else {})
+                for broker in brokers
+            ]
         except LogbusError as error:
             output.say(f"the brokers do not answer: {error}")
     return shown, brokers
+
+
+def _replicas(view: ClusterView) -> dict[str, Any]:
+    """Says to the person what is not as it should be, and why."""
+    from broker_lite.client.health import cluster_health
+
+    found = cluster_health(view)
+    lacking = [row for row in found if row.state != "ok"]
+    for row in lacking[:NAMED_MAX]:
+        output.say(f"{row.where}: {row.state}: {row.why}")
+    if len(lacking) > NAMED_MAX:
+        output.say(f"and {len(lacking) - NAMED_MAX} more partitions")
+    return {
+        "controller": view.controller_id,
+        "topics": len(view.topics),
+        "partitions": len(found),
+        "under_replicated": sum(row.state == "under-replicated" for row in found),
+        "leaderless": sum(row.state == "no leader" for row in found),
+    }
 
 
 def _default_directory() -> Path | None:

@@ -1,0 +1,235 @@
+"""``logbus topic reassign`` and ``logbus topic elect``: where replicas are, and which one leads."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.errors import RequestTimedOutError
+from broker_lite.model import TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.admin import Admin
+    from broker_lite.client.cluster import ClusterView
+    from broker_lite.client.replica_plans import Plan
+    from broker_lite.client.replica_requests import Reassignment
+
+POLL_SECONDS = 0.2
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
+@click.option("--replicas", metavar="ID,ID…", help="To these brokers, preferred leaders in turn.")
+@click.option("-r", "--replication-factor", type=int, help="To more or fewer replicas.")
+@click.option("--off", type=int, metavar="ID", help="Off this broker; of all topics if none named.")
+@click.option(
+    "--plan",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='To what a file says: {"partitions": [{"topic", "partition", "replicas"}]}.',
+)
+@click.option("--cancel", is_flag=True, help="Take back what is on its way.")
+@click.option("--wait", "seconds", type=float, help="Wait so many seconds for the end.")
+@click.option("--dry-run", is_flag=True, help="Only show what would move.")
+@cluster_options
+@output.output_option
+def reassign(
+    names: tuple[str, ...],
+    partitions: tuple[int, ...],
+    replicas: str | None,
+    replication_factor: int | None,
+    off: int | None,
+    plan: Path | None,
+    cancel: bool,
+    seconds: float | None,
+    dry_run: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Move partitions to other brokers; without an option, show what is on its way."""
+    ways = [replicas, replication_factor, off, plan, cancel or None]
+    if sum(way is not None for way in ways) > 1:
+        raise click.UsageError(
+            "give one of --replicas, --replication-factor, --off, --plan, --cancel"
+        )
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        view = admin.cluster()
+        ongoing = admin.reassignments()
+        wheres = _wheres(view, names, partitions)
+        if all(way is None for way in ways):
+            shown = {where: move for where, move in ongoing.items() if where in wheres}
+            output.show([_move(where, move) for where, move in shown.items()], form)
+            return
+        if cancel:
+            back = [where for where in wheres if where in ongoing]
+            if not dry_run:
+                admin.reassign(dict.fromkeys(back))
+            output.show([_move(where, ongoing[where]) for where in back], form)
+            return
+        if off is None and plan is None and not names:
+            raise click.UsageError("name the topics to move")
+        moves = _plan(view, ongoing, wheres, replicas, replication_factor, off, plan)
+        if not dry_run:
+            admin.reassign(moves)
+        output.show([_step(view, ongoing, where, row) for where, row in moves.items()], form)
+        if not moves:
+            output.say("nothing to move")
+        if seconds is not None and not dry_run:
+            _wait(admin, moves, seconds)
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("-P", "--partition", "partitions", multiple=True, type=int, help="Only this one.")
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="Where none that has all records lives: let another one lead. What it lacks is lost.",
+)
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@cluster_options
+@output.output_option
+def elect(
+    names: tuple[str, ...],
+    partitions: tuple[int, ...],
+    unclean: bool,
+    yes: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> int:
+    """Let preferred replicas lead again: of these topics, or wherever another one leads."""
+    if unclean and not names:
+        raise click.UsageError("--unclean loses records: name the topics")
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        wheres = _wheres(admin.cluster(), names, partitions) if names or partitions else None
+        if unclean and not yes:
+            click.confirm(
+                "Records that the new leaders lack are lost. Go on?", abort=True, err=True
+            )
+        outcomes = admin.elect_leaders(wheres, unclean=unclean)
+        view = admin.cluster()
+    rows = []
+    for where, error in outcomes.items():
+        partition = view.partition(where)
+        rows.append(
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "leader": None if partition is None else partition.leader,
+                "elected": error is None,
+                "why": None if error is None else error.message,
+            }
+        )
+    output.show(rows, form)
+    if not rows:
+        output.say("every partition is led by its preferred replica, or that is not in sync")
+    from broker_lite.errors import ElectionNotNeededError
+
+    needed = [e for e in outcomes.values() if e and not isinstance(e, ElectionNotNeededError)]
+    return 1 if needed else 0
+
+
+def _wheres(
+    view: ClusterView, names: tuple[str, ...], partitions: tuple[int, ...]
+) -> list[TopicPartition]:
+    if partitions and not names:
+        raise click.UsageError("--partition needs a topic's name")
+    found = []
+    for name in names or sorted(view.topics):
+        topic = found_topic(view, name)
+        for partition in topic.partitions:
+            if not partitions or partition.partition in partitions:
+                found.append(TopicPartition(name, partition.partition))
+        there = {partition.partition for partition in topic.partitions}
+        for number in partitions:
+            if number not in there:
+                raise click.BadParameter(
+                    f"topic {name!r} has partitions 0 to {len(there) - 1}, not {number}",
+                    param_hint="--partition",
+                )
+    return found
+
+
+def _plan(
+    view: ClusterView,
+    ongoing: dict[TopicPartition, Reassignment],
+    wheres: list[TopicPartition],
+    replicas: str | None,
+    factor: int | None,
+    off: int | None,
+    path: Path | None,
+) -> Plan:
+    from broker_lite.client import replica_plans
+
+    if replicas is not None:
+        return replica_plans.to_brokers(view, ongoing, wheres, _ids(replicas))
+    if factor is not None:
+        return replica_plans.to_factor(view, ongoing, wheres, factor)
+    if off is not None:
+        return replica_plans.off_broker(view, ongoing, wheres, off)
+    assert path is not None
+    try:
+        rows = json.loads(path.read_text("utf-8"))["partitions"]
+        return {
+            TopicPartition(row["topic"], int(row["partition"])): tuple(map(int, row["replicas"]))
+            for row in rows
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise click.BadParameter(
+            f"{path}: {error!r}; see logbus topic reassign --help", param_hint="--plan"
+        ) from None
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: give ids as 1,2,3", param_hint="--replicas") from None
+
+
+def _step(
+    view: ClusterView,
+    ongoing: dict[TopicPartition, Reassignment],
+    where: TopicPartition,
+    row: tuple[int, ...],
+) -> dict[str, Any]:
+    from broker_lite.client.replica_plans import target
+
+    partition = view.partition(where)
+    present = () if partition is None else target(partition, ongoing.get(where))
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "from": list(present),
+        "to": list(row),
+    }
+
+
+def _move(where: TopicPartition, move: Reassignment) -> dict[str, Any]:
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "replicas": list(move.replicas),
+        "adding": list(move.adding),
+        "removing": list(move.removing),
+    }
+
+
+def _wait(admin: Admin, moves: Plan, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while left := [where for where in admin.reassignments() if where in moves]:
+        if time.monotonic() >= deadline:
+            raise RequestTimedOutError(
+                f"{len(left)} of {len(moves)} partitions are still on their way: "
+                f"{', '.join(map(str, left[:5]))}; logbus topic reassign shows them"
+            )
+        time.sleep(POLL_SECONDS)
+    output.say("done")
