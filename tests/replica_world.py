@@ -76,6 +76,9 @@ class Node:
         await asyncio.sleep(0)
         return [self.world.write(change) for change in changes]
 
+    async def drain(self) -> None:
+        """The world's controller is the test."""
+
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         self.world.requests.append((self.id.broker_id, leader.broker_id, request))
         node = self.world.nodes[leader.broker_id]

@@ -100,6 +100,8 @@ class Cluster(Protocol):
         self, changes: Sequence[StateChange]
     ) -> Sequence[LeaderAndIsr | None]: ...
 
+    async def drain(self) -> None: ...
+
 
 class ReplicaManager:
     """Made by ``broker``; ``recovered`` are the logs that the directory held at the start."""
@@ -125,6 +127,7 @@ class ReplicaManager:
         self._metrics = metrics
         self._cluster = cluster
         self._failure: LogbusError | None = None
+        self._handover: asyncio.Task[None] | None = None
         self._snapshot = MetadataSnapshot()
         self._has_applied = self._closed = False
         self._replicas: dict[PartitionKey, Replica] = {}
@@ -483,6 +486,16 @@ class ReplicaManager:
                 replica.role.step(self.clock.monotonic_ms(), StorageFailed(self._failure))
             )
             replica.leadership_changed()
+        self._handover = self._loop.create_task(self._hand_over())
+
+    async def _hand_over(self) -> None:
+        """Others lead from now on, and do not wait for this disk: as before a stop."""
+        while True:
+            await self._cluster.drain()
+            own = self._snapshot.brokers.get(self.local.broker_id)
+            if own is not None and own.draining:
+                return
+            await asyncio.sleep(AGAIN_S)
 
     def again_later(self, attempt: Callable[[], None]) -> None:
         """Try again what a full disk refused, unless the broker stops first."""
@@ -497,6 +510,8 @@ class ReplicaManager:
         """The broker stops: what waits is answered with ``error``."""
         self._closed = True
         self._deadlines.close()
+        if self._handover is not None:
+            self._handover.cancel()
         for timer in (self._tick_timer, self._slow_timer):
             if timer is not None:
                 timer.cancel()

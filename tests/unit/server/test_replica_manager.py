@@ -48,6 +48,9 @@ class Alone:
     async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
         raise AssertionError(changes)
 
+    async def drain(self) -> None:
+        """Nobody else could lead."""
+
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
         raise AssertionError(request)
 
