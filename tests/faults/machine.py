@@ -29,7 +29,7 @@ EXT4_IOC_SHUTDOWN = 0x8004587D
 DROP_EVERYTHING, KEEP_JOURNAL = 2, 1
 """What a shutdown keeps: nothing that was not synced; or the journal, though not all data."""
 
-CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
+CLONE_FS, CLONE_NEWNS, CLONE_NEWNET = 0x00000200, 0x00020000, 0x40000000
 SYNC_FILE_RANGE_ALL = 7
 PAGE = 4096
 WAIT_S = 10.0
@@ -89,6 +89,8 @@ def private_mounts() -> Iterator[None]:
             run("mount", "--make-rprivate", "/")
             yield
         finally:
+            # Threads that were started meanwhile share this one's folder; alone it may go back.
+            _call("unshare", CLONE_FS)
             _call("setns", own, CLONE_NEWNS)
             os.chdir(folder)
     finally:
@@ -98,9 +100,10 @@ def private_mounts() -> Iterator[None]:
 class LoopDisk:
     """An ext4 file system of its own, in a file, that can lose power."""
 
-    def __init__(self, image: Path, place: Path, megabytes: int = 256) -> None:
+    def __init__(self, image: Path, place: Path, megabytes: int = 128) -> None:
         self.place = place
         self._image = image
+        self._ballast = place / "ballast"
         with image.open("wb") as file:
             file.truncate(megabytes << 20)
         run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0", image)
@@ -114,6 +117,20 @@ class LoopDisk:
     def unmount(self) -> None:
         """Let go of it."""
         run("umount", self.place)
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with self._ballast.open("ab") as file:
+            step = 8 << 20
+            while step >= PAGE:
+                try:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, step)
+                except OSError:
+                    step //= 2
+
+    def free(self) -> None:
+        """There is room again."""
+        self._ballast.unlink()
 
     def cut(self, random: Random) -> None:
         """The power goes: what was not synced is lost, all of it or, as the journal and the disk's
@@ -139,25 +156,6 @@ class LoopDisk:
                 os.close(file)
 
 
-class SmallDisk:
-    """A tmpfs of a few MB, which fills up."""
-
-    def __init__(self, place: Path, megabytes: int) -> None:
-        self._ballast = place / "ballast"
-        place.mkdir(parents=True, exist_ok=True)
-        run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", place)
-
-    def fill(self) -> None:
-        """Leave no room."""
-        with self._ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(PAGE))
-
-    def free(self) -> None:
-        """There is room again."""
-        self._ballast.unlink()
-
-
 @functools.cache
 def why_no_disks() -> str:
     """Why file systems cannot be mounted and cut off here; empty if they can."""
@@ -171,8 +169,6 @@ def why_no_disks() -> str:
                     disk.cut(Random(0))
                 finally:
                     disk.unmount()
-                SmallDisk(folder / "small", 1)
-                run("umount", folder / "small")
         finally:
             shutil.rmtree(folder)
 

@@ -6,17 +6,23 @@ and everything it waits for goes through an ordinary client.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 from faults.history import WAIT_S, Workload
+from faults.machine import LoopDisk, Network, private_mounts, why_no_disks
 
 from broker_lite.client import Admin, ClusterView
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.guard import Guard
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 POLL_S = 0.02
 _NUMBERS = itertools.count()
@@ -25,8 +31,11 @@ _NUMBERS = itertools.count()
 class Replicated:
     """Brokers, by number; of a cluster that is up. ``close`` it."""
 
-    def __init__(self, brokers: Sequence[LocalBroker]) -> None:
+    def __init__(
+        self, brokers: Sequence[LocalBroker], disks: Mapping[int, LoopDisk] | None = None
+    ) -> None:
         self.brokers = {broker.id: broker for broker in brokers}
+        self.disks = dict(disks or {})
         self.admin = Admin(self.bootstrap_servers, client_id="faults")
 
     @property
@@ -95,6 +104,28 @@ class Replicated:
             time.sleep(POLL_S)
         raise AssertionError(f"waited {timeout_s:.0f} s, and now it is {seen}")
 
+    def start_all(self) -> None:
+        """Start what is down, side by side, and wait until all of it serves."""
+        down = [broker for broker in self.brokers.values() if not broker.is_running]
+        for broker in down:
+            broker.start(wait=False)
+        for broker in down:
+            broker.wait_ready()
+
+    def cut_power(self, brokers: Sequence[LocalBroker], random: Random) -> None:
+        """The machines of these brokers lose power at one moment; their disks come back."""
+        at_once = random.random() < 0.7
+        for broker in brokers:
+            # Else the process lives on for a moment without its disk.
+            if at_once:
+                broker.pause()
+        for broker in brokers:
+            self.disks[broker.id].cut(random)
+        for broker in brokers:
+            broker.kill()
+            self.disks[broker.id].unmount()
+            self.disks[broker.id].mount()
+
     def data(self, broker: LocalBroker, topic: str, partition: int) -> Path:
         """Where a broker keeps its replica of a partition."""
         topic_id = self.admin.cluster([topic]).topic_id(topic)
@@ -112,3 +143,62 @@ def is_in_sync(view: ClusterView, topic: str) -> bool:
 def content(directory: Path) -> bytes:
     """A replica's whole log, segment after segment."""
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+@contextlib.contextmanager
+def on_disks(directory: Path, **settings: str) -> Iterator[Replicated]:
+    """Three brokers, each with a disk of its own that can lose power or fill up; where that is not
+    permitted with directories (``disks`` is empty then)."""
+    config = {key.replace("_", "."): value for key, value in settings.items()}
+    with contextlib.ExitStack() as stack:
+        disks = {}
+        if not why_no_disks():
+            stack.enter_context(private_mounts())
+            for number in range(3):
+                place = directory / f"broker-{number}" / "data"
+                disks[number] = LoopDisk(directory / f"disk-{number}", place)
+                stack.callback(disks[number].unmount)
+        cluster = stack.enter_context(LocalCluster(3, directory=directory, config=config))
+        replicated = Replicated(cluster.brokers, disks)
+        stack.callback(replicated.close)
+        yield replicated
+
+
+class _HubZooKeeper(EmbeddedZooKeeper):
+    """Reached from other hosts of a network."""
+
+    @property
+    def address(self) -> str:
+        return f"{Network.coordination}:{self.port}"
+
+    def write_config(self) -> Path:
+        path = super().write_config()
+        text = path.read_text("utf-8").replace("Address=127.0.0.1", "Address=0.0.0.0")
+        path.write_text(text, "utf-8")
+        return path
+
+
+@contextlib.contextmanager
+def on_network(directory: Path, **settings: str) -> Iterator[tuple[Replicated, Network]]:
+    """Three brokers at hosts 1, 2, 3 of a network; this thread and ZooKeeper are at its hub."""
+    config = {key.replace("_", "."): value for key, value in settings.items()}
+    with contextlib.ExitStack() as stack:
+        guard = Guard()
+        stack.callback(guard.close)
+        network = Network(guard, 3, directory / "network.log")
+        stack.enter_context(network.inside(0))
+        zookeeper = _HubZooKeeper(directory / "zookeeper", guard=guard)
+        stack.callback(zookeeper.stop)
+        config["zookeeper.connect"] = zookeeper.start() + "/logbus"
+        brokers = []
+        for host in (1, 2, 3):
+            own = config | {"host": network.address(host), "port": "9092"}
+            brokers.append(LocalBroker(guard, directory / f"broker-{host}", host, own))
+            stack.callback(brokers[-1].stop)
+            with network.inside(host):
+                brokers[-1].start(wait=False)
+        for broker in brokers:
+            broker.wait_ready()
+        replicated = Replicated(brokers)
+        stack.callback(replicated.close)
+        yield replicated, network
