@@ -369,6 +369,9 @@ class Log(LogReader):
         self.flushed_end = min(base, offset)
         self._data.lower_recovery_point(self.key, self.flushed_end)
         self._truncate_epochs(base)
+        with self._data.guard(f"beginning {self.key} anew"):
+            for _, name in self._snapshots():
+                self._files.remove(f"{self.directory}/{name}")
         if offset < base:
             self._replace_segment(offset, now_ms)
         self._data.set_log_start(self.key, log_start)
@@ -386,8 +389,6 @@ class Log(LogReader):
             segment = Segment.create(self._files, self.directory, offset)
         with self._data.guard(f"beginning {self.key} anew"):
             self._discard(old, now_ms)
-            for _, name in self._snapshots():
-                self._files.remove(f"{self.directory}/{name}")
             self._files.sync_dir(self.directory)
         segment.name_synced = True
         self._loaded.clear()
@@ -413,11 +414,13 @@ class Log(LogReader):
         self.corruption = tuple(d for d in self.corruption if d.first_offset < offset)
         active.damaged = any(d.segment_base == active.base_offset for d in self.corruption)
         active.save_indexes()
-        active.datasync()
+        for segment in kept:
+            # Older ones may have been appended to and not flushed yet.
+            if segment is active or not segment.is_synced:
+                segment.datasync()
         self._files.sync_dir(self.directory)
-        active.name_synced = True
-        # Older ones may have been appended to and not flushed yet.
-        self._sync_segments()
+        for segment in kept:
+            segment.name_synced = True
 
     def delete_records_before(self, offset: int) -> int:
         """Raise the log's start to ``offset``, durably; -1 is the log's end. Returns the start.

@@ -138,7 +138,7 @@ class _Opening:
                 self._set_aside_tail(segment, torn)
                 self._set_aside(bases[i + 1 :])
                 break
-        self._end_at(segments, max(log_start, self.recovery_point))
+        self._end_at(segments, log_start)
         if self._changed:
             self.files.sync_dir(self.directory)
         self._drop_snapshots(segments[-1].next_offset)
@@ -292,14 +292,17 @@ class _Opening:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def _end_at(self, segments: list[Segment], minimum: int) -> None:
-        """Make the last segment writable; begin one at ``minimum`` if the log ends before it."""
+    def _end_at(self, segments: list[Segment], log_start: int) -> None:
+        """Make the last segment writable; begin one where the log ends before its start, or
+        before what was promised."""
         last = segments[-1] if segments else None
-        end = last.next_offset if last else 0
-        if last is not None and end >= minimum and not last.damaged:
+        minimum = max(log_start, self.recovery_point)
+        if last is not None and last.next_offset >= minimum and not last.damaged:
             if not last.is_loaded:
                 last.make_active()
             return
+        # What lies before the start was deleted, whoever promised it.
+        end = max(last.next_offset if last else 0, log_start)
         if end < self.recovery_point:
             base, position = (last.base_offset, last.size_bytes) if last else (minimum, 0)
             self._add_gap(base, end, self.recovery_point, position, "the end of the log is gone")

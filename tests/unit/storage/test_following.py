@@ -1,0 +1,376 @@
+"""A follower's log: what a leader sent, where it is cut, and beginning anew somewhere else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from stored import (
+    EIO,
+    ENOSPC,
+    FOLDER,
+    KEY,
+    Disk,
+    append,
+    batch,
+    offsets,
+    segment_name,
+    stored,
+)
+
+from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
+from broker_lite.model import OffsetAndEpoch
+from broker_lite.record.batch import read_header
+from broker_lite.storage import Log, PowerCut
+
+
+def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
+    """What a leader sends: whole batches, here of several segments in one."""
+    data, end = b"", leader.log_end_offset
+    while offset < end and len(data) < max_bytes:
+        piece = leader.read(offset, max_bytes - len(data), end)
+        data, offset = data + piece.read(), piece.next_offset
+    return memoryview(data)
+
+
+def lives(disk: Disk) -> Iterator[Log]:
+    """The log as it is, after an unclean and after a clean stop."""
+    yield disk.log
+    yield disk.reopen()
+    yield disk.reopen(clean=True)
+
+
+def filled(count: int, *, first_epoch: int = 1, per_epoch: int = 30) -> Log:
+    """A leader's log of single records, a new epoch every ``per_epoch`` of them."""
+    log = Disk().log
+    for i in range(count):
+        append(log, batch(producer=(7, 0, i)), epoch=first_epoch + i // per_epoch)
+    return log
+
+
+# -- what a leader sent ----------------------------------------------------------------------------
+
+
+def test_what_does_not_continue_the_log_is_refused_whole() -> None:
+    leader, disk = filled(20, per_epoch=8), Disk()
+    follower = disk.log
+    follower.append_as_follower(fetched(leader, 0, 1000), 9, 0)
+    end, files = follower.log_end_offset, disk.state()
+    first = bytearray(fetched(leader, end))
+    gap = fetched(leader, end + 1)
+    falling = bytearray(first)
+    falling[120 * 5 + 12 : 120 * 5 + 16] = (0).to_bytes(4, "big")
+    flipped = bytearray(first)
+    flipped[120 * 3 + 100] ^= 1
+    for bad in (gap, fetched(leader, 0), memoryview(falling), memoryview(flipped)):
+        with pytest.raises(CorruptMessageError):
+            follower.append_as_follower(bad, 9, 0)
+    assert (follower.log_end_offset, disk.state()) == (end, files)
+    assert follower.append_as_follower(memoryview(first), 9, 0) == 20
+
+
+def test_a_batch_that_is_cut_off_waits_for_the_next_fetch() -> None:
+    leader, follower = filled(3), Disk().log
+    whole = fetched(leader, 0)
+    for length in (0, 30, 119):
+        assert follower.append_as_follower(whole[:length], 1, 0) == 0
+    assert follower.append_as_follower(whole[:250], 1, 0) == 2
+    assert follower.append_as_follower(whole[240:], 1, 0) == 3
+
+
+def test_what_finds_no_room_is_left_out() -> None:
+    leader, disk = filled(60, per_epoch=20), Disk()
+    follower = disk.log
+    disk.files.fail_next("write", ENOSPC, path="leader-epoch")
+    with pytest.raises(StorageError, match="full"):
+        follower.append_as_follower(fetched(leader, 0), 3, 0)
+    assert follower.log_end_offset == 0
+    disk.files.fail_next("create", ENOSPC, path=segment_name(34))
+    assert follower.append_as_follower(fetched(leader, 0), 3, 0) == 34
+    assert follower.leader_epochs.entries == ((1, 0), (2, 20))
+    with pytest.raises(StorageError):
+        disk.files.fail_next("write", ENOSPC, path=".log")
+        follower.append_as_follower(fetched(leader, 34), 3, 0)
+    assert not follower.failed
+    assert follower.append_as_follower(fetched(leader, 34), 3, 0) == 60
+    assert stored(follower) == stored(leader)
+
+
+def test_a_failed_disk_is_not_a_full_one() -> None:
+    leader, disk = filled(60), Disk()
+    disk.files.fail_next("create", EIO, path=segment_name(34))
+    with pytest.raises(StorageError):
+        disk.log.append_as_follower(fetched(leader, 0), 3, 0)
+    assert disk.log.failed
+
+
+def test_the_new_leader_takes_over_what_producers_wrote() -> None:
+    """Followers note sequences without judging them; the one that leads next judges by them."""
+    leader, follower = filled(40), Disk().log
+    follower.append_as_follower(fetched(leader, 0), 2, 0)
+    follower.start_epoch(5)
+    assert append(follower, batch(producer=(7, 0, 37)), epoch=5) == (37, 38, -1, True)
+    with pytest.raises(OutOfOrderSequenceError):
+        append(follower, batch(producer=(7, 0, 41)), epoch=5)
+    with pytest.raises(OutOfOrderSequenceError, match="begin at sequence 0"):
+        append(follower, batch(producer=(8, 0, 3)), epoch=5)
+    assert append(follower, batch(producer=(7, 0, 40)), epoch=5).base_offset == 40
+
+
+def test_producers_follow_a_truncation() -> None:
+    leader, follower = filled(40), Disk().log
+    follower.append_as_follower(fetched(leader, 0), 2, 0)
+    follower.truncate_to(36)
+    with pytest.raises(OutOfOrderSequenceError):
+        append(follower, batch(producer=(7, 0, 40)), epoch=5)
+    assert append(follower, batch(producer=(7, 0, 35)), epoch=5).duplicate
+    assert append(follower, batch(producer=(7, 0, 36)), epoch=5).base_offset == 36
+
+
+def test_reconciled_by_epoch_two_logs_become_one() -> None:
+    """KIP-101's and KIP-279's cases: repeated rounds of (epoch, end) find where logs part."""
+    for seed in range(200):
+        rng = Random(seed)
+        common = rng.randint(0, 30)
+        leader, follower = Disk().log, Disk().log
+        epoch = 1
+        for i in range(common):
+            epoch += rng.random() < 0.2
+            append(leader, batch(producer=(7, 0, i)), epoch=epoch)
+        if common:
+            follower.append_as_follower(fetched(leader, 0), epoch, 0)
+        # Each wrote alone, in epochs of its own.
+        for i in range(rng.randint(0, 40)):
+            epoch += rng.random() < 0.3
+            append((leader, follower)[epoch % 2], batch(fill=i), epoch=epoch)
+        epoch += 1
+        leader.start_epoch(epoch)
+        for _ in range(20):
+            last, offset = follower.leader_epochs.latest, follower.log_end_offset
+            end = leader.end_offset_for(last)
+            if last == -1 or (end is not None and end.leader_epoch == last and offset <= end[0]):
+                break
+            theirs = end or OffsetAndEpoch(leader.log_end_offset, epoch)
+            own = follower.end_offset_for(theirs.leader_epoch)
+            cut = theirs.offset if own is None else own.offset
+            if own is not None and own.leader_epoch == theirs.leader_epoch:
+                cut = min(cut, theirs.offset)
+            follower.truncate_to(min(cut, offset))
+        else:
+            pytest.fail(f"seed {seed}: no end")
+        assert follower.log_end_offset >= common
+        append(leader, epoch=epoch)
+        follower.append_as_follower(fetched(leader, follower.log_end_offset), epoch, 0)
+        assert stored(follower) == stored(leader)
+        assert follower.leader_epochs.epoch_at(leader.log_end_offset - 1) == epoch
+
+
+# -- beginning anew --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0, 10, 33, 34, 40, 68, 80, 81, 5000])
+@pytest.mark.parametrize("log_start", [0, 36, 70])
+def test_start_at_drops_everything(start: int, log_start: int) -> None:
+    disk = Disk()
+    for i in range(80):
+        append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
+    disk.log.flush()
+    disk.manager.checkpoint()
+    disk.log.delete_records_before(log_start)
+    disk.log.apply_retention(0, 80)
+    disk.log.start_at(start)
+    for log in lives(disk):
+        assert (log.log_start_offset, log.log_end_offset, log.flushed_end) == (start,) * 3
+        assert (log.corruption, log.leader_epochs.entries, log.segment_count) == ((), (), 1)
+        assert len(log.producers) == 0
+        assert log.read(start, 1000, start).length == 0
+    if start:
+        # Its producers may be among those that are gone.
+        append(disk.log, batch(producer=(7, 0, 80)), epoch=9)
+    else:
+        append(disk.log, epoch=9)
+    disk.log.flush()
+    assert offsets(disk.reopen()) == [start]
+    assert disk.log.leader_epochs.entries == ((9, start),)
+
+
+def test_a_leader_that_begins_inside_a_batch() -> None:
+    """Its log's start may be any offset; the batch that holds it is sent whole."""
+    leader, disk = Disk().log, Disk()
+    for _ in range(4):
+        append(leader, batch(10))
+    leader.delete_records_before(25)
+    disk.log.start_at(25)
+    assert disk.log.append_as_follower(fetched(leader, 25), 1, 0) == 40
+    for log in lives(disk):
+        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (25, 40, ())
+        assert read_header(log.read(25, 1000, 40).read()).base_offset == 20
+    with pytest.raises(CorruptMessageError):
+        disk.log.append_as_follower(fetched(leader, 25), 1, 0)
+
+
+def test_cut_below_the_start_begins_anew() -> None:
+    disk = Disk()
+    disk.write(80)
+    disk.log.delete_records_before(50)
+    disk.log.truncate_to(40)
+    for log in lives(disk):
+        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (40, 40, ())
+    append(disk.log, batch(10))
+    disk.log.delete_records_before(45)
+    disk.log.truncate_to(47)
+    for log in lives(disk):
+        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (47, 47, ())
+
+
+def test_a_cut_vouches_for_older_segments_too() -> None:
+    disk = Disk()
+    disk.write(50, flush=False)
+    disk.log.truncate_to(40)
+    assert disk.log.flushed_end == 40
+    disk.files.crash(Random(1))
+    disk.start()
+    assert offsets(disk.log) == list(range(40))
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def damaged(flip: Callable[[Disk], None]) -> Disk:
+    disk = Disk()
+    disk.write(80)
+    disk.manager.checkpoint()
+    disk.kill()
+    flip(disk)
+    disk.start()
+    return disk
+
+
+@pytest.mark.parametrize(
+    ("flip", "first"),
+    [
+        (lambda disk: disk.flip(segment_name(34), 6 * 120 + 100), 40),
+        (lambda disk: disk.flip(segment_name(34), 6 * 120 + 16), 40),
+        (lambda disk: disk.flip(segment_name(68), 11), 68),
+        (lambda disk: disk.flip(segment_name(0), 3), 0),
+        (lambda disk: disk.shrink(segment_name(34), 130), 66),
+        (lambda disk: disk.shrink(segment_name(68), 10), 79),
+        (lambda disk: disk.remove(segment_name(34)), 34),
+        (lambda disk: disk.remove(segment_name(0)), 0),
+    ],
+    ids=["body", "magic", "length", "first", "end of one", "end of all", "one gone", "first gone"],
+)
+def test_cut_at_damage_and_filled_again(flip: Callable[[Disk], None], first: int) -> None:
+    disk = damaged(flip)
+    log = disk.log
+    # The scan of a start believes closed segments below the recovery point.
+    found = log.corruption or tuple(log.verify(0, 80))
+    assert found[0].first_offset == first
+    log.truncate_to(first)
+    assert (log.log_end_offset, log.flushed_end, log.corruption) == (first, first, ())
+    leader = Disk()
+    leader.write(90)
+    log.append_as_follower(fetched(leader.log, first), 1, 0)
+    assert log.flush() == 90
+    assert (log.verify(0, 90), stored(log)) == ([], stored(leader.log))
+    for log in lives(disk):
+        assert (log.corruption, log.verify(0, 90), stored(log)) == ((), [], stored(leader.log))
+
+
+# -- power cuts ------------------------------------------------------------------------------------
+
+
+class Followed:
+    """A seeded follower's life: what it said to be on its disk, per leader's log."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.disk = Disk()
+        self.leader = filled(0)
+        self.epoch = 1
+        self.claimed = 0
+        self.claimed_start = 0
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        log, choice = self.disk.log, self.random.randrange(100)
+        if choice < 40:
+            self.follow(log)
+        elif choice < 60:
+            self.claimed = log.flush()
+        elif choice < 70:
+            self.disk.manager.checkpoint()
+        elif choice < 80:
+            end = log.log_end_offset
+            self.cut(log, self.random.randint(max(0, log.log_start_offset - 2), end))
+        elif choice < 86:
+            at = self.random.choice((0, 3, log.log_end_offset + 7, log.log_start_offset))
+            self.claimed, self.claimed_start = 0, 0
+            log.start_at(at)
+            self.claimed = self.claimed_start = at
+        elif choice < 93:
+            at = self.random.randint(log.log_start_offset, log.log_end_offset)
+            log.delete_records_before(at)
+            self.claimed_start = max(self.claimed_start, log.log_start_offset)
+        else:
+            log.apply_retention(self.disk.now_ms, log.flushed_end)
+
+    def cut(self, log: Log, offset: int) -> None:
+        """What was said before does not hold any more for the batch that is cut and all behind."""
+        self.claimed = min(self.claimed, offset - 2)
+        if offset < log.log_start_offset:
+            self.claimed_start = 0
+        log.truncate_to(offset)
+        self.claimed = log.flushed_end
+        self.claimed_start = max(self.claimed_start, min(log.log_start_offset, offset))
+
+    def follow(self, log: Log) -> None:
+        self.epoch += self.random.random() < 0.3
+        leader = Disk().log
+        leader.start_at(log.log_end_offset)
+        for _ in range(self.random.randint(1, 4)):
+            append(leader, batch(self.random.randint(1, 3), size=600), epoch=self.epoch)
+        log.append_as_follower(fetched(leader, log.log_end_offset), self.epoch, 0)
+
+    def check(self) -> None:
+        log = self.disk.log
+        assert log.corruption == ()
+        assert log.flushed_end == log.log_end_offset >= self.claimed
+        assert log.log_start_offset >= self.claimed_start
+        assert log.verify(log.log_start_offset, log.log_end_offset) == []
+        offset = log.log_start_offset
+        for header in stored(log):
+            assert header.base_offset <= offset < header.next_offset
+            assert log.epoch_at(max(header.base_offset, log.log_start_offset)) == (
+                header.leader_epoch
+            )
+            offset = header.next_offset
+        assert offset == log.log_end_offset
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_power_cut_at_every_operation_of_a_follower(seed: int) -> None:
+    trace = Followed(seed)
+    first = trace.disk.files.operations
+    trace.run(50)
+    end = trace.disk.files.operations
+    for stop_at in range(first, end + 1, 2):
+        trace = Followed(seed)
+        trace.disk.files.stop_at = stop_at
+        with contextlib.suppress(PowerCut):
+            trace.run(50)
+        trace.disk.files.crash(Random(seed * 7919 + stop_at))
+        trace.disk.start()
+        trace.check()
+        # A follower goes on from whatever is there.
+        trace.follow(trace.disk.log)
+        trace.disk.log.flush()
+        trace.check()
+        trace.disk.reopen()
+        trace.check()
+    assert KEY in trace.disk.manager.logs and FOLDER
