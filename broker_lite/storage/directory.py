@@ -248,9 +248,15 @@ class DataDirectory:
     def discard(self, path: str, due_ms: int) -> None:
         """Rename to ``.deleted`` now, unlink when ``empty_trash`` passes ``due_ms``.
 
-        A full disk may have no room for a new name: what is to go then goes at once.
+        A full disk may have no room for a new name: what is to go then goes at once. A partition
+        that came back may go again while what it was before waits still.
         """
         target = path + paths.DELETED
+        waiting = {name for _, name in self._trash}
+        count = 1
+        while target in waiting:
+            count += 1
+            target = f"{path}.{count}{paths.DELETED}"
         try:
             self.files.rename(path, target)
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+from pathlib import Path
 
 import pytest
 from stored import (
@@ -33,6 +34,7 @@ from broker_lite.errors import (
 )
 from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
+from broker_lite.storage import LogManager, OsFiles
 
 HOUR = 3_600_000
 
@@ -500,6 +502,22 @@ def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
     assert disk.manager.create(KEY).log_end_offset == 0
     disk.manager.tick(10)
     assert [n for n in disk.files.list_dir("/data") if n.endswith(".deleted")] == []
+
+
+def test_a_partition_that_came_back_goes_again_before_its_first_files_did(tmp_path: Path) -> None:
+    """Found on real files: one that was moved away, back and away again within the delay."""
+    manager = LogManager(OsFiles(), str(tmp_path), delete_delay_ms=1000)
+    manager.lock()
+    manager.open_all(0)
+    for _ in range(3):
+        log = manager.create(KEY)
+        append(log)
+        log.flush()
+        manager.delete(KEY, 0)
+    assert not manager.failed
+    assert len(list(tmp_path.glob("*.deleted"))) == 3
+    manager.tick(1001)
+    assert list(tmp_path.glob("*.deleted")) == []
 
 
 def test_append_that_races_with_the_deletion_stops_nothing() -> None:
