@@ -1,0 +1,161 @@
+"""Replicas on the command line, against a cluster of three real brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.real
+
+WAIT_S = 30.0
+
+
+class Shell:
+    """``logbus`` against one cluster; rows as JSON."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.environment = os.environ | {
+            "LOGBUS_BOOTSTRAP_SERVERS": cluster.bootstrap_servers,
+            "XDG_DATA_HOME": str(directory),
+        }
+
+    def run(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "broker_lite", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+            timeout=90,
+        )
+        assert code is None or done.returncode == code, (done.returncode, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def rows(self, *arguments: str, code: int | None = 0) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run(*arguments, code=code).stdout.splitlines()]
+
+    def partitions(self, topic: str) -> list[dict[str, Any]]:
+        [described] = self.rows("topic", "describe", topic)
+        found: list[dict[str, Any]] = described["partitions"]
+        return found
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + WAIT_S
+        while not (found := condition()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return found
+
+    def until_ok(self, topic: str) -> list[dict[str, Any]]:
+        def found() -> list[dict[str, Any]] | None:
+            rows = self.partitions(topic)
+            return rows if all(row["state"] == "ok" for row in rows) else None
+
+        rows: list[dict[str, Any]] = self.until(found)
+        return rows
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    directory = tmp_path_factory.mktemp("replicas")
+    with LocalCluster(3, directory=directory / "cluster") as cluster:
+        yield Shell(cluster, directory)
+
+
+def test_topics_are_replicated_without_a_word(shell: Shell) -> None:
+    shell.run("topic", "create", "plain", "-p", "3")
+    rows = shell.until_ok("plain")
+    assert sorted(row["leader"] for row in rows) == [0, 1, 2]
+    assert all(len(row["replicas"]) == len(row["isr"]) == 3 for row in rows)
+    done = shell.run("topic", "create", "many", "-r", "4", code=1)
+    assert "only 3 brokers live (0, 1, 2)" in done.stderr
+    done = shell.run("topic", "create", "x", "-r", "1", "-c", "min.insync.replicas=2", code=1)
+    assert "nothing could be acknowledged" in done.stderr
+
+
+def test_partitions_are_moved(shell: Shell) -> None:
+    shell.run("topic", "create", "moved", "-p", "2", "-r", "1")
+    was = [row["replicas"] for row in shell.partitions("moved")]
+    rows = shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--dry-run")
+    assert [row["to"] for row in rows] == [[2, 0], [0, 2]]
+    assert [row["replicas"] for row in shell.partitions("moved")] == was
+    shell.rows("topic", "reassign", "moved", "--replicas", "2,0", "--wait", "30")
+    assert [row["replicas"] for row in shell.until_ok("moved")] == [[2, 0], [0, 2]]
+    # A leader of the target stays until the preferred one is asked for, or a minute is over.
+    shell.run("topic", "elect", "moved")
+    assert [row["leader"] for row in shell.partitions("moved")] == [2, 0]
+    shell.rows("topic", "reassign", "moved", "-r", "3", "--wait", "30")
+    assert [len(row["isr"]) for row in shell.until_ok("moved")] == [3, 3]
+    shell.rows("topic", "reassign", "moved", "-r", "2", "--wait", "30")
+    shell.rows("topic", "reassign", "moved", "-P", "0", "--off", "2", "--wait", "30")
+    rows = shell.until_ok("moved")
+    assert rows[0]["replicas"] == [1, 0] and 2 in rows[1]["replicas"]
+    done = shell.run("topic", "reassign", "moved", "--replicas", "1,9", code=1)
+    assert "broker 9, which is not alive" in done.stderr
+    assert shell.rows("topic", "reassign") == []
+
+
+def test_a_plan_from_a_file_and_wrong_ones(shell: Shell, tmp_path: Path) -> None:
+    shell.run("topic", "create", "planned", "-r", "1")
+    plan = tmp_path / "plan.json"
+    row = {"topic": "planned", "partition": 0, "replicas": [1, 2]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+    shell.run("topic", "reassign", "--plan", str(plan), "--wait", "30")
+    assert shell.until_ok("planned")[0]["replicas"] == [1, 2]
+    plan.write_text("{}")
+    assert "--plan" in shell.run("topic", "reassign", "--plan", str(plan), code=2).stderr
+    for words in (
+        ("--replicas", "1,x"),
+        ("--replicas", "1", "--off", "2"),
+        ("-P", "7", "--replicas", "1"),
+    ):
+        shell.run("topic", "reassign", "planned", *words, code=2)
+    shell.run("topic", "reassign", "--replicas", "1", code=2)
+    shell.run("topic", "elect", "--unclean", code=2)
+
+
+def test_a_dead_broker_is_named_everywhere_and_replaced(shell: Shell) -> None:
+    shell.run("topic", "create", "hurt", "-p", "3", "-r", "3")
+    shell.run("topic", "create", "alone", "-p", "3", "-r", "1")
+    shell.until_ok("hurt")
+    shell.cluster.brokers[2].kill()
+
+    def whys() -> set[str]:
+        return {row["why"] for row in shell.partitions("hurt")}
+
+    # Until its session ends it seems to be there still.
+    shell.until(lambda: whys() == {"broker 2 is down"})
+    hurt = shell.partitions("hurt")
+    assert {row["state"] for row in hurt} == {"under-replicated"}
+    assert 2 not in [row["leader"] for row in hurt]
+    [lost] = [row for row in shell.partitions("alone") if row["state"] != "ok"]
+    assert (lost["state"], lost["leader"]) == ("no leader", None)
+    assert "broker 2 is down, and nobody else has all records" in lost["why"]
+    [finding] = [row for row in shell.rows("doctor", code=5) if row["check"] == "replicas"]
+    assert finding["state"] == "critical" and "no leader" in finding["found"]
+    done = shell.run("broker", "retire", "2", code=1)
+    assert "holds replicas of" in done.stderr
+    shell.cluster.brokers[2].start()
+    shell.until_ok("hurt")
+    shell.until_ok("alone")
+    shell.rows("topic", "elect", code=None)
+    shell.until(lambda: sorted(row["leader"] for row in shell.partitions("hurt")) == [0, 1, 2])
+    done = shell.run("topic", "elect", "hurt")
+    assert {row["elected"] for row in map(json.loads, done.stdout.splitlines())} == {False}
+    done = shell.run("broker", "retire", "2", code=1)
+    assert "is running" in done.stderr
+    assert "there was never a broker 9" in shell.run("broker", "retire", "9", code=1).stderr
+    [finding] = [row for row in shell.rows("doctor", code=None) if row["check"] == "replicas"]
+    assert finding["state"] == "ok", finding
