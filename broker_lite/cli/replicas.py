@@ -11,7 +11,8 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
-from broker_lite.errors import RequestTimedOutError
+from broker_lite.client import replica_plans
+from broker_lite.errors import ElectionNotNeededError, RequestTimedOutError
 from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -131,8 +132,6 @@ def elect(
     output.show(rows, form)
     if not rows:
         output.say("every partition is led by its preferred replica, or that is not in sync")
-    from broker_lite.errors import ElectionNotNeededError
-
     needed = [e for e in outcomes.values() if e and not isinstance(e, ElectionNotNeededError)]
     return 1 if needed else 0
 
@@ -167,8 +166,6 @@ def _plan(
     off: int | None,
     path: Path | None,
 ) -> Plan:
-    from broker_lite.client import replica_plans
-
     if replicas is not None:
         return replica_plans.to_brokers(view, ongoing, wheres, _ids(replicas))
     if factor is not None:
@@ -201,10 +198,8 @@ def _step(
     where: TopicPartition,
     row: tuple[int, ...],
 ) -> dict[str, Any]:
-    from broker_lite.client.replica_plans import target
-
     partition = view.partition(where)
-    present = () if partition is None else target(partition, ongoing.get(where))
+    present = () if partition is None else replica_plans.target(partition, ongoing.get(where))
     return {
         "topic": where.topic,
         "partition": where.partition,

@@ -11,6 +11,7 @@ import click
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, key_values, open_admin
 from broker_lite.cli.replicas import elect, reassign
+from broker_lite.client.health import partition_health
 from broker_lite.errors import UnknownTopicOrPartitionError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -286,8 +287,6 @@ def _health(
     settings: Mapping[str, ConfigEntry],
     moves: Mapping[TopicPartition, Reassignment],
 ) -> dict[str, Any]:
-    from broker_lite.client.health import partition_health
-
     where = TopicPartition(name, part.partition)
     move = moves.get(where)
     adding, removing = ((), ()) if move is None else (move.adding, move.removing)

@@ -8,9 +8,8 @@
     /features /config/topics/<t> /cluster/id /latest_producer_id_block /changes
     /consumers/<group>[/offsets/<t>/<p>]        kind, committed offsets
 
-Values are JSON objects with "version": the lowest that can say them, so that older brokers read all
-that does not use what they lack. A reader refuses a version above the one it knows, and nobody
-writes one before ``/features`` has it as "metadata".
+Values are JSON with "version", the lowest that can say them; a reader refuses one that it does not
+know, and nobody writes one before ``/features`` has it as "metadata".
 """
 
 from __future__ import annotations
