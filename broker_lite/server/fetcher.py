@@ -143,6 +143,8 @@ class _Leader:
         "_attempts",
         "_broker_id",
         "_busy",
+        "_has_news",
+        "_idle",
         "_is_due",
         "_later",
         "_owner",
@@ -157,6 +159,10 @@ class _Leader:
         self._ready: dict[PartitionKey, _Row] = {}
         self._busy: set[PartitionKey] = set()
         """Partitions that are writing what they got."""
+        self._idle: set[PartitionKey] = set()
+        """Partitions whose answer held nothing: they ask again as before."""
+        self._has_news = False
+        """Whether somebody asks otherwise than before, which must not wait."""
         self._attempts: dict[PartitionKey, int] = {}
         """How often in a row it failed."""
         self._later: dict[PartitionKey, asyncio.TimerHandle] = {}
@@ -167,6 +173,10 @@ class _Leader:
     def ready(self, key: PartitionKey, row: _Row) -> None:
         self._busy.discard(key)
         self._cancel_later(key)
+        if key in self._idle:
+            self._idle.discard(key)
+        else:
+            self._has_news = True
         self._ready[key] = row
         self._due()
 
@@ -205,6 +215,9 @@ class _Leader:
         rows = self._ready
         if not rows or self._under_way == 2 or self._owner.closed:
             return
+        if self._under_way and not self._has_news:
+            # Each would end the other's wait, without end: they go together when it is back.
+            return
         if self._busy and not self._under_way:
             self._patience = self._owner.loop.call_later(PATIENCE_MS / 1000, self._no_longer)
             return
@@ -229,6 +242,7 @@ class _Leader:
         doubts = not owner.doubted.isdisjoint(rows)
         request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms, doubts)
         self._under_way += 1
+        self._has_news = False
         owner.metrics.count("replica_fetches")
         owner.net.fetch(leader, request, lambda answer: self._answered(rows, answer))
 
@@ -272,7 +286,10 @@ class _Leader:
                     self._owner.doubted.discard(key)
                     self._busy.add(key)
                     self._owner.metrics.count("replica_fetched_bytes", len(part.records))
+                elif isinstance(event, Fetched):
+                    self._idle.add(key)
                 row.target.deliver(event)
+                self._idle.discard(key)
         # A leader answers for every partition; what it left out was not looked at.
         if left or failed:
             self._fail({**left, **failed})
@@ -292,6 +309,7 @@ class _Leader:
     def _again(self, key: PartitionKey, row: _Row) -> None:
         self._later.pop(key, None)
         if self._owner.is_current(key, row):
+            self._has_news = True
             self._ready[key] = row
             self._due()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.scheduler import OWNER
@@ -110,24 +111,28 @@ class Checker:
     def stepped(
         self, process: Process, role: Partition, event: Any, effects: Sequence[Any]
     ) -> None:
-        key = role.key
+        log = role.log
+        key = log.key
+        kinds = tuple(map(type, effects))
         self._cluster.trace(
             process.broker_id,
-            f"{key.topic_id[:3]}-{key.partition}",
+            key.topic_id,
+            key.partition,
             type(event).__name__,
-            role.log_end_offset,
-            role.flushed_end,
-            role.high_watermark,
-            ",".join([type(effect).__name__ for effect in effects]),
+            log.log_end_offset,
+            log.flushed_end,
+            log.high_watermark,
+            _names(kinds),
         )
         try:
-            self._cut(role, event, effects)
-            self._ended(role, role.flushed_end)
+            if _cuts(kinds) or type(event) is Truncated:
+                self._cut(role, event, effects)
+            self._ended(role, log.flushed_end)
             if role.is_leader:
                 self._leads(process, role)
-            elif role.high_watermark > self._truth(key).end:
+            elif log.high_watermark > self._truth(key).end:
                 raise Violation(
-                    f"{self._name(process, key)}: follows to high watermark {role.high_watermark}, "
+                    f"{self._name(process, key)}: follows to high watermark {log.high_watermark}, "
                     f"but only {self._truth(key).end} is committed"
                 )
         except Violation as violation:
@@ -153,7 +158,8 @@ class Checker:
 
     def _ended(self, role: Partition, end: int) -> None:
         """A member of the ISR never has less than the true high watermark (StrongISR)."""
-        name = (role.local.directory_id, role.key)
+        log = role.log
+        name = (log.replica.directory_id, log.key)
         before = self._ends.get(name, 0)
         if end != before:
             self._ends[name] = end
@@ -161,14 +167,17 @@ class Checker:
                 self._check_members(role.key, "was cut")
 
     def _leads(self, process: Process, role: Partition) -> None:
-        key, epoch, shown_to = role.key, role.leader_epoch, role.high_watermark
-        if shown_to > role.flushed_end:
+        log = role.log
+        key, epoch, shown_to = log.key, role.leader_epoch, log.high_watermark
+        if shown_to > log.flushed_end:
             raise Violation(
                 f"{self._name(process, key)}: shows {shown_to}, has on disk {role.flushed_end}"
             )
-        truth = self._truth(key)
         name = (process.number, key, epoch)
         before = self._shown.get(name)
+        if before is not None and shown_to <= before:
+            return
+        truth = self._truth(key)
         if before is None:
             self._began(process, role, truth)
             before = self._shown[name] = truth.end
@@ -378,6 +387,16 @@ class Checker:
                 f"{name}: written by the controller of epoch {state.controller_epoch}, but epoch "
                 f"{epoch} has begun"
             )
+
+
+@cache
+def _names(kinds: tuple[type, ...]) -> str:
+    return ",".join(kind.__name__ for kind in kinds)
+
+
+@cache
+def _cuts(kinds: tuple[type, ...]) -> bool:
+    return Truncate in kinds or StartAt in kinds
 
 
 def entries(log: Log, start: int, end: int) -> Iterator[Entry]:

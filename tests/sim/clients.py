@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from sim.checker import Violation
 from sim.cluster import SimCluster
 from sim.history import ACKS_ALL, History, Sent
 from sim.net import CLIENTS, Answered, Channel
@@ -25,7 +26,7 @@ from broker_lite.client.cluster import Cluster
 from broker_lite.client.sender import Sender
 from broker_lite.client.steps import CallExchange, Exchange, ProduceExchange
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import LogbusError, NetworkError
+from broker_lite.errors import DeliveryTimedOutError, LogbusError, NetworkError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
 from broker_lite.record.arrow import Columns
 from broker_lite.server.handlers import produce
@@ -154,9 +155,7 @@ def _metadata(process: Process, call: calls.MetadataRequest) -> calls.MetadataRe
     )
     names = snapshot.topics if call.topics is None else call.topics
     topics = tuple(_topic(name, snapshot.topics.get(name), set(snapshot.brokers)) for name in names)
-    return calls.MetadataResponse(
-        0, brokers, snapshot.cluster_id, snapshot.controller_id, topics
-    )
+    return calls.MetadataResponse(0, brokers, snapshot.cluster_id, snapshot.controller_id, topics)
 
 
 def _topic(name: str, view: TopicView | None, live: set[int]) -> calls.MetadataTopic:
@@ -251,7 +250,11 @@ class Producer:
         sent.done = True
         if chunk.error is not None:
             cluster.trace(self.name, "failed", type(chunk.error).__name__)
-            cluster.count(f"failed {type(chunk.error).__name__}")
+            cluster.count("failed")
+            if not isinstance(chunk.error, DeliveryTimedOutError):
+                cluster.failure = cluster.failure or Violation(
+                    f"{self.name}: a user of the producer got {chunk.error!r}"
+                )
             return
         (batch,) = chunk.batches
         cluster.trace(self.name, "acked", batch.base_offset)

@@ -11,6 +11,7 @@ import copy
 import errno
 import hashlib
 import itertools
+import marshal
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,6 +34,9 @@ from broker_lite.storage.memory import PowerCut
 __all__ = ["SimCluster", "Violation", "pick"]
 
 TAIL_LINES = 300
+HASHED_AT_ONCE = 256
+MARSHAL_VERSION = 2
+"""The one that writes equal values as equal bytes."""
 T = TypeVar("T")
 
 
@@ -64,6 +68,7 @@ class SimCluster:
         self.tail: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=TAIL_LINES)
         self.failure: BaseException | None = None
         self._hash = hashlib.blake2b(digest_size=16)
+        self._unhashed: list[tuple[float, tuple[object, ...]]] = []
         self._channels: dict[tuple[str, int], Channel] = {}
         self._by_store: dict[SimZk, Process] = {}
         loop.set_exception_handler(self._unhandled)
@@ -94,17 +99,23 @@ class SimCluster:
     # The trace.
 
     def trace(self, *words: object) -> None:
-        """One thing that happened."""
-        row = (self.loop.now, words)
-        self._hash.update(repr(row).encode())
-        self.tail.append(row)
+        """One thing that happened: text and numbers."""
+        self.tail.append((self.loop.now, words))
         self.steps += 1
+        self._unhashed.append((self.loop.now, words))
+        if len(self._unhashed) >= HASHED_AT_ONCE:
+            self._digest()
+
+    def _digest(self) -> None:
+        self._hash.update(marshal.dumps(self._unhashed, MARSHAL_VERSION))
+        self._unhashed.clear()
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     @property
     def digest(self) -> str:
+        self._digest()
         return self._hash.hexdigest()
 
     def last_lines(self, count: int) -> str:

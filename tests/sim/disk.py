@@ -1,7 +1,7 @@
 """The broker's disk threads in virtual time: the same jobs, the same code, no threads.
 
-A worker takes what waits as one group after a moment, carries it out at one instant, and posts the
-outcomes later, as slowly as the disk is. A power cut in the middle (``MemFiles.stop_at``) ends the
+A worker takes what waits as one group after a moment, carries it out at one instant, flushes later,
+as slowly as the disk is, and posts the outcomes. A power cut in the middle (``MemFiles.stop_at``) ends the
 process there and then: nothing of that group is told to anyone.
 """
 
@@ -19,6 +19,7 @@ from broker_lite.server.disk import (
     Done,
     Job,
     Result,
+    SyncJob,
     T,
     _call,
     _deliver,
@@ -73,18 +74,49 @@ class _SimWorker:
             self._disk.later(0.0002, self._take)
 
     def _take(self) -> None:
+        """Everything that waits but the flushes, which come last in a group."""
         group = list(self._waiting)
         self._waiting.clear()
-        disk = self._disk
+        syncs: list[Job] = []
+        others: list[Job] = []
         for job in group:
-            disk.observe(job)
-        # The production code of the disk thread.
-        results = _Worker._carry_out(self, group)  # type: ignore[arg-type]
-        if disk.files.is_cut:
-            disk.on_power_cut()
+            self._disk.observe(job)
+            (syncs if type(job) is SyncJob else others).append(job)
+        results = self._carry_out(others) if others else []
+        if results is None:
             return
-        is_slow = any(type(job) is not AppendJob for job in group)
-        disk.later(disk.sync_s() if is_slow else 0.0003, lambda: self._post(results))
+        has_followers = any(type(job) is AppendJob and job.target.has_followers for job in others)
+        if syncs and has_followers:
+            # Told at once, so that followers fetch what is not flushed here.
+            self._disk.later(0.0003, lambda: self._tell_then_sync(results, syncs))
+        elif syncs:
+            self._sync_later(results, syncs)
+        else:
+            is_slow = any(type(job) is not AppendJob for job in others)
+            most_s = self._disk.sync_s() if is_slow else 0.0003
+            self._disk.later(most_s, lambda: self._post(results))
+
+    def _carry_out(self, group: list[Job]) -> list[Result] | None:
+        """By the production code of the disk thread; None if the power went."""
+        results = _Worker._carry_out(self, group)  # type: ignore[arg-type]
+        if self._disk.files.is_cut:
+            self._disk.on_power_cut()
+            return None
+        return results
+
+    def _tell_then_sync(self, results: list[Result], syncs: list[Job]) -> None:
+        self._disk.post(results)
+        self._sync_later([], syncs)
+
+    def _sync_later(self, results: list[Result], syncs: list[Job]) -> None:
+        """What a flush makes durable is in doubt until it ends."""
+
+        def sync() -> None:
+            synced = self._carry_out(syncs)
+            if synced is not None:
+                self._post([*results, *synced])
+
+        self._disk.later(self._disk.sync_s(), sync)
 
     def _post(self, results: list[Result]) -> None:
         self._is_busy = False

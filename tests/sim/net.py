@@ -256,9 +256,7 @@ class Channel:
             self._timer = None
 
 
-async def ask(
-    channel: Channel, function: Callable[[Any], Awaitable[Any]], timeout_s: float
-) -> Any:
+async def ask(channel: Channel, function: Callable[[Any], Awaitable[Any]], timeout_s: float) -> Any:
     """Run a coroutine in the server's process and wait for its result. Raises LogbusError."""
     loop = channel.net.loop
     result: asyncio.Future[Any] = loop.create_future()

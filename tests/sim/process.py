@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from sim.disk import SimClock, SimDisk
+from sim.disk import SimDisk
 from sim.net import Answered, Channel
 from sim.scheduler import Owner
 

@@ -35,7 +35,7 @@ TOPIC, BRIEF_TOPIC = "lines", "brief"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run was. ``virtual_s``: how much time passed in it; ``callbacks``: how much happened."""
+    """What a run was. ``virtual_s``: the time in it; ``callbacks``: what happened."""
 
     seed: int
     digest: str
@@ -137,7 +137,9 @@ class _Scenario:
         ]
         return workers
 
-    async def _decided(self, everything: asyncio.Future[list[None]], watch: asyncio.Task[None]) -> None:
+    async def _decided(
+        self, everything: asyncio.Future[list[None]], watch: asyncio.Task[None]
+    ) -> None:
         """Wait until all that was sent is decided, or something is found before."""
         try:
             async with asyncio.timeout(LIVENESS_S):

@@ -200,22 +200,22 @@ class SimLoop(asyncio.AbstractEventLoop):
                     self.now = when
             else:
                 raise Deadlock(f"nothing is left to happen at {self.now:.6f}")
-            self._step(handle)
+            if handle.callback is not None:
+                self._step(handle)
 
     def _step(self, handle: Handle) -> None:
         callback = handle.callback
         if callback is None:
             return
-        owner = handle.context.get(OWNER)
-        if owner is not None and not self._ending:
-            if owner.dead:
-                return
+        context = handle.context
+        owner = context.get(OWNER)
+        if owner is not None and (owner.dead or owner.paused) and not self._ending:
             if owner.paused:
                 owner.held.append(handle)
-                return
+            return
         self.steps += 1
         try:
-            handle.context.run(callback, *handle.args)
+            context.run(callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:

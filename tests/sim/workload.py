@@ -126,7 +126,8 @@ class RowProducer(Client):
             except LogbusError as error:
                 self.forget(self.key)
                 self.cluster.trace(self.name, "failed", type(error).__name__)
-                if not error.retriable and error.definite:
+                is_right = self._leads(leader)
+                if not error.retriable and error.definite and is_right:
                     raise Violation(f"{self.name}: {error}") from None
                 if self.acks != ACKS_ALL and leader >= 0:
                     sent.refused = tries == 1 and error.definite
@@ -139,6 +140,12 @@ class RowProducer(Client):
             self.cluster.count("acked" if self.acks == ACKS_ALL else "acked by the leader")
             self.history.acked(sent, appended.base_offset)
             return True
+
+    def _leads(self, broker_id: int) -> bool:
+        """Whether what a broker says of sequences counts: one that was deposed, and does not know
+        it yet, does not know them either."""
+        state = self.cluster.checker.state(self.key)
+        return state is not None and state.leader == broker_id
 
     async def _append(self, process: Process, sent: Sent) -> Appended:
         assert process.replicas is not None
@@ -235,9 +242,7 @@ class Reader(Client):
         for header, _ in fetched.batches:
             if not header.base_offset <= position:
                 raise Violation(f"{self.name}: at {position}, but {header.base_offset} came")
-            entry = Entry(
-                header.base_offset, header.next_offset, header.leader_epoch, header.crc
-            )
+            entry = Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
             checker.read(key, entry)
             position = header.next_offset
         if fetched.batches:
