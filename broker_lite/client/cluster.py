@@ -123,8 +123,13 @@ class Cluster:
         if self.candidates()[0] == endpoint:
             self._first += 1
 
+    def ask_another(self) -> None:
+        """What an address said did not help: the next question goes to another."""
+        self._first += 1
+
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
         """Take note of an answer: of the whole cluster, or of the topics that were asked for."""
+        view = _without_older_leaders(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
         return self.view
@@ -157,6 +162,25 @@ class Cluster:
             except LogbusError as error:
                 errors[where] = error
         return groups, errors
+
+
+def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView:
+    """A broker that is cut off from the cluster tells of leaders that were deposed meanwhile."""
+    topics = dict(view.topics)
+    for name, topic in view.topics.items():
+        before = known.topics.get(name)
+        if before is None or before.topic_id != topic.topic_id:
+            continue
+        newest = {row.partition: row for row in before.partitions}
+        rows = tuple(
+            newest[row.partition]
+            if row.partition in newest and newest[row.partition].leader_epoch > row.leader_epoch
+            else row
+            for row in topic.partitions
+        )
+        if rows != topic.partitions:
+            topics[name] = replace(topic, partitions=rows)
+    return replace(view, topics=topics) if topics != view.topics else view
 
 
 def unknown_topic(name: str) -> UnknownTopicOrPartitionError:

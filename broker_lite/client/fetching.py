@@ -357,6 +357,8 @@ class FetchEngine:
         pause_ms = backoff_ms(source.failures, self._config.retry_backoff_ms)
         source.retry_at_ms = self._shell.now_ms() + pause_ms
         source.failures += 1
+        if not self._is_renewing:
+            self._cluster.ask_another()
         self._renew()
 
     def has_copies(self, where: TopicPartition) -> bool:
@@ -374,6 +376,8 @@ class FetchEngine:
             return False
         source.retry_at_ms = now_ms + backoff_ms(source.failures, self._config.retry_backoff_ms)
         source.failures += 1
+        if not self._is_renewing:
+            self._cluster.ask_another()
         self._renew()
         return True
 

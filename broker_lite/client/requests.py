@@ -177,6 +177,7 @@ def per_partition(
         if not pending or cluster.now_ms() + pause >= deadline_ms:
             break
         yield Pause(pause)
+        cluster.ask_another()
         yield from refresh(cluster, group_by_topic(pending), deadline_ms)
         attempt += 1
         if attempt > 4:

@@ -295,7 +295,9 @@ class Sender:
             if gone:
                 for name in gone:
                     self._confirm_gone(name)
-            elif not self.delivery.without_leader(self._shell.now_ms(), found) and all(
+            elif self.delivery.without_leader(self._shell.now_ms(), found):
+                self._cluster.ask_another()
+            elif all(
                 found.leader(where) is not None
                 for name in names
                 for where in found.partitions_of(name)

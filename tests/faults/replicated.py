@@ -16,13 +16,16 @@ from random import Random
 
 from faults.history import WAIT_S, Workload
 from faults.machine import LoopDisk, Network, private_mounts, why_no_disks
+from plain_connection import PlainConnection
 
 from broker_lite.client import Admin, ClusterView
+from broker_lite.client.requests import view_of
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.guard import Guard
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.wire.calls.cluster import MetadataRequest
 
 POLL_S = 0.02
 _NUMBERS = itertools.count()
@@ -88,18 +91,23 @@ class Replicated:
         )
 
     def wait(
-        self, condition: Callable[[ClusterView], bool], *topics: str, timeout_s: float = WAIT_S
+        self,
+        condition: Callable[[ClusterView], bool],
+        *topics: str,
+        timeout_s: float = WAIT_S,
+        at: LocalBroker | None = None,
     ) -> ClusterView:
-        """Wait until what clients are told fulfils ``condition``."""
+        """Wait until what every broker that runs, or ``at`` alone, tells fulfils ``condition``."""
         deadline = time.monotonic() + timeout_s
         seen: object = None
         while time.monotonic() < deadline:
+            asked = [b for b in self.brokers.values() if b.is_running] if at is None else [at]
             try:
-                view = self.admin.cluster(topics)
-                seen = view.topics
-                if all(view.topics[topic].error is None for topic in topics) and condition(view):
-                    return view
-            except LogbusError as error:
+                views = [view_at(broker, topics) for broker in asked]
+                seen = [view.topics for view in views]
+                if views and all(_knows(view, topics) and condition(view) for view in views):
+                    return views[0]
+            except (LogbusError, OSError, EOFError) as error:
                 seen = error
             time.sleep(POLL_S)
         raise AssertionError(f"waited {timeout_s:.0f} s, and now it is {seen}")
@@ -130,6 +138,16 @@ class Replicated:
         """Where a broker keeps its replica of a partition."""
         topic_id = self.admin.cluster([topic]).topic_id(topic)
         return broker.directory / "data" / f"{topic_id}-{partition}"
+
+
+def view_at(broker: LocalBroker, topics: Sequence[str]) -> ClusterView:
+    """What one broker tells its clients."""
+    with PlainConnection(broker.endpoint, 5.0) as connection:
+        return view_of(connection.call(MetadataRequest(tuple(topics))))
+
+
+def _knows(view: ClusterView, topics: Sequence[str]) -> bool:
+    return all(view.topics[topic].error is None for topic in topics)
 
 
 def is_in_sync(view: ClusterView, topic: str) -> bool:

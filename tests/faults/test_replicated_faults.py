@@ -183,11 +183,12 @@ def test_a_leader_cut_off_from_zookeeper_alone(network: tuple[Replicated, Networ
     topic = cluster.make_topic()
     with cluster.workload(topic) as work:
         work.wait_acked()
-        leader = cluster.leader(topic)
+        leader, other = cluster.leader(topic), cluster.follower(topic)
         wires.silence(leader.id, wires.coordination)
         cluster.wait(
             lambda view: all(row.leader != leader.id for row in view.topics[topic].partitions),
             topic,
+            at=other,
         )
         work.wait_acked()
         wires.hear(leader.id, wires.coordination)

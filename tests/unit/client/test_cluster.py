@@ -11,6 +11,8 @@ from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.errors import LeaderNotAvailableError
 from broker_lite.model import Endpoint, TopicPartition
 
+T0 = TopicPartition("t", 0)
+
 
 def why(found: ClusterView) -> str:
     cluster = Cluster((Endpoint("one", 1),), lambda: 0.0)
@@ -48,3 +50,18 @@ def test_none_is_elected_yet() -> None:
     assert "alive, but none was elected yet; if it stays so see the log of the controller" in why(
         with_isr(1)
     )
+
+
+def test_a_broker_that_is_cut_off_does_not_bring_back_a_deposed_leader() -> None:
+    cluster = Cluster((), lambda: 0.0, view=view(leaders=(2,), leader_epoch=6))
+    cluster.learn(view(leaders=(1,), leader_epoch=5), everything=False)
+    assert cluster.view.partition(T0) == view(leaders=(2,), leader_epoch=6).partition(T0)
+    other = view(leaders=(1,), leader_epoch=0, topic_id="AAAAAAAAAAAAAAAAAAAAAg")
+    assert cluster.learn(other, everything=True) == other
+
+
+def test_the_next_question_goes_to_another() -> None:
+    one, two = Endpoint("a", 1), Endpoint("b", 2)
+    cluster = Cluster((one, two), lambda: 0.0)
+    cluster.ask_another()
+    assert cluster.candidates() == [two, one]

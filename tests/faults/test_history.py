@@ -1,0 +1,79 @@
+"""The history's judgement: each kind of anomaly, planted, is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from faults.history import History, Sent
+
+Rows = list[tuple[int, bytes]]
+
+
+def history(values: Sequence[bytes]) -> tuple[History, list[Sent]]:
+    """One writer sent these to partition 0 and all of it was acknowledged."""
+    made = History()
+    sent = [made.send("w", 0, value) for value in values]
+    for offset, row in enumerate(sent):
+        made.acked(row, offset)
+    return made, sent
+
+
+def kinds(made: History, rows: Rows) -> set[str]:
+    return {line.partition(":")[0] for line in made.anomalies({0: rows})}
+
+
+GOOD: Rows = [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_what_is_as_promised() -> None:
+    made, _ = history([b"a", b"b", b"c"])
+    made.saw("r", 0, 0, 0, b"a")
+    assert kinds(made, GOOD) == set()
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (GOOD[:2], {"lost"}),
+        ([*GOOD, (3, b"a")], {"doubled"}),
+        ([(0, b"a"), (1, b"c"), (2, b"b")], {"moved"}),
+        ([*GOOD, (3, b"x")], {"unexpected"}),
+        ([*GOOD[:2], (3, b"c")], {"gap", "moved"}),
+    ],
+)
+def test_what_is_in_the_log(rows: Rows, found: set[str]) -> None:
+    made, _ = history([b"a", b"b", b"c"])
+    assert kinds(made, rows) == found
+
+
+def test_acknowledged_in_another_order() -> None:
+    made = History()
+    first, second = made.send("w", 0, b"a"), made.send("w", 0, b"b")
+    made.acked(first, 1)
+    made.acked(second, 0)
+    assert kinds(made, [(0, b"b"), (1, b"a")]) == {"reordered"}
+
+
+def test_acknowledged_below_what_was_acknowledged_before_it_was_sent() -> None:
+    made, _ = history([b"a", b"b"])
+    late = made.send("v", 0, b"c")
+    made.acked(late, 1)
+    assert "stale" in kinds(made, [(0, b"a"), (1, b"b"), (2, b"c")])
+
+
+def test_read_and_then_gone() -> None:
+    made, _ = history([b"a"])
+    made.send("w", 0, b"b")
+    made.saw("r", 0, 0, 0, b"a")
+    made.saw("r", 0, 1, 1, b"b")
+    assert kinds(made, [(0, b"a")]) == {"uncommitted"}
+
+
+def test_readers_that_disagree_or_skip() -> None:
+    made, _ = history([b"a", b"b", b"c"])
+    made.saw("r", 0, 0, 0, b"a")
+    made.saw("q", 0, 0, 0, b"b")
+    made.saw("r", 0, 2, 1, b"c")
+    made.saw("r", 0, 2, 3, b"c")
+    assert {"inconsistent", "skipped", "read again"} <= kinds(made, GOOD)
