@@ -57,7 +57,7 @@ class Node:
         self.metrics = Metrics()
         self.manager = ReplicaManager(
             world.loop,
-            BrokerConfig(broker_id=broker_id, replica_fetch_wait_ms=5000, **settings),
+            BrokerConfig(broker_id=broker_id, **({"replica_fetch_wait_ms": 5000} | settings)),
             clock=self.clock,
             disk=self.disk,
             logs=self.logs,
@@ -174,6 +174,8 @@ class World:
         self.requests: list[tuple[int, int, wire.FetchRequest]] = []
         self.settings = settings
         self.config: dict[str, str] = {}
+        self.assigned: dict[int, tuple[int, ...]] = {}
+        """Where a partition is not on every broker."""
         self.nodes: dict[int, Node] = {}
         self.replicas = tuple(range(1, brokers + 1))
         for number in self.replicas:
@@ -185,7 +187,9 @@ class World:
 
     def publish(self) -> None:
         """Every broker reads the metadata."""
-        views = tuple(PartitionView(p, self.replicas, s) for p, s in self.states.items())
+        views = tuple(
+            PartitionView(p, self.assigned.get(p, self.replicas), s) for p, s in self.states.items()
+        )
         topic = TopicView("t", TOPIC_ID, views, dict(self.config))
         self.snapshot = MetadataSnapshot(
             version=self.snapshot.version + 1,
@@ -238,6 +242,14 @@ class World:
         left = tuple(replica for replica in state.isr if replica.broker_id != number)
         self.states[partition] = dataclasses.replace(state, isr=left, version=state.version + 1)
         self.publish()
+
+    def flip(self, number: int, offset: int) -> None:
+        """Damage the batch at ``offset`` on a broker's disk."""
+        node = self.nodes[number]
+        log = node.replica().log
+        found = log.read(offset, 1, offset + 1)
+        inode = node.files._file(f"{log.directory}/{0:020d}.log")
+        inode.data[found.position + 70] ^= 1
 
     def isr(self, partition: int = 0) -> set[int]:
         return {replica.broker_id for replica in self.states[partition].isr}

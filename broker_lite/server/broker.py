@@ -201,7 +201,7 @@ class Broker:
     async def _drain(self, registry: Registry) -> None:
         """Let others lead while this broker still answers, so that no client meets a closed port
         before it can learn of the new leader."""
-        if not self._clean:
+        if not self._clean or not registry.connected:
             return
         began_ms = self._clock.monotonic_ms()
         try:

@@ -11,6 +11,7 @@ registered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from typing import Any, Protocol
@@ -278,8 +279,10 @@ class _Peer:
 
     def _unwatch(self) -> None:
         if self._descriptor >= 0:
-            self._owner.loop.remove_reader(self._descriptor)
-            if self._writes:
+            # It may be closed already, of which asyncio's own loop complains after forgetting it.
+            with contextlib.suppress(OSError):
+                self._owner.loop.remove_reader(self._descriptor)
+            with contextlib.suppress(OSError):
                 self._owner.loop.remove_writer(self._descriptor)
         self._descriptor, self._writes = -1, False
 

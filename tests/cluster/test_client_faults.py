@@ -208,7 +208,7 @@ def test_a_partition_without_a_leader_says_which_broker_is_down(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
     with make_cluster(2) as cluster, connect(cluster.bootstrap_servers) as bus:
-        bus.create_topic("t", 1)
+        bus.create_topic("t", 1, 1)
         where = TopicPartition("t", 0)
         known = bus.cluster().partition(where)
         assert known is not None

@@ -204,7 +204,7 @@ def test_storage_reads_segments_offline(
 ) -> None:
     logbus("produce", new_topic, "-p", "0", stdin=b"a\nb\n")
     topic_id = rows(logbus("topic", "describe", new_topic))[0]["topic_id"]
-    (segment,) = cluster.directory.rglob(f"{topic_id}-0/*.log")
+    segment = next(cluster.directory.rglob(f"{topic_id}-0/*.log"))
     assert rows(logbus("storage", "inspect", str(segment)))[0]["records"] == 2
     assert rows(logbus("storage", "verify", str(segment.parent)))[0]["problems"] == []
     bad = tmp_path / segment.name

@@ -49,7 +49,7 @@ def test_a_partition_that_is_ready_does_not_wait_for_the_others_long_poll() -> N
         leader = await world.serves(1, 1)
         await leader.begin([b"a"], partition=1)
         await asyncio.sleep(0.05)  # both followers wait at the leader now, for five seconds
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(4):
             world.elect(2, partition=0)
             await world.serves(2, 0)
             await world.nodes[2].begin([b"b"], partition=0)
@@ -185,20 +185,79 @@ def test_a_bad_batch_is_repaired_from_a_peer() -> None:
             await leader.append([value])
         before = await world.agree()
         replica = world.nodes[2].replica()
-        flip(world, 2, offset=1)
+        world.flip(2, offset=1)
         replica.report_corruption(1, NotLeaderError("the test flipped a byte"))
         await world.until(lambda: world.states[0].leader_epoch == 1)
         await world.until(lambda: world.isr() == {1, 2, 3})
         assert await world.agree() == before
         assert replica.log.verify(0, 3) == []
 
+    run(test, replica_lag_ms=200, replica_fetch_wait_ms=100)
+
+
+def test_damage_that_a_follower_fetches_is_found_at_the_leader() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        for value in (b"a", b"b", b"c"):
+            await leader.append([value])
+        before = await world.agree()
+        world.flip(1, offset=1)
+        world.take_out(3)
+        world.restart(3, MemFiles())
+        # The new follower asks again, and lets the leader check, which then lets others lead.
+        await world.until(lambda: world.states[0].leader == -1)
+        assert world.isr() == {2}
+        world.elect(2)
+        await world.until(lambda: world.isr() == {1, 2, 3})
+        assert await world.agree() == before
+        for node in world.nodes.values():
+            assert node.replica().log.verify(0, 3) == []
+
+    # Who joins second waits for its next fetch.
+    run(test, replica_lag_ms=200, replica_fetch_wait_ms=100)
+
+
+def test_a_replica_that_is_moved_away_goes_and_may_come_back() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        world.take_out(3)
+        world.assigned[0] = (1, 2)
+        world.publish()
+        gone = world.nodes[3]
+        with pytest.raises(NotLeaderError):
+            gone.replica()
+        world.assigned.clear()
+        world.publish()  # while the log is still being deleted
+        await world.until(lambda: world.isr() == {1, 2, 3})
+        assert await world.agree() == [(0, 1, 0)]
+
     run(test, replica_lag_ms=200)
 
 
-def flip(world: World, number: int, offset: int) -> None:
-    """Damage the batch at ``offset`` on a broker's disk."""
-    node = world.nodes[number]
-    log = node.replica().log
-    found = log.read(offset, 1, offset + 1)
-    inode = node.files._file(f"{log.directory}/{0:020d}.log")
-    inode.data[found.position + 70] ^= 1
+def test_a_log_that_was_moved_away_while_its_broker_was_down_goes() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        world.take_out(3)
+        world.assigned[0] = (1, 2)
+        node = world.restart(3)
+        await world.until(lambda: not node.logs.logs)
+        assert node.manager.replicas == []
+
+    run(test, replica_lag_ms=200)
+
+
+def test_lag_and_missing_replicas_are_counted() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        world.take_out(3)
+        world.nodes[3].manager.close(NotLeaderError())
+        text = leader.metrics.text()
+        assert "logbus_under_replicated_partitions 1\n" in text
+        assert "logbus_under_min_isr_partitions 0\n" in text
+        assert "logbus_partitions_led 1\n" in text
+        world.take_out(2)
+        assert "logbus_under_min_isr_partitions 1\n" in leader.metrics.text()
+
+    run(test)
