@@ -34,6 +34,8 @@ GROUPS = f"{TOOLS}consumer.group.ConsumerGroupCommand"
 PRODUCER = f"{TOOLS}ConsoleProducer"
 CONSUMER = f"{TOOLS}consumer.ConsoleConsumer"
 OFFSETS = f"{TOOLS}GetOffsetShell"
+REASSIGN = f"{TOOLS}reassign.ReassignPartitionsCommand"
+ELECT = f"{TOOLS}LeaderElectionCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m")
 TOOL_SECONDS = 90
@@ -254,3 +256,39 @@ def test_the_producer_perf_tool(tools: Tools, name: str, note: Note, bus: client
     ends = tools(OFFSETS, "--topic", name).split()
     assert sum(int(line.rpartition(":")[2]) for line in ends) == 50000
     note("kafka-producer-perf-test", "served")
+
+
+def test_moving_replicas_and_electing_leaders(
+    tools: Tools, name: str, note: Note, bus: client.Bus, tmp_path: Path
+) -> None:
+    tools(TOPICS, "--create", "--topic", name, "--replica-assignment", "0:1,1:2")
+    plan = tmp_path / "plan.json"
+    moves = ("--reassignment-json-file", str(plan))
+
+    def to(*replicas: int) -> None:
+        row = {"topic": name, "partition": 0, "replicas": list(replicas)}
+        plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+
+    to(2, 0)
+    tools(REASSIGN, "--execute", *moves, says="Successfully started partition reassignment")
+    tools.eventually("is completed", REASSIGN, "--verify", *moves)
+    tools(REASSIGN, "--list", says="No partition reassignments found")
+    described = tools(TOPICS, "--describe", "--topic", name)
+    assert re.search(r"Partition: 0\s+Leader: 0\s+Replicas: 2,0", described)
+    to(1, 9)
+    tools(REASSIGN, "--execute", *moves, code=1, says="Unknown broker id 9")
+    to(1, 0)
+    tools(REASSIGN, "--cancel", *moves, says="None of the specified partition moves are active")
+    note("kafka-reassign-partitions: execute, verify, list, cancel", "served")
+    preferred = ("--election-type", "preferred", "--topic", name, "--partition", "0")
+    tools(ELECT, *preferred, says="Successfully completed leader election (PREFERRED)")
+    described = tools.eventually("Leader: 2", TOPICS, "--describe", "--topic", name)
+    assert re.search(r"Partition: 0\s+Leader: 2\s+Replicas: 2,0", described)
+    tools(ELECT, *preferred, says="Valid replica already elected")
+    tools(ELECT, "--election-type", "unclean", "--all-topic-partitions")
+    note("kafka-leader-election: preferred, unclean", "served")
+    few = ("--replication-factor", "4")
+    tools(TOPICS, "--create", "--topic", f"{name}-4", *few, code=1, says="only 3 brokers live")
+    gone = ("unregister", "--id", "1")
+    tools(f"{TOOLS}ClusterTool", *gone, code=1, says="is running: stop it first")
+    note("kafka-cluster unregister", "served")

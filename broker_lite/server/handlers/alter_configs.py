@@ -43,6 +43,17 @@ from broker_lite.wire.calls.configs import (
 from broker_lite.wire.tables import IncrementalAlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
+THROTTLES = frozenset(
+    (
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    )
+)
+"""Settings of Kafka that no broker or topic has here, so that taking them away is done already."""
+
 WAIT_MS = 30_000
 """The request itself has no field for it."""
 
@@ -106,6 +117,9 @@ async def _pass_on(parts: Parts, message: Any) -> list[Outcome]:
 
 
 async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
+    wanted = [each for each in row.configs if not _is_of_a_throttle(each)]
+    if row.configs and not wanted and row.resource_type in (RESOURCE_BROKER, RESOURCE_TOPIC):
+        return
     if row.resource_type == RESOURCE_BROKER:
         raise InvalidRequestError(
             "a broker's settings are read from its file when it starts; change them there"
@@ -118,7 +132,7 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
     defaults = parts.config.topic_defaults()
     present = {each.key: each.value for each in topic_settings(topic.config, defaults)}
     changes: dict[str, str | None] = {}
-    for change in row.configs:
+    for change in wanted:
         if change.name in changes:
             raise InvalidRequestError(f"{change.name} is named more than once")
         changes[change.name] = _changed(change, present)
@@ -130,6 +144,11 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
         row.resource_name, changes, validate_only=validate_only
     )
     await within(WAIT_MS, work)
+
+
+def _is_of_a_throttle(change: Any) -> bool:
+    """Kafka's tools take throttles away after every move, whether or not there were any."""
+    return change.config_operation == OPERATION_DELETE and change.name in THROTTLES
 
 
 def _changed(change: Any, present: dict[str, str]) -> str | None:

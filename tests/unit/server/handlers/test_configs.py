@@ -194,6 +194,30 @@ def test_resources_that_cannot_be_changed() -> None:
     run(body)
 
 
+def test_taking_a_throttle_away_that_was_never_there_is_done_already() -> None:
+    """Kafka's reassignment tool does so after every move, at brokers and topics."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("logs")
+        rate = ("leader.replication.throttled.rate", OPERATION_DELETE, None)
+        of_topic = ("leader.replication.throttled.replicas", OPERATION_DELETE, None)
+        retention = ("retention.ms", OPERATION_DELETE, None)
+        resources = [
+            change(BROKER, "1", rate),
+            change(TOPIC, "logs", of_topic),
+            change(TOPIC, "none", of_topic, retention),
+        ]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        codes = [row.error_code for row in answer.responses]
+        assert codes == [0, 0, UnknownTopicOrPartitionError.code]
+        resources = [change(BROKER, "1", (rate[0], OPERATION_SET, "5"))]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        assert answer.responses[0].error_code == InvalidRequestError.code
+
+    run(body)
+
+
 def test_validation_alone_changes_nothing() -> None:
     async def body(world: World) -> None:
         await world.start()
