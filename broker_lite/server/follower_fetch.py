@@ -292,6 +292,9 @@ class _Fetch:
                 row.error = one.error
                 if isinstance(one.error, CorruptMessageError) and row.replica is not None:
                     row.replica.report_corruption(one.error_offset, one.error)
+        for row in self._rows:
+            # What a disk thread read may be of another epoch by now, and so is what is committed.
+            self._check(row)
         self._owner.metrics.count("follower_fetched_bytes", size)
         if answer is None or not self._is_open():
             return

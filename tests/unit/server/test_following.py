@@ -169,6 +169,29 @@ def test_a_fetch_of_another_registration_or_epoch_is_refused() -> None:
     run(test)
 
 
+def test_what_was_read_before_leadership_went_is_not_sent_after() -> None:
+    """A deposed leader would tell of its new leader's high watermark, in its own old epoch."""
+
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        answered: asyncio.Future[list[wire.TopicAnswer]] = world.loop.create_future()
+        row = wire.FetchPartition(0, 0, 1000, 0, -1, 0)
+        request = wire.FetchRequest(
+            [wire.FetchTopic("", leader.replica().key.topic_id, [row])],
+            0,
+            replica_id=2,
+            replica_epoch=world.nodes[2].broker_epoch,
+            flags=wire.FLAG_DOUBTS,
+        )
+        leader.manager.follower_fetches.begin(request, answered.set_result, lambda: True)
+        world.elect(3)
+        (answer,) = (await answered)[0].partitions
+        assert (answer.error_code, list(answer.records)) == (74, [])
+
+    run(test)
+
+
 def test_a_follower_that_becomes_a_reader_of_rows_knows_of_columns() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
