@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, TopicPartition
-from broker_lite.replication import reassignment
+from broker_lite.replication import reassignment, topics
 from broker_lite.replication.controller_effects import (
     Answer,
     ControllerEffect,
@@ -156,7 +156,14 @@ class Controller:
             decided.moved.setdefault(key.topic, {})[key.partition] = finished
             self._warned.pop(key, None)
             return
-        state = elect(view.state, view.replicas, live, epoch)
+        state = elect(
+            view.state,
+            view.replicas,
+            live,
+            epoch,
+            suspected=held.suspected,
+            min_insync=topics.min_insync(held.topics[key.topic], view),
+        )
         if not has_live_leader(state or view.state, live) and self._may_be_unclean(key):
             unclean = elect_unclean(view.state, view.replicas, live, held.brokers, epoch)
             if unclean is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from broker_lite.model import NO_BROKER, NO_EPOCH, BrokerView, LeaderAndIsr, ReplicaId
 
@@ -36,7 +37,13 @@ def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
 
 
 def elect(
-    state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
+    state: LeaderAndIsr,
+    replicas: Sequence[int],
+    live: Live,
+    controller_epoch: int,
+    *,
+    suspected: Live = MappingProxyType({}),
+    min_insync: int = 1,
 ) -> LeaderAndIsr | None:
     """The state to write after brokers came, went or began to drain; None if it stands.
 
@@ -45,6 +52,10 @@ def elect(
     that live. Where none lives the leader is -1 and the ISR keeps its last members. A broker that
     is draining goes as if it were dead, but for the last ones; one that is not assigned (its leader
     let it in when it just was) goes as well. Every change of leader is a new leader epoch.
+
+    ``suspected``: who is registered but seems dead. They go as well, but not where the ISR would
+    be smaller than ``min_insync``: nothing is acknowledged there in either case, and where the
+    guess was wrong and those that are left lose their disks, they have everything still.
     """
     members = tuple(r for r in state.isr if _lives(r, live) and r.broker_id in replicas)
     staying = tuple(replica for replica in members if not live[replica.broker_id].draining)
@@ -52,6 +63,10 @@ def elect(
     isr = staying
     if heir == NO_BROKER:
         heir, isr = _first(replicas, members), members
+    if isr and len(isr) < min_insync:
+        kept = [r for r in state.isr if r not in members and _lives(r, suspected)]
+        spare = [r for r in kept if r.broker_id in replicas][: min_insync - len(isr)]
+        isr = tuple(r for r in state.isr if r in isr or r in spare)
     stays = has_live_leader(state, live) and state.leader in [r.broker_id for r in members]
     if stays and (not live[state.leader].draining or heir == state.leader):
         if isr == state.isr:

@@ -20,7 +20,7 @@ from broker_lite.model import (
 
 @dataclass(slots=True)
 class Holding:
-    """``live``: the brokers that are registered and not suspected."""
+    """``live``: the brokers that are registered and not suspected; ``suspected``: the others."""
 
     controller_epoch: int
     brokers: Mapping[int, BrokerView]
@@ -29,6 +29,7 @@ class Holding:
     known: frozenset[int]
     suspects: Mapping[int, int] = field(default_factory=dict)
     live: Mapping[int, BrokerView] = field(default_factory=dict)
+    suspected: Mapping[int, BrokerView] = field(default_factory=dict)
     placed_count: int = 0
     """Partitions placed so far: where the next topic begins among the brokers."""
 
@@ -41,6 +42,9 @@ class Holding:
             broker_id: broker
             for broker_id, broker in brokers.items()
             if suspects.get(broker_id) != broker.broker_epoch
+        }
+        self.suspected = {
+            broker_id: broker for broker_id, broker in brokers.items() if broker_id not in self.live
         }
 
     def topic(self, name: str) -> TopicView:

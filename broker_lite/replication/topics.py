@@ -39,6 +39,7 @@ PARTITIONS_PER_TOPIC_MAX = 1000
 REPLICATION_LEVEL = 2
 """The level of the feature "metadata" from which all brokers replicate."""
 
+_MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
 
 
@@ -118,6 +119,11 @@ def check_config(topic: str, config: Mapping[str, str], replication_factor: int)
             f"topic {topic!r}: min.insync.replicas={parsed.min_insync_replicas} is more than its "
             f"replication factor {replication_factor}; nothing could be acknowledged"
         )
+
+
+def min_insync(topic: TopicView, view: PartitionView) -> int:
+    """How many replicas of a partition must be in sync for acks=all."""
+    return int(topic.config.get(_MIN_INSYNC, "0")) or len(view.target) // 2 + 1
 
 
 def check_replicated(held: Holding, what: str) -> None:
