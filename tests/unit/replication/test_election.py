@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_lite.model import NO_BROKER, BrokerView, Endpoint, LeaderAndIsr, ReplicaId
-from broker_lite.replication.election import elect, has_live_leader, leaderless_reason, leads
+from broker_lite.replication.election import (
+    can_be_left,
+    elect,
+    elect_preferred,
+    elect_unclean,
+    has_live_leader,
+    leaderless_reason,
+    leads,
+    withdrawn,
+)
 
 IDS = (1, 2, 3)
 
@@ -96,3 +105,101 @@ def test_reasons_name_the_broker_and_the_directory() -> None:
     assert "data directory B" in reason and "in A" in reason
     # It lives, and will be elected in a moment.
     assert leaderless_reason(state, [1], brokers_of({1: ("A", 5)})) is None
+
+
+views = st.builds(
+    lambda broker_id, directory, epoch, draining: BrokerView(
+        broker_id, Endpoint("h", 1), directory, epoch, None, {}, draining
+    ),
+    st.sampled_from(IDS),
+    st.sampled_from("AB"),
+    st.integers(1, 3),
+    st.booleans(),
+)
+registered_brokers = st.lists(views, max_size=3, unique_by=lambda view: view.broker_id).map(
+    lambda rows: {view.broker_id: view for view in rows}
+)
+some_ids = st.sets(st.sampled_from(IDS))
+assigned = st.permutations(IDS).flatmap(
+    lambda ids: st.integers(1, 3).map(lambda size: list(ids)[:size])
+)
+
+
+@given(states, assigned, registered_brokers, some_ids, st.integers(1, 3))
+def test_draining_suspected_and_unassigned_members(
+    state: LeaderAndIsr,
+    replicas: list[int],
+    registered: dict[int, BrokerView],
+    suspicious: set[int],
+    min_insync: int,
+) -> None:
+    live = {number: view for number, view in registered.items() if number not in suspicious}
+    suspected = {number: view for number, view in registered.items() if number in suspicious}
+
+    def decide(now: LeaderAndIsr) -> LeaderAndIsr | None:
+        return elect(now, replicas, live, 7, suspected=suspected, min_insync=min_insync)
+
+    after = decide(state) or state
+    assert set(after.isr) <= set(state.isr) and after.isr
+    assert decide(after) is None
+    able = [r for r in _living(state, live) if r.broker_id in replicas]
+    staying = [r for r in able if not live[r.broker_id].draining]
+    if not able:
+        assert after.leader == NO_BROKER or after == state
+        assert after.isr == state.isr
+        return
+    assert has_live_leader(after, live)
+    assert after.leader in [r.broker_id for r in able]
+    if staying:
+        assert not live[after.leader].draining
+        assert set(staying) <= set(after.isr)
+    # Nobody goes on a mere guess where too few would be left.
+    guessed = [r for r in _living(state, suspected) if r.broker_id in replicas]
+    gone = [r for r in guessed if r not in after.isr]
+    assert not gone or len(after.isr) >= min_insync
+    # And nobody else stays without living.
+    assert all(r in able or r in guessed for r in after.isr)
+
+
+@given(states, assigned, registered_brokers)
+def test_preferred_and_unclean_leaders(
+    state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView]
+) -> None:
+    preferred = elect_preferred(state, replicas[0], live, 7)
+    if preferred is not None:
+        assert has_live_leader(state, live) and has_live_leader(preferred, live)
+        assert (preferred.leader, preferred.isr) == (replicas[0], state.isr)
+        assert preferred.leader_epoch == state.leader_epoch + 1
+    unclean = elect_unclean(state, replicas, live, live, 7)
+    if unclean is not None:
+        assert not _living(state, live)
+        assert has_live_leader(unclean, live) and len(unclean.isr) == 1
+        assert unclean.leader_epoch == state.leader_epoch + 1
+
+
+@given(states, assignments, registered_brokers, st.sampled_from(IDS), st.sampled_from("AB"))
+def test_a_damaged_replica_goes_where_others_have_everything(
+    state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int, disk: str
+) -> None:
+    replica = ReplicaId(own, disk)
+    after = withdrawn(state, replicas, replica, live)
+    if after is None:
+        alone = replica not in state.isr or len(state.isr) == 1
+        assert alone or (state.leader == own and own in live)
+        return
+    assert after.isr == tuple(r for r in state.isr if r != replica)
+    assert after.leader_epoch == state.leader_epoch + 1
+    assert after.leader != own
+    assert after.leader in (NO_BROKER, state.leader) or has_live_leader(after, live)
+
+
+@given(states, assignments, registered_brokers, st.sampled_from(IDS))
+def test_who_drains_leaves_what_the_controller_takes_it_out_of(
+    state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
+) -> None:
+    """Else the broker would wait for something that does not come."""
+    view = live.get(own)
+    if view is None or not view.draining:
+        return
+    after = elect(state, replicas, live, 7) or state
+    assert not can_be_left(after, view, live)
