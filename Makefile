@@ -1,4 +1,5 @@
-# make demo [FILE=any.log]   the whole thing on real log lines        make test   what .ci/run runs
+# make demo [FILE=any.log] [KILL=1]   the whole thing on real log lines, KILL: a leader dies in it
+# make test                  what .ci/run runs        make chaos [KILLS=100] [CUTS=100] [FLIPS=2000]
 # make check                 style, types, layers, then the tests     make bench  every benchmark, as JSON
 # make wheel                 dist/*.whl                               make compat clients from Maven and npm
 .DEFAULT_GOAL := help
@@ -10,10 +11,10 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check compat format bench wheel java clean
+.PHONY: help demo test check compat chaos format bench wheel java clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# //p' Makefile | head -4
 
 # Java is the one thing that pip does not bring.
 java:
@@ -49,7 +50,7 @@ $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.dependencies-all
 	@touch $@
 
 demo: java $(VENV)/.installed
-	@$(BIN)/logbus demo $(if $(FILE),--file '$(FILE)')
+	@$(BIN)/logbus demo $(if $(FILE),--file '$(FILE)') $(if $(KILL),--kill)
 
 test: java $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
@@ -72,6 +73,10 @@ format: $(VENV)/.dependencies-check
 
 bench: java $(VENV)/.installed $(VENV)/.dependencies-check
 	$(BIN)/python -P benchmarks/all.py
+
+# Hundreds of faults in a row under a workload whose history is checked; root, for disks of their own.
+chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
+	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(FLIPS),--flips $(FLIPS))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

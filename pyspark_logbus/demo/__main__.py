@@ -23,12 +23,13 @@ from pyspark_logbus.demo.screen import Screen
 @click.option("--lines", default=200_000, show_default=True, help="Ship at most so many.")
 @click.option("--brokers", default=3, show_default=True)
 @click.option("--seconds", default=20.0, show_default=True, help="Ship the lines over this time.")
-def main(file: Path | None, lines: int, brokers: int, seconds: float) -> None:
+@click.option("--kill", is_flag=True, help="Kill a leading broker when half is shipped.")
+def main(file: Path | None, lines: int, brokers: int, seconds: float, kill: bool) -> None:
     """Ship real log lines through three brokers and count them with Spark, live."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     screen = Screen()
     try:
-        code = run(Plan(file, lines, brokers, max(seconds, 0.1)), screen)
+        code = run(Plan(file, lines, brokers, max(seconds, 0.1), kill), screen)
     except (LogbusError, OSError, EOFError) as error:
         screen.say(f"Error: {error}")
         code = 1

@@ -40,12 +40,14 @@ _LOOK_SECONDS = 0.3
 
 
 class Plan(NamedTuple):
-    """What to run. ``seconds`` is the pace: how long the shipping of the lines takes."""
+    """What to run. ``seconds`` is the pace: how long the shipping of the lines takes. ``kill``: end
+    a leader with kill -9 when half is shipped."""
 
     file: Path | None
     lines_max: int
     brokers: int
     seconds: float
+    kill: bool = False
 
 
 class Parts(NamedTuple):
@@ -79,7 +81,7 @@ def run(plan: Plan, screen: Screen) -> int:
         screen.open(directory / "output.log")
         with contextlib.ExitStack() as stack:
             parts, cluster = _start(plan, lines, own_count, directory, screen, stack)
-            _follow(parts, screen)
+            _follow(parts, cluster, screen, kill=plan.kill)
             agrees = _reconcile(parts, cluster, screen)
         is_over = True
     finally:
@@ -152,11 +154,14 @@ def _stop_query(counting: StreamingQuery) -> None:
         counting.stop()
 
 
-def _follow(parts: Parts, screen: Screen) -> None:
+def _follow(parts: Parts, cluster: LocalCluster, screen: Screen, *, kill: bool) -> None:
     """Draw until all is shipped, counted, committed and printed. Raises what ended a part."""
     deadline: float | None = None
     for progress in _progress(parts):
         screen.draw(progress, parts.results.take_changed(8))
+        if kill and 2 * progress.shipped >= progress.total:
+            kill = False
+            _kill_leader(parts, cluster, screen)
         if parts.shipper.is_done:
             deadline = deadline or time.monotonic() + FINISH_SECONDS
             written = sum(_ends(parts.admin, COUNTS_TOPIC).values())
@@ -168,6 +173,14 @@ def _follow(parts: Parts, screen: Screen) -> None:
                     f"the query did not catch up within {FINISH_SECONDS:.0f} s"
                 )
         time.sleep(_LOOK_SECONDS)
+
+
+def _kill_leader(parts: Parts, cluster: LocalCluster, screen: Screen) -> None:
+    where = TopicPartition(LINES_TOPIC, 0)
+    known = parts.admin.cluster([LINES_TOPIC]).partition(where)
+    broker = next(b for b in cluster.brokers if known is not None and b.id == known.leader)
+    screen.say(f"\nkill -9 of broker {broker.id}, which leads {where} and stays dead\n")
+    broker.kill()
 
 
 def _progress(parts: Parts) -> Iterator[Progress]:
@@ -246,4 +259,5 @@ Next:
   logbus consume events
   spark.readStream.format("logbus").option("subscribe", "events").load()
   make demo FILE=any.log                       this demo on a file of yours (also .gz)
+  make demo KILL=1                             this demo, and a broker is killed in the middle of it
 """

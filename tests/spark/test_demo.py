@@ -33,13 +33,14 @@ def demo(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(180)
-def test_a_users_file(tmp_path: Path) -> None:
+def test_a_users_file_and_a_leader_killed_in_the_middle(tmp_path: Path) -> None:
     path = tmp_path / "access.log.gz"
     line = '::1 - - [17/May/2015:10:{:02}:03 +0000] "GET / HTTP/1.1" {} 7 "-" "-"\n'
     lines = [line.format(n // 100, 500 if n % 10 == 0 else 200) for n in range(2000)]
     path.write_bytes(gzip.compress("".join(lines).encode()))
-    done = demo("--file", str(path), "--brokers", "2", "--seconds", "3", folder=tmp_path)
+    done = demo("--file", str(path), "--kill", "--seconds", "3", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^kill -9 of broker \d, which leads demo.lines-0", done.stdout, re.MULTILINE)
     assert len(re.findall(r"  2,000  ok$", done.stdout, re.MULTILINE)) == 5
     assert re.search(r"^  200 +1,800$", done.stdout, re.MULTILINE)
     assert re.search(r"^  500 +200$", done.stdout, re.MULTILINE)
