@@ -241,9 +241,8 @@ class Controller:
                 held.known -= {write.broker_id}
                 return []
             case WriteStates():
-                for key in held.adopt(as_written(write.changes)):
-                    self._note_preferred(now_ms, key)
-                return []
+                # An election may have been what a reassignment waited for.
+                return self._decide(now_ms, held.adopt(as_written(write.changes)))
             case WriteAssignment():
                 before = held.topics[write.topic.name].partitions
                 held.topics[write.topic.name] = with_versions(write)

@@ -47,8 +47,8 @@ class StatesRead(NamedTuple):
 
 
 class WriteRefused(NamedTuple):
-    """A write of states found others: these. The request or Tick that led to it is to be fed again;
-    after any other event SuspectsChanged has everything decided anew."""
+    """A write of states found others: these. The request or Tick that led to it is to be fed again,
+    then, as after any other event, SuspectsChanged, which has everything decided anew."""
 
     states: Sequence[StateChange]
 

@@ -339,6 +339,10 @@ class ControllerShell:
         refusals = 0
         while True:
             refused = await self._carry_out(self._machine.step(self._now_ms(), event))
+            if refused is None and refusals and isinstance(event, Request | Tick):
+                # What follows from its own writes may have been refused, and was not asked for.
+                event, refusals = SuspectsChanged(self._suspects), 0
+                continue
             if refused is None:
                 return
             refusals += 1

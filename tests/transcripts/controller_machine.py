@@ -1,7 +1,7 @@
 """The controller driven by lines of text. Words that every verb takes:
 
 ``now=`` sets the clock; ``conflict=t-0:1:A+2:B`` has the step's first write of states refused,
-since t-0's ISR is that by now; the step is then taken again, as the shell does.
+since t-0's ISR is that by now; the step is taken again, then all is decided anew, as by the shell.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ class ControllerMachine:
         self.now_ms = int(words.get("now", self.now_ms))
         make: Callable[[Words], ev.ControllerEvent] = getattr(self, f"_{verb}")
         event = make(words)
-        conflict = words.get("conflict")
+        conflict = again = words.get("conflict")
         lines: list[str] = []
         left = list(self.machine.step(self.now_ms, event))
-        while left:
+        while left or (again and conflict is None):
+            if not left:
+                again = None
+                left = list(self.machine.step(self.now_ms, ev.SuspectsChanged(self.suspects)))
+                continue
             effect = left.pop(0)
             if conflict and isinstance(effect, fx.WriteStates | fx.WriteAssignment):
                 lines.append(f"refused: {self._line(effect)}")

@@ -2,87 +2,189 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
 from broker_lite.errors import LogbusError
-from broker_lite.model import NO_BROKER, BrokerView, Endpoint, ReplicaId, TopicView
+from broker_lite.model import (
+    NO_BROKER,
+    BrokerView,
+    Endpoint,
+    ReplicaId,
+    StateChange,
+    TopicPartition,
+)
 from broker_lite.replication import controller_effects as fx
 from broker_lite.replication import controller_events as ev
 from broker_lite.replication.controller import Controller
 from broker_lite.replication.election import has_live_leader
+from broker_lite.replication.holding import Holding
 
 
-def brokers_at(rng: random.Random, epochs: list[int]) -> dict[int, BrokerView]:
-    live = {}
-    for broker_id in (1, 2, 3):
-        if rng.random() < 0.3:
-            epochs[broker_id] += 1
-        if rng.random() < 0.7:
-            directory = "X" if rng.random() < 0.1 else f"D{broker_id}"
-            live[broker_id] = BrokerView(
-                broker_id, Endpoint("h", 1), directory, epochs[broker_id] * 10 + broker_id
-            )
-    return live
+class Random:
+    """A cluster of four brokers in which anything happens; the invariants after each event."""
 
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.epochs = [0, 1, 1, 1, 1]
+        self.epoch = 1
+        self.now_ms = 0
+        self.token = 0
+        self.machine = Controller(1000)
+        self.brokers: dict[int, BrokerView] = {}
+        self.suspects: dict[int, int] = {}
+        self.history: dict[tuple[str, int], int] = {}
+        self.renew_brokers()
 
-@pytest.mark.parametrize("seed", range(30))
-def test_any_sequence_of_events(seed: int) -> None:
-    rng = random.Random(seed)
-    epochs = [0, 1, 1, 1]
-    machine = Controller()
-    epoch = 1
-    brokers = brokers_at(rng, epochs)
-    held: dict[str, TopicView] = {}
-    history: dict[tuple[str, int], int] = {}
-    event: ev.ControllerEvent = ev.Loaded(epoch, brokers, {}, {})
-    for token in range(150):
-        left = machine.step(0, event)
-        answers = 0
-        while left:
+    @property
+    def held(self) -> Holding:
+        assert self.machine._held is not None
+        return self.machine._held
+
+    def renew_brokers(self) -> None:
+        self.brokers = {}
+        for number in (1, 2, 3, 4):
+            if self.rng.random() < 0.3:
+                self.epochs[number] += 1
+            if self.rng.random() < 0.75:
+                directory = "X" if self.rng.random() < 0.1 else f"D{number}"
+                epoch = self.epochs[number] * 10 + number
+                self.brokers[number] = BrokerView(
+                    number,
+                    Endpoint("h", 1),
+                    directory,
+                    epoch,
+                    None,
+                    {"metadata": 2},
+                    self.rng.random() < 0.1,
+                )
+
+    def feed(self, event: ev.ControllerEvent) -> None:
+        """One event, with all that follows; now and then leaders' writes come first."""
+        left = self.machine.step(self.now_ms, event)
+        answers = refusals = 0
+        asked = isinstance(event, ev.Request)
+        while left or refusals:
+            if not left:
+                event, refusals = ev.SuspectsChanged(self.suspects), 0
+                left = self.machine.step(self.now_ms, event)
+                continue
             effect = left.pop(0)
             if isinstance(effect, fx.Answer):
                 answers += 1
-            elif not isinstance(effect, fx.Warn):
-                left[:0] = machine.step(0, ev.Written(effect))
-        requested = not isinstance(event, ev.Loaded | ev.BrokersChanged)
-        assert answers == requested
-        assert machine._held is not None
-        held = machine._held.topics
-        for topic in held.values():
+                continue
+            if isinstance(effect, fx.Warn):
+                continue
+            states = isinstance(effect, fx.WriteStates | fx.WriteAssignment)
+            if states and self.rng.random() < 0.1 and (changed := self.leader_wrote()):
+                self.machine.step(self.now_ms, ev.WriteRefused([changed]))
+                refusals += 1
+                if not isinstance(event, ev.Request | ev.Tick):
+                    event = ev.SuspectsChanged(self.suspects)
+                left = self.machine.step(self.now_ms, event)
+                continue
+            left[:0] = self.machine.step(self.now_ms, ev.Written(effect))
+        assert answers == asked, event
+        self.check()
+
+    def leader_wrote(self) -> StateChange | None:
+        """A change of an ISR that a live leader may make."""
+        keys = [k for k in self.held.partition_keys() if self.rng.random() < 0.3]
+        for key in keys:
+            view = self.held.partition(key)
+            if not has_live_leader(view.state, self.brokers):
+                continue
+            others = [
+                ReplicaId(number, self.brokers[number].directory_id)
+                for number in view.replicas
+                if number in self.brokers and self.rng.random() < 0.7
+            ]
+            leader = ReplicaId(view.state.leader, self.brokers[view.state.leader].directory_id)
+            isr = tuple(dict.fromkeys([leader, *others]))
+            state = dataclasses.replace(view.state, isr=isr, version=view.state.version + 1)
+            return self.held.change(key, state)
+        return None
+
+    def check(self) -> None:
+        held = self.held
+        for topic in held.topics.values():
             for view in topic.partitions:
-                key = (topic.topic_id, view.partition)
-                assert view.state.leader_epoch >= history.get(key, 0)
-                history[key] = view.state.leader_epoch
-                assert view.state.isr
-                if view.state.leader == NO_BROKER:
-                    assert not any(
-                        r.broker_id in brokers
-                        and brokers[r.broker_id].directory_id == r.directory_id
-                        for r in view.state.isr
-                    )
-                else:
-                    assert has_live_leader(view.state, brokers)
-                    directory = brokers[view.state.leader].directory_id
-                    assert ReplicaId(view.state.leader, directory) in view.state.isr
-        name = f"t{rng.randint(0, 5)}"
-        match rng.choice(("brokers", "create", "delete", "grow", "reelect")):
-            case "brokers":
-                brokers = brokers_at(rng, epochs)
-                event = ev.BrokersChanged(brokers)
-            case "create":
-                event = ev.TopicCreationRequested(
-                    token, name, f"{name}-{token}", rng.randint(1, 4), 1, None, {}
+                state, key = view.state, (topic.topic_id, view.partition)
+                assert state.leader_epoch >= self.history.get(key, 0)
+                self.history[key] = state.leader_epoch
+                assert state.isr and len(set(view.replicas)) == len(view.replicas)
+                assert set(view.adding) | set(view.removing) <= set(view.replicas)
+                assert view.target
+                able = [
+                    r
+                    for r in state.isr
+                    if r.broker_id in held.live
+                    and held.live[r.broker_id].directory_id == r.directory_id
+                    and r.broker_id in view.replicas
+                ]
+                if state.leader == NO_BROKER:
+                    assert not able, view
+                    continue
+                assert has_live_leader(state, held.live)
+                assert any(r.broker_id == state.leader for r in able)
+                in_sync = {r.broker_id for r in able}
+                moved = not view.adding and not view.removing
+                assert moved or not set(view.target) <= in_sync, view
+
+    def next_event(self) -> ev.ControllerEvent:
+        rng = self.rng
+        self.now_ms += rng.randint(0, 500)
+        self.token += 1
+        name = f"t{rng.randint(0, 4)}"
+        where = TopicPartition(name, rng.randint(0, 2))
+        match rng.randint(0, 11):
+            case 0 | 1:
+                self.renew_brokers()
+                return ev.BrokersChanged(self.brokers, self.suspects)
+            case 2 | 3:
+                chosen = [view for view in self.brokers.values() if rng.random() < 0.25]
+                self.suspects = {view.broker_id: view.broker_epoch for view in chosen}
+                return ev.SuspectsChanged(self.suspects)
+            case 4:
+                factor = rng.choice((None, 1, 2, 3))
+                count = rng.randint(1, 4)
+                unclean = {"unclean.leader.election.enable": "true"} if rng.random() < 0.2 else {}
+                return ev.TopicCreationRequested(
+                    self.token, name, f"{name}-{self.token}", count, factor, None, unclean
                 )
-            case "delete":
-                event = ev.TopicDeletionRequested(token, name)
-            case "grow":
-                event = ev.PartitionsRequested(token, name, rng.randint(1, 6))
-            case "reelect":
-                epoch += 1
-                machine = Controller()
-                event = ev.Loaded(epoch, brokers, held, {})
+            case 5:
+                if rng.random() < 0.5:
+                    return ev.TopicDeletionRequested(self.token, name)
+                return ev.PartitionsRequested(self.token, name, rng.randint(1, 6))
+            case 6:
+                target = rng.sample((1, 2, 3, 4), rng.randint(1, 3))
+                return ev.ReassignmentRequested(self.token, {where: target})
+            case 7:
+                wheres = rng.choice((None, [where]))
+                return ev.ElectionRequested(self.token, rng.random() < 0.3, wheres)
+            case 8:
+                if rng.random() < 0.3:
+                    return ev.ReassignmentRequested(self.token, {where: None})
+                return ev.RetirementRequested(self.token, rng.randint(1, 5))
+            case 9:
+                self.epoch += 1
+                topics, features = self.held.topics, self.held.features
+                known = self.held.known
+                self.machine = Controller(1000)
+                return ev.Loaded(self.epoch, self.brokers, topics, features, known, self.suspects)
+            case _:
+                changed = self.leader_wrote()
+                return ev.Tick() if changed is None else ev.StatesRead([changed])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_sequence_of_events(seed: int) -> None:
+    world = Random(seed)
+    world.feed(ev.Loaded(1, world.brokers, {}, {}))
+    for _ in range(300):
+        world.feed(world.next_event())
 
 
 def test_states_of_many_partitions_are_several_writes() -> None:
