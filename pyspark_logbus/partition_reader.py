@@ -1,9 +1,9 @@
 """Executor only: offset ranges to Arrow batches with exactly the schema that Spark expects.
 
 Stateless but for the process's connection pool and cached constant columns. Batches of the log are
-passed on as they are stored; only small ones are put together and huge ones cut. Records that are
-gone are an error, or, under failOnDataLoss=false, skipped, logged and counted. Runs on the worker's
-main thread; the client fetches ahead on one of its own.
+passed on as they are stored; only small ones are put together. Records that are gone are an error,
+or, under failOnDataLoss=false, skipped, logged and counted. Runs on the worker's main thread; the
+client fetches ahead on one of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ SMALL_ROWS = 1_000
 """Batches with fewer rows are put together: each costs Spark about as much as a thousand rows."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
+"""Of decoded rows: what the log stores may be a thousand times smaller."""
 MILLIS_MAX = ((1 << 63) - 1) // 1000
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -74,11 +75,7 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
         arrays = [builder(item, rows) for builder in builders]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    return _resize(
-        (rows.header.size_bytes, build(item, rows))
-        for item in ranges
-        for rows in _fetch(item, plan)
-    )
+    return _resize(build(item, rows) for item in ranges for rows in _fetch(item, plan))
 
 
 def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
@@ -278,29 +275,29 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
     )
 
 
-def _resize(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Put small batches together, by their rows and stored bytes; rows stay in order.
+def _resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put small batches together, by their rows and decoded bytes; rows stay in order.
 
-    None needs to be cut: decompressed, a batch of the log has a quarter of what Arrow can address.
+    What is put together is under twice JOINED_BYTES, however well it was compressed in the log.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    for stored_bytes, batch in batches:
-        is_small = batch.num_rows < SMALL_ROWS and stored_bytes < JOINED_BYTES
+    for batch in batches:
+        is_small = batch.num_rows < SMALL_ROWS and batch.nbytes < JOINED_BYTES
         if is_small:
             waiting.append(batch)
             rows += batch.num_rows
-            size += stored_bytes
+            size += batch.nbytes
         if waiting and (not is_small or rows >= JOINED_ROWS or size >= JOINED_BYTES):
-            yield _join(waiting)
+            yield from _join(waiting)
             waiting, rows, size = [], 0, 0
         if not is_small:
             yield batch
-    if waiting:
-        yield _join(waiting)
+    yield from _join(waiting)
 
 
-def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch of all, or as many as Arrow's 2 GiB of a column ask for."""
+    if len(batches) < 2:
+        return batches
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()
