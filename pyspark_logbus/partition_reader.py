@@ -8,6 +8,7 @@ client fetches ahead on one of its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -81,11 +82,12 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
 def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
     where = TopicPartition(item.topic, item.partition)
     start = item.start
+    on_corrupt = "fail" if plan.fail_on_data_loss else "skip"
     while start < item.end:
         try:
             if start == item.start and 0 <= item.start_epoch < item.leader_epoch:
                 _check_continuity(where, item, plan)
-            for rows in _range(where, item, start, plan):
+            for rows in _range(where, item, start, plan, on_corrupt=on_corrupt):
                 yield rows
                 start = min(item.end, rows.header.next_offset)
             return
@@ -103,24 +105,28 @@ def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
 def _check_continuity(where: TopicPartition, item: OffsetRange, plan: ReadPlan) -> None:
     """After a change of leaders: is the record before the range the one that was there before?
 
-    A log that lost its tail and has grown again beyond the checkpoint looks whole otherwise.
+    A log that lost its tail and has grown again beyond the checkpoint looks whole otherwise. The
+    record itself was read by an earlier batch: that it has aged out or is damaged by now is no
+    loss of this range's, and leaves nothing to compare.
     """
     if item.start == 0:
         return
     before = item._replace(end=item.start)
-    for rows in _range(where, before, item.start - 1, plan):
-        epoch = rows.header.leader_epoch
-        if epoch > item.start_epoch:
-            reason = (
-                f"the log was cut and written anew: the record before has leader epoch {epoch}, "
-                f"at most {item.start_epoch} when it was read"
-            )
-            first = max(0, rows.header.base_offset)
-            _lose(where, first, item.start, reason, plan)
+    rewritten: FetchedBatch | None = None
+    with contextlib.suppress(OffsetOutOfRangeError, CorruptMessageError):
+        for rows in _range(where, before, item.start - 1, plan, on_corrupt="fail"):
+            if rows.header.leader_epoch > item.start_epoch:
+                rewritten = rows
+    if rewritten is not None:
+        reason = (
+            f"the log was cut and written anew: the record before has leader epoch "
+            f"{rewritten.header.leader_epoch}, at most {item.start_epoch} when it was read"
+        )
+        _lose(where, max(0, rewritten.header.base_offset), item.start, reason, plan)
 
 
 def _range(
-    where: TopicPartition, item: OffsetRange, start: int, plan: ReadPlan
+    where: TopicPartition, item: OffsetRange, start: int, plan: ReadPlan, *, on_corrupt: str
 ) -> Iterator[FetchedBatch]:
     return read_range(
         where,
@@ -132,7 +138,7 @@ def _range(
         leader=item.leader,
         fetch_bytes=plan.fetch_bytes,
         isolation=plan.isolation,
-        on_corrupt="fail" if plan.fail_on_data_loss else "skip",
+        on_corrupt=on_corrupt,
         timeout_ms=plan.poll_timeout_ms,
         pool=shared_pool(plan.client_id),
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
