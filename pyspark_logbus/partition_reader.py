@@ -306,4 +306,5 @@ def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """One batch of all, or as many as Arrow's 2 GiB of a column ask for."""
     if len(batches) < 2:
         return batches
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()
+    whole: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole

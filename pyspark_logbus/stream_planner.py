@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -23,6 +24,7 @@ from broker_lite.errors import (
     DataLossError,
     InconsistentClusterIdError,
     LogbusError,
+    OffsetOutOfRangeError,
     RequestTimedOutError,
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -88,8 +90,10 @@ class StreamPlanner:
 
     def prepare_for_available_now(self) -> None:
         """The target is fixed by the first ``latest_offset`` of the run, not here: a repeated batch
-        must get past planning even where partitions were added since."""
+        must get past planning even where partitions were added since. Spark takes a call without
+        news for the end of the run: so nothing may wait for more rows, or for a later answer."""
         self._is_available_now = True
+        self._admission = Admission(replace(self._admission.limits, rows_min=0))
 
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
         """How far the next batch goes; ``document`` itself when there is nothing to do."""
@@ -267,7 +271,8 @@ class StreamPlanner:
         return self._target
 
     def _within_bytes(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
-        """``end`` within maxBytesPerTrigger, asked for in the background; ``start`` until known."""
+        """``end`` within maxBytesPerTrigger, asked for in the background; ``start`` until known,
+        but for AvailableNow, which waits, and fails where no broker can tell."""
         asked = self._bytes_asked
         if asked is None or not plan.same_place(asked[0], start):
             if self._bytes_pool is None:
@@ -275,12 +280,12 @@ class StreamPlanner:
             asked = (start, end, self._bytes_pool.submit(self._ask_bytes, start, end))
             self._bytes_asked = asked
         try:
-            capped = asked[2].result(PATIENCE_S)
+            capped = asked[2].result(None if self._is_available_now else PATIENCE_S)
         except TimeoutError:
             return start
         except LogbusError as error:
             self._bytes_asked = None
-            if not error.retriable:
+            if not error.retriable or self._is_available_now:
                 raise
             return start
         self._bytes_asked = None
@@ -292,8 +297,19 @@ class StreamPlanner:
             TopicPartition(item.topic, item.partition): item.start
             for item in plan.ranges_between(start, end, self.options.new_partitions)
         }
-        ask = self._reader.admin.offsets_for_bytes
-        reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
+
+        def ask(
+            ranges: dict[TopicPartition, tuple[int, int]],
+        ) -> dict[TopicPartition, tuple[int, int]]:
+            return self._reader.retrying(lambda: self._reader.admin.offsets_for_bytes(ranges))
+
+        try:
+            reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
+        except OffsetOutOfRangeError:
+            # Records aged out before they were read: the tasks say what that means.
+            earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
+            begins = {where: max(at, earliest[where].offset) for where, at in begins.items()}
+            reach = ask({where: (at, budget) for where, at in begins.items()})
         shares = plan.share_bytes(budget, reach)
         if shares is not None:
             reach = ask({where: (begins[where], share) for where, share in shares.items()})

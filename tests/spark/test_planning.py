@@ -20,13 +20,14 @@ from broker_lite.errors import (
     GroupLeaseHeldError,
     InconsistentClusterIdError,
     InvalidConfigError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.record.batch import iter_headers
 from broker_lite.record.format import HEADER_BYTES
-from pyspark_logbus import group_progress, offset_reader, options
+from pyspark_logbus import group_progress, offset_reader, options, stream_planner
 from pyspark_logbus.batch_planner import plan_batch
 from pyspark_logbus.partition_reader import read_ranges, skipped
 from pyspark_logbus.read_task import ReadPlan
@@ -307,6 +308,43 @@ def test_available_now_ends_where_it_began_to_look(planner, bus, make_topic):
             bus.admin.create_partitions(topic, 2)
         at, count = end, count + 1
     assert (count, ends(at, topic)) == (3, [15])
+
+
+def test_available_now_reads_all_however_late_the_answers_are(planner, bus, make_topic):
+    """Spark takes a call without news for the end of the run, and leaves the rest unread."""
+    topic = make_topic(0)
+    with bus.producer(linger_ms=0) as producer:
+        for _ in range(20):  # a batch each
+            producer.send(topic, b"x" * 1000).result()
+    plan = planner(
+        subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="5000",
+        minOffsetsPerTrigger="100", maxTriggerDelay="1h",
+    )  # fmt: skip
+    plan.prepare_for_available_now()
+    answers = plan._reader.admin.offsets_for_bytes
+    fails = itertools.cycle([True, False])
+
+    def late(ranges):
+        time.sleep(3 * stream_planner.PATIENCE_S)
+        if next(fails):
+            raise RequestTimedOutError("late")
+        return answers(ranges)
+
+    plan._reader.admin.offsets_for_bytes = late
+    at, count = plan.initial_offset(), 0
+    while (end := plan.latest_offset(at, unlimited=False)) != at:
+        at, count = end, count + 1
+    assert ends(at, topic) == [20]
+    assert count >= 4
+
+
+def test_bytes_are_counted_from_where_the_log_begins_now(planner, bus, make_topic):
+    topic = make_topic(20)
+    given = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    start = planner(**given).initial_offset()
+    bus.admin.delete_records({TopicPartition(topic, 0): 8})
+    plan = planner(**given, maxBytesPerTrigger="100000")
+    assert ends(step(plan, start), topic) == [20]
 
 
 @pytest.mark.parametrize("counts", [(3,), (3, 0), (9, 9)])
