@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from pathlib import Path
@@ -59,24 +60,19 @@ def produce(
 ) -> None:
     """Write lines of stdin, or of FILES (also .gz, .parquet, .arrow), to TOPIC.
 
-    Every line is a record. It ends with 0 once all are acknowledged.
+    Every line is a record. It ends with 0 once all are acknowledged. With --input jsonl a line is
+    an envelope as 'consume -o jsonl' prints it: {"value": …}, and key, headers [["name", "value"]],
+    timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}.
     """
-    from broker_lite.cli.lines import LineRule
+    from broker_lite.cli.lines import LineRule, form_of
     from broker_lite.client.admin import Admin
     from broker_lite.client.producer import Producer
     from broker_lite.config import ProducerConfig
 
     if key is not None and key_delimiter is not None:
         raise click.UsageError("-k gives one key to all, -K takes it from each line; give one")
-    rule = LineRule(
-        key_delimiter.encode() if key_delimiter else None,
-        key.encode() if key is not None else None,
-        tuple((k, v.encode()) for k, v in key_values(header, "--header").items()),
-        null_empty,
-    )
-    servers = bootstrap(bootstrap_servers, zookeeper)
-    with Admin(servers) as admin:
-        found_topic(admin.cluster(), topic)
+    for path in files or (None,):
+        _check_options(form_of(path, form), key_delimiter, key, header, null_empty)
     config = ProducerConfig(
         acks=acks,
         linger_ms=linger_ms,
@@ -84,6 +80,16 @@ def produce(
         idempotence=acks == "all",
         client_id="logbus-cli",
     )
+    rule = LineRule(
+        os.fsencode(key_delimiter) if key_delimiter else None,
+        os.fsencode(key) if key is not None else None,
+        tuple((_name(k), os.fsencode(v)) for k, v in key_values(header, "--header").items()),
+        null_empty,
+        config.max_request_bytes,
+    )
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with Admin(servers) as admin:
+        found_topic(admin.cluster(), topic)
     started = time.monotonic()
     with Producer(servers, config) as producer:
         count = sum(
@@ -95,6 +101,25 @@ def produce(
     if summary:
         facts = {"topic": topic, "records": count, "seconds": round(seconds, 3)}
         output.show_one(facts, summary)
+
+
+def _check_options(
+    form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
+) -> None:
+    """Options about lines say nothing about records that come whole."""
+    given = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
+    names = [name for name, value in given.items() if value not in (None, (), False)]
+    if form != "lines" and names:
+        raise click.UsageError(
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} for lines; with {form} every "
+            "record brings its own key, value and headers"
+        )
+
+
+def _name(header: str) -> str:
+    if not header.isprintable():  # also what is no UTF-8
+        raise click.BadParameter(f"the name {header!r} is not text", param_hint="--header")
+    return header
 
 
 def _send_all(
