@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -163,6 +164,33 @@ def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
     assert b"logbus groups list" in logbus("groups", "describe", "nosuch", code=1).stderr
 
 
+def test_lag_of_what_is_not_there_is_an_error(
+    logbus: Logbus, new_topic: str, environment: dict[str, str]
+) -> None:
+    group = f"g-{new_topic}"
+    logbus("produce", new_topic, stdin=b"x\n")
+    logbus("consume", new_topic, "-g", group, "-e")
+    said = logbus("lag", "-g", group[:-1], "--crit", "1", code=1).stderr.decode()
+    assert "GROUP_ID_NOT_FOUND" in said and f"did you mean {group!r}" in said
+    said = logbus("lag", "-t", "nosuch", code=1).stderr.decode()
+    assert said.endswith("there is no topic 'nosuch'\n")
+    later = f"later-{new_topic}"
+    watch = subprocess.Popen(
+        [sys.executable, "-P", "-m", "broker_lite", "lag", "-g", later, "-w", "--interval", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert watch.stdout is not None and watch.stderr is not None
+    try:
+        assert b"waiting for it" in watch.stderr.readline()
+        logbus("consume", new_topic, "-g", later, "-e")
+        assert json.loads(watch.stdout.readline())["lag"] == 0
+    finally:
+        watch.kill()
+        watch.communicate()
+
+
 def test_topics(logbus: Logbus) -> None:
     name = f"cli-{uuid.uuid4().hex[:8]}"
     logbus("topic", "create", name, "-p", "2", "-c", "retention.ms=60000", "--dry-run")
@@ -174,6 +202,10 @@ def test_topics(logbus: Logbus) -> None:
     described = rows(logbus("topic", "describe", name))[0]
     assert described["config"] == {"segment.ms": "1000"}
     assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
+    table = csv.DictReader(
+        logbus("topic", "describe", name, "-o", "csv").stdout.decode().splitlines()
+    )
+    assert [(row["topic"], row["partition"]) for row in table] == [(name, p) for p in "012"]
     logbus("produce", name, "-p", "0", stdin=b"a\nb\nc\n")
     trimmed = rows(logbus("topic", "trim", name, "--before", "2", "--yes"))
     assert {row["partition"]: row["start"] for row in trimmed} == {0: 2, 1: 0, 2: 0}
@@ -182,7 +214,8 @@ def test_topics(logbus: Logbus) -> None:
     assert f"did you mean {name}".encode() in near
     logbus("topic", "delete", name, code=130)
     logbus("topic", "delete", name, "--yes")
-    assert b"no topic" in logbus("topic", "delete", name, "--yes", code=1).stderr
+    gone = logbus("topic", "delete", name, "--yes", code=1).stderr
+    assert b"no topic" in gone and b"create" not in gone
     logbus("topic", "delete", name, "--yes", "--if-exists")
 
 

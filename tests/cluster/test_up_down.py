@@ -351,12 +351,31 @@ def test_a_broker_comes_back_on_its_port(make_cluster: Callable[..., LocalCluste
 
 
 def test_wrong_settings_are_the_brokers_own_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigError, match=r"broker 0: .*max.connection.*did you mean"):
-        LocalCluster(1, directory=tmp_path / "c", config={"max.connection": "1"}).start()
+    with pytest.raises(InvalidConfigError, match=r"max.connection.*did you mean"):
+        LocalCluster(1, directory=tmp_path / "c", config={"max.connection": "1"})
+    with pytest.raises(InvalidConfigError, match=r"topic create NAME -c retention.ms=3"):
+        LocalCluster(1, directory=tmp_path / "c", config={"retention.mss": "3"})
+    assert not (tmp_path / "c").exists()
     with pytest.raises(InvalidConfigError, match=re.escape("log.dir is set by LocalCluster")):
         LocalCluster(1, config={"log.dir": "/elsewhere"})
     with pytest.raises(InvalidConfigError, match="give 1 to"):
         LocalCluster(0)
+
+
+@pytest.mark.parametrize("place", ["/proc/logbus", "{file}/below", "{file}"])
+def test_a_folder_that_cannot_be_used_is_named(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    directory = place.format(file=tmp_path / "file")
+    with pytest.raises(InvalidConfigError, match=f"data cannot be kept in {directory}: .*--dir"):
+        LocalCluster(1, directory=directory).start()
+
+
+def test_up_says_what_is_wrong_with_its_folder(logbus: Logbus, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for how in ((), ("-d",)):
+        said = logbus("up", *how, "--dir", str(tmp_path / "file/below"), code=1).stderr
+        assert said.startswith("Error: [LOGBUS_INVALID_CONFIG] data cannot be kept in"), said
+        assert "Traceback" not in said
 
 
 def test_a_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
