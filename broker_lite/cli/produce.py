@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -91,16 +92,33 @@ def produce(
     with Admin(servers) as admin:
         found_topic(admin.cluster(), topic)
     started = time.monotonic()
+    sent = _Sent()
     with Producer(servers, config) as producer:
-        count = sum(
-            _send_all(producer, topic, path, form, rule, partition, rate)
-            for path in files or (None,)
-        )
+        for path in files or (None,):
+            _send_all(producer, topic, path, form, rule, partition, rate, sent)
         producer.flush()
     seconds = time.monotonic() - started
+    if key_delimiter and sent.keyless:
+        output.say(
+            f"{_records(sent.records, sent.keyless)} had no {key_delimiter!r} and went without a key"
+        )
     if summary:
-        facts = {"topic": topic, "records": count, "seconds": round(seconds, 3)}
+        facts = {"topic": topic, "records": sent.records, "seconds": round(seconds, 3)}
         output.show_one(facts, summary)
+    elif sys.stderr.isatty():
+        output.say(f"{_records(sent.records)} to {topic} in {seconds:.1f} s")
+
+
+class _Sent:
+    """What was sent so far; ``keyless`` has no key."""
+
+    records = 0
+    keyless = 0
+
+
+def _records(count: int, some: int | None = None) -> str:
+    noun = "record" if count == 1 else "records"
+    return f"{count:,} {noun}" if some is None else f"{some:,} of {count:,} {noun}"
 
 
 def _check_options(
@@ -118,7 +136,7 @@ def _check_options(
 
 def _name(header: str) -> str:
     if not header.isprintable():  # also what is no UTF-8
-        raise click.BadParameter(f"the name {header!r} is not text", param_hint="--header")
+        raise click.BadParameter(f"the name {header!r} is no text", param_hint="--header")
     return header
 
 
@@ -130,7 +148,8 @@ def _send_all(
     rule: LineRule,
     partition: int | None,
     rate: int | None,
-) -> int:
+    sent: _Sent,
+) -> None:
     from broker_lite.cli.lines import form_of, tables
 
     count = 0
@@ -142,9 +161,11 @@ def _send_all(
             part = table.slice(first, step)
             watched.append(producer.send_arrow(topic, part, partition=partition))
             count += len(part)
+            sent.records += len(part)
+            if rule.key_delimiter is not None:
+                sent.keyless += part.column("key").null_count
             if rate:
                 time.sleep(max(0.0, started + count / rate - time.monotonic()))
         # A failure ends the command when it is known, not at the end of an endless pipe.
         while watched and (watched[0].done() or len(watched) > _WATCHED_MAX):
             watched.popleft().result()
-    return count

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker_lite import config as configs
 from broker_lite.config import BrokerConfig, TopicConfig
 from broker_lite.errors import (
     LogbusError,
@@ -42,6 +41,7 @@ from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.purgatory import Deadlines
 from broker_lite.server.replica import Replica, as_storage_error
+from broker_lite.server.topic_configs import TopicConfigs
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
 
@@ -89,6 +89,7 @@ class ReplicaManager:
         self._logs = logs
         self._metrics = metrics
         self._broker_epochs = broker_epochs
+        self._configs = TopicConfigs(config)
         self._failure: LogbusError | None = None
         self._snapshot = MetadataSnapshot()
         self._has_applied = self._closed = False
@@ -101,6 +102,7 @@ class ReplicaManager:
         self._ticking: dict[Replica, None] = {}
         self._tick_timer: asyncio.TimerHandle | None = None
         metrics.gauge("partitions", lambda: len(self._replicas))
+        metrics.gauge("stray_partitions", lambda: logs.stray_count)
         metrics.gauge("produces_waiting", lambda: len(self._pending))
 
     # Finding.
@@ -147,7 +149,7 @@ class ReplicaManager:
     def topic_config(self, topic: str) -> TopicConfig:
         """A topic's settings as this broker applies them."""
         view = self._snapshot.topics.get(topic)
-        return self._config_of(view) if view is not None else self._default_config()
+        return self._config_of(view) if view is not None else self._configs.default
 
     def usage(self) -> list[PartitionUsage]:
         """Sizes of all partitions held here."""
@@ -227,15 +229,28 @@ class ReplicaManager:
                 self._remove(replica)
         if not self._has_applied:
             self._has_applied = True
-            self._delete_strays(snapshot)
+            self._set_strays_aside(snapshot)
 
-    def _delete_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Logs of topics that were deleted while this broker was down. The directory belongs to
-        this cluster (its id was compared), and the snapshot is whole, so they are nobody's."""
-        for key in self._logs.logs:
-            if key.topic_id not in snapshot.topics_by_id:
-                logger.warning("%s: its topic was deleted while this broker was down", key)
-                self._delete_log(key)
+    def _set_strays_aside(self, snapshot: MetadataSnapshot) -> None:
+        """Logs of topics that are not in the metadata: deleted while this broker was down, or not
+        known to it any more. The directory belongs to this cluster (its id was compared)."""
+        strays = [key for key in self._logs.logs if key.topic_id not in snapshot.topics_by_id]
+        if not strays:
+            return
+        logger.error(
+            "%d logs in %s are of topics that ZooKeeper does not know, e.g. %s. Were the topics "
+            "deleted while this broker was down, all is well: the logs are set aside and deleted "
+            "after stray.retention.ms=%d, or now by: logbus storage strays %s --delete. Was "
+            "ZooKeeper restored from an older state, stop the brokers and restore a newer one: "
+            "the logs come back with their topics",
+            len(strays),
+            self._logs.directory,
+            strays[0],
+            self._config.stray_retention_ms,
+            self._logs.directory,
+        )
+        for key in strays:
+            self._forget_log(key, self._logs.set_aside, "set aside")
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
         """A new registration of this process may turn what it was given before into its own."""
@@ -326,25 +341,22 @@ class ReplicaManager:
         self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
 
     def _delete_log(self, key: PartitionKey) -> None:
+        self._forget_log(key, self._logs.delete, "deleted")
+
+    def _forget_log(
+        self, key: PartitionKey, forget: Callable[[PartitionKey, int], None], what: str
+    ) -> None:
         now_ms = self.clock.now_ms()
 
-        def deleted(_: object, error: BaseException | None) -> None:
+        def done(_: object, error: BaseException | None) -> None:
             if error is not None:
-                logger.error("%s: the log could not be deleted: %s", key, error)
+                logger.error("%s: the log could not be %s: %s", key, what, error)
                 self.storage_failed(as_storage_error(error))
 
-        self.disk.keep(lambda: self._logs.delete(key, now_ms), deleted)
-
-    def _default_config(self) -> TopicConfig:
-        return configs.parse(TopicConfig, self._config.topic_defaults())
+        self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _config_of(self, view: TopicView) -> TopicConfig:
-        try:
-            return configs.parse(TopicConfig, view.config, base=self._default_config())
-        except LogbusError as error:
-            # The controller checks what it writes; a value of a later version is the only way here.
-            logger.error("topic %s: %s; the defaults are used", view.name, error)
-            return self._default_config()
+        return self._configs.of(view)
 
     # Failure and the end.
 
