@@ -140,6 +140,7 @@ def _range(
         isolation=plan.isolation,
         on_corrupt=on_corrupt,
         timeout_ms=plan.poll_timeout_ms,
+        request_timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
     )
@@ -152,7 +153,7 @@ def _clip(
     admin = Admin(
         plan.bootstrap_servers,
         client_id=plan.client_id,
-        timeout_ms=plan.poll_timeout_ms,
+        timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
     )
     earliest = admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import FrameType
@@ -98,7 +98,7 @@ class StreamPlanner:
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
         """How far the next batch goes; ``document`` itself when there is nothing to do."""
         start = self._parse(document)
-        live = self._ends_now(unlimited)
+        live = self._ends_now(start, unlimited)
         if live is None:
             return document
         self._check_cluster(start, live)
@@ -208,23 +208,28 @@ class StreamPlanner:
             self._parsed = (document, offsets.from_json(document))
         return self._parsed[1]
 
-    def _ends_now(self, unlimited: bool) -> Live | None:
+    def _ends_now(self, start: SourceOffset, unlimited: bool) -> Live | None:
         """The ends; the first time, and where a run reads once and ends, they are waited for."""
         live = self._live.now()
         patient = unlimited or self._is_available_now
         if live is None and not patient:
             live = self._live.wait(PATIENCE_S)
         if patient and not self._started:
-            live = self._complete()
+            live = self._complete(start)
         if live is not None:
             self._started = True
         return live
 
-    def _complete(self) -> Live:
-        """Every end, known after this call began: what was acknowledged before is seen."""
+    def _complete(self, start: SourceOffset) -> Live:
+        """Every end, known after this call began: what was acknowledged before is seen. A topic of
+        ``start`` is taken for gone only when it stays so: a broker may have just begun."""
         options = self.options
         deadline = self._monotonic() + options.request_timeout_ms / 1000
-        ids = self._reader.partitions()
+        grace_until = self._monotonic() + self._grace_s()
+        ids = self._reader.partitions(start.topics)
+        while self._monotonic() < grace_until and not _holds_topics(start, ids):
+            time.sleep(0.005)
+            ids = self._reader.partitions(start.topics)
         listed = self._reader.listed(ids, LATEST_TIMESTAMP)
         while True:
             live = self._live.wait(PATIENCE_S)
@@ -351,7 +356,7 @@ class StreamPlanner:
         if not losses and not self._suspects:
             return losses
         now = self._monotonic()
-        grace_s = self.options.retries * self.options.retry_interval_ms / 1000
+        grace_s = self._grace_s()
         suspects = {}
         found = []
         for loss in losses:
@@ -363,6 +368,9 @@ class StreamPlanner:
             found.append(loss)
         self._suspects = suspects
         return found
+
+    def _grace_s(self) -> float:
+        return self.options.retries * self.options.retry_interval_ms / 1000
 
     def _judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
         """Raise, or log and count each loss once; the partitions that were cut back."""
@@ -427,6 +435,10 @@ class StreamPlanner:
                 item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))
             )
         return found
+
+
+def _holds_topics(start: SourceOffset, ids: Mapping[TopicPartition, str]) -> bool:
+    return start.topics.keys() <= {where.topic for where in ids}
 
 
 def _covers(live: Live, listed: dict[TopicPartition, Any]) -> bool:

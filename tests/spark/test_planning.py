@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 from broker_lite.record.batch import iter_headers
 from broker_lite.record.format import HEADER_BYTES
 from pyspark_logbus import group_progress, offset_reader, options, stream_planner
@@ -110,11 +111,11 @@ def rows(planner, start, end):
     )
 
 
-def values_of(bus, ranges, fail):
+def values_of(bus, ranges, fail, *, request_timeout_ms=10_000):
     """What a task reads of these ranges."""
     plan = ReadPlan(
-        bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20, 20_000,
-        "test",
+        bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20, 600_000,
+        request_timeout_ms, "test",
     )  # fmt: skip
     return [v for found in read_ranges(ranges, plan) for v in found.column("value").to_pylist()]
 
@@ -160,7 +161,11 @@ def test_repeating_the_first_batch_reads_the_same_rows_though_the_start_moved(
     start = plan.initial_offset()
     assert ends(start, topic) == [10]
     fill(bus, topic, 5)
-    end = step(plan, start)
+    # The first batch's end says where the query began, so it is another document at once, with or
+    # without rows: the rows are what is waited for.
+    end = until(
+        lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [15]
+    )
     fill(bus, topic, 5)
     restarted = planner(subscribe=topic, startingOffsets="latest")
     later = restarted.initial_offset()
@@ -438,6 +443,55 @@ def test_an_offset_behind_the_log_s_end(planner, bus, make_topic):
     assert (ends(end, topic), rows(lax, at, end)) == ([5], [])
     fill(bus, topic, 2)
     assert rows(lax, end, step(lax, end)) == [(0, 5, 7)]
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+@pytest.mark.parametrize("once", [False, True])
+def test_a_topic_that_vanished_before_a_run_that_ends_by_itself(
+    planner, bus, make_topic, how, once, caplog
+):
+    kept, gone = make_topic(1), make_topic(7)
+    names = f"{kept},{gone}" if how == "subscribe" else json.dumps({kept: [0], gone: [0]})
+    given = {how: names, "startingOffsets": "earliest"}
+    plan = planner(**given)
+    plan.prepare_for_available_now()
+    at = step(plan, plan.initial_offset())
+    bus.delete_topic(gone)
+    fill(bus, kept, 2)
+
+    def restarted(**more):
+        made = planner(**given, **more)
+        if not once:
+            made.prepare_for_available_now()
+        return made
+
+    said = fails(lambda: restarted().latest_offset(at, unlimited=once), DataLossError)
+    assert f"{gone}-0 [7, ?): topic {gone}" in said
+    assert "failOnDataLoss=false" in said
+    lax = restarted(failOnDataLoss="false")
+    end = until(
+        lambda: lax.latest_offset(at, unlimited=once), lambda end: gone not in end["topics"]
+    )
+    assert rows(lax, at, end) == [(0, 1, 3)]
+    assert f"going on without {gone}-0" in caplog.text
+    # A name that the checkpoint does not know is a mistake, as at the start.
+    wrong = given | {how: names.replace(kept, f"{kept}-wrong")}
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"{kept}-wrong"):
+        made = planner(**wrong)
+        made.prepare_for_available_now()
+        made.latest_offset(at, unlimited=once)
+
+
+def test_a_leader_that_hangs_is_asked_anew_after_the_request_timeout(planner, bus, make_topic):
+    """pollTimeoutMs is for all of it; with only that, one hung answer took all of the time."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    [(item,)] = plan.ranges(start, step(plan, start))
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        host, port = hung.getsockname()
+        elsewhere = item._replace(leader=Endpoint(host, port))
+        assert len(values_of(bus, [elsewhere], True, request_timeout_ms=200)) == 5
 
 
 def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topic, caplog):
