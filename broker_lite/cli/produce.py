@@ -99,9 +99,7 @@ def produce(
         producer.flush()
     seconds = time.monotonic() - started
     if key_delimiter and sent.keyless:
-        output.say(
-            f"{_records(sent.records, sent.keyless)} had no {key_delimiter!r} and went without a key"
-        )
+        output.say(f"{_records(sent.records, sent.keyless)} had no {key_delimiter!r}: no key")
     if summary:
         facts = {"topic": topic, "records": sent.records, "seconds": round(seconds, 3)}
         output.show_one(facts, summary)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -115,6 +116,41 @@ def test_keys_headers_and_json_make_the_round_trip(logbus: Logbus, new_topic: st
     assert sorted([str({k: row[k] for k in kept}) for row in again]) == sorted(
         [str({k: row[k] for k in kept}) for row in found.values()]
     )
+
+
+def test_lines_without_the_key_are_told_once(logbus: Logbus, new_topic: str) -> None:
+    done = logbus("produce", new_topic, "-K", ":", stdin=b"k:v\nno key\n:\n\n")
+    assert done.stderr == b"2 of 4 records had no ':': no key\n"
+    assert logbus("produce", new_topic, "-K", ":", stdin=b"k:v\n").stderr == b""
+
+
+def test_a_person_is_told_how_many_records_went_where(
+    environment: dict[str, str], new_topic: str
+) -> None:
+    main, terminal = pty.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-P", "-m", "broker_lite", "produce", new_topic],
+            input=b"a\nb\n",
+            stderr=terminal,
+            env=environment,
+            check=True,
+            timeout=60,
+        )
+        said = os.read(main, 1000).decode()
+    finally:
+        os.close(main)
+        os.close(terminal)
+    assert re.fullmatch(rf"2 records to {new_topic} in [\d.]+ s\s+", said)
+
+
+def test_a_start_past_the_end_is_told(logbus: Logbus, new_topic: str) -> None:
+    logbus("produce", new_topic, "-p", "1", stdin=b"a\nb\n")
+    done = logbus("consume", new_topic, "-e", "-s", "7", "-p", "1")
+    assert done.stdout == b""
+    told = f"offset 7 is past the end: {new_topic}-1 ends at 2; reading from there\n"
+    assert done.stderr.decode() == told
+    assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
 
 
 def test_arrow_and_parquet(logbus: Logbus, new_topic: str, tmp_path: Path) -> None:
