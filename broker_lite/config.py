@@ -300,6 +300,13 @@ class BrokerConfig(_Config):
         "ms",
         at_least=0,
     )
+    stray_retention_ms: int = _key(
+        "stray.retention.ms",
+        7 * DAY,
+        "logs of topics that ZooKeeper did not know at a start are deleted after this; -1: never",
+        "ms",
+        at_least=-1,
+    )
     producer_id_expiration_ms: int = _key(
         "producer.id.expiration.ms",
         DAY,

@@ -122,6 +122,7 @@ class DefaultSource(DataSource):
             isolation=found.isolation,
             fetch_bytes=found.fetch_bytes,
             poll_timeout_ms=found.poll_timeout_ms,
+            request_timeout_ms=found.request_timeout_ms,
             client_id=found.client_id,
         )
         return found, plan

@@ -39,6 +39,7 @@ class LiveOffsets:
             isolation=options.isolation,
             refresh_ms=options.metadata_age_ms,
             client_id=options.client_id,
+            request_timeout_ms=options.request_timeout_ms,
         )
         self._snapshot: EndsSnapshot | None = None
         self._live: Live | None = None

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from broker_lite.client.admin import Admin
@@ -80,11 +80,12 @@ class OffsetReader:
                 time.sleep(self.options.retry_interval_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
-    def partitions(self) -> dict[TopicPartition, str]:
+    def partitions(self, known: Collection[str] = ()) -> dict[TopicPartition, str]:
         """The partitions to read, with their topics' ids.
 
         Raises UnknownTopicOrPartitionError for a missing topic or partition that was named; a
-        pattern may match nothing.
+        pattern may match nothing. What is missing of topics ``known`` to the caller, who stands in
+        them, is left out: that is loss, which only the caller can judge.
         """
         topics = self.options.topics
         names = None if topics.pattern else matching(topics, named_topics(topics))
@@ -93,19 +94,19 @@ class OffsetReader:
         for name in matching(topics, view.topics) if names is None else names:
             topic = view.topics.get(name)
             if topic is None or topic.error is not None:
-                if names is None:
+                if names is None or name in known:
                     continue
                 raise _missing(name, topic)
             found.update((where, topic.topic_id) for where in view.partitions_of(name))
         if topics.partitions:
             for where in topics.partitions:
-                if where not in found:
+                if where not in found and where.topic not in known:
                     raise UnknownTopicOrPartitionError(
                         f"assign names {where}, but topic {where.topic!r} has only "
                         f"{len(view.partitions_of(where.topic))} partitions; add some with: "
                         f"logbus topic alter {where.topic} --partitions {where.partition + 1}"
                     )
-            found = {where: found[where] for where in topics.partitions}
+            found = {where: found[where] for where in topics.partitions if where in found}
         return found
 
     def listed(

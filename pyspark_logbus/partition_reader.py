@@ -1,13 +1,14 @@
 """Executor only: offset ranges to Arrow batches with exactly the schema that Spark expects.
 
 Stateless but for the process's connection pool and cached constant columns. Batches of the log are
-passed on as they are stored; only small ones are put together and huge ones cut. Records that are
-gone are an error, or, under failOnDataLoss=false, skipped, logged and counted. Runs on the worker's
-main thread; the client fetches ahead on one of its own.
+passed on as they are stored; only small ones are put together. Records that are gone are an error,
+or, under failOnDataLoss=false, skipped, logged and counted. Runs on the worker's main thread; the
+client fetches ahead on one of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ SMALL_ROWS = 1_000
 """Batches with fewer rows are put together: each costs Spark about as much as a thousand rows."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
+"""Of decoded rows: what the log stores may be a thousand times smaller."""
 MILLIS_MAX = ((1 << 63) - 1) // 1000
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -74,21 +76,18 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
         arrays = [builder(item, rows) for builder in builders]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    return _resize(
-        (rows.header.size_bytes, build(item, rows))
-        for item in ranges
-        for rows in _fetch(item, plan)
-    )
+    return _resize(build(item, rows) for item in ranges for rows in _fetch(item, plan))
 
 
 def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
     where = TopicPartition(item.topic, item.partition)
     start = item.start
+    on_corrupt = "fail" if plan.fail_on_data_loss else "skip"
     while start < item.end:
         try:
             if start == item.start and 0 <= item.start_epoch < item.leader_epoch:
                 _check_continuity(where, item, plan)
-            for rows in _range(where, item, start, plan):
+            for rows in _range(where, item, start, plan, on_corrupt=on_corrupt):
                 yield rows
                 start = min(item.end, rows.header.next_offset)
             return
@@ -106,24 +105,28 @@ def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
 def _check_continuity(where: TopicPartition, item: OffsetRange, plan: ReadPlan) -> None:
     """After a change of leaders: is the record before the range the one that was there before?
 
-    A log that lost its tail and has grown again beyond the checkpoint looks whole otherwise.
+    A log that lost its tail and has grown again beyond the checkpoint looks whole otherwise. The
+    record itself was read by an earlier batch: that it has aged out or is damaged by now is no
+    loss of this range's, and leaves nothing to compare.
     """
     if item.start == 0:
         return
     before = item._replace(end=item.start)
-    for rows in _range(where, before, item.start - 1, plan):
-        epoch = rows.header.leader_epoch
-        if epoch > item.start_epoch:
-            reason = (
-                f"the log was cut and written anew: the record before has leader epoch {epoch}, "
-                f"at most {item.start_epoch} when it was read"
-            )
-            first = max(0, rows.header.base_offset)
-            _lose(where, first, item.start, reason, plan)
+    rewritten: FetchedBatch | None = None
+    with contextlib.suppress(OffsetOutOfRangeError, CorruptMessageError):
+        for rows in _range(where, before, item.start - 1, plan, on_corrupt="fail"):
+            if rows.header.leader_epoch > item.start_epoch:
+                rewritten = rows
+    if rewritten is not None:
+        reason = (
+            f"the log was cut and written anew: the record before has leader epoch "
+            f"{rewritten.header.leader_epoch}, at most {item.start_epoch} when it was read"
+        )
+        _lose(where, max(0, rewritten.header.base_offset), item.start, reason, plan)
 
 
 def _range(
-    where: TopicPartition, item: OffsetRange, start: int, plan: ReadPlan
+    where: TopicPartition, item: OffsetRange, start: int, plan: ReadPlan, *, on_corrupt: str
 ) -> Iterator[FetchedBatch]:
     return read_range(
         where,
@@ -135,8 +138,9 @@ def _range(
         leader=item.leader,
         fetch_bytes=plan.fetch_bytes,
         isolation=plan.isolation,
-        on_corrupt="fail" if plan.fail_on_data_loss else "skip",
+        on_corrupt=on_corrupt,
         timeout_ms=plan.poll_timeout_ms,
+        request_timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
     )
@@ -149,7 +153,7 @@ def _clip(
     admin = Admin(
         plan.bootstrap_servers,
         client_id=plan.client_id,
-        timeout_ms=plan.poll_timeout_ms,
+        timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
     )
     earliest = admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset
@@ -278,29 +282,30 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
     )
 
 
-def _resize(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Put small batches together, by their rows and stored bytes; rows stay in order.
+def _resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put small batches together, by their rows and decoded bytes; rows stay in order.
 
-    None needs to be cut: decompressed, a batch of the log has a quarter of what Arrow can address.
+    What is put together is under twice JOINED_BYTES, however well it was compressed in the log.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    for stored_bytes, batch in batches:
-        is_small = batch.num_rows < SMALL_ROWS and stored_bytes < JOINED_BYTES
+    for batch in batches:
+        is_small = batch.num_rows < SMALL_ROWS and batch.nbytes < JOINED_BYTES
         if is_small:
             waiting.append(batch)
             rows += batch.num_rows
-            size += stored_bytes
+            size += batch.nbytes
         if waiting and (not is_small or rows >= JOINED_ROWS or size >= JOINED_BYTES):
-            yield _join(waiting)
+            yield from _join(waiting)
             waiting, rows, size = [], 0, 0
         if not is_small:
             yield batch
-    if waiting:
-        yield _join(waiting)
+    yield from _join(waiting)
 
 
-def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch of all, or as many as Arrow's 2 GiB of a column ask for."""
+    if len(batches) < 2:
+        return batches
+    whole: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole

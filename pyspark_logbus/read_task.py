@@ -24,6 +24,7 @@ class ReadPlan:
     isolation: str
     fetch_bytes: int
     poll_timeout_ms: int
+    request_timeout_ms: int
     client_id: str
 
 

@@ -14,8 +14,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -23,6 +24,7 @@ from broker_lite.errors import (
     DataLossError,
     InconsistentClusterIdError,
     LogbusError,
+    OffsetOutOfRangeError,
     RequestTimedOutError,
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -88,13 +90,15 @@ class StreamPlanner:
 
     def prepare_for_available_now(self) -> None:
         """The target is fixed by the first ``latest_offset`` of the run, not here: a repeated batch
-        must get past planning even where partitions were added since."""
+        must get past planning even where partitions were added since. Spark takes a call without
+        news for the end of the run: so nothing may wait for more rows, or for a later answer."""
         self._is_available_now = True
+        self._admission = Admission(replace(self._admission.limits, rows_min=0))
 
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
         """How far the next batch goes; ``document`` itself when there is nothing to do."""
         start = self._parse(document)
-        live = self._ends_now(unlimited)
+        live = self._ends_now(start, unlimited)
         if live is None:
             return document
         self._check_cluster(start, live)
@@ -204,23 +208,28 @@ class StreamPlanner:
             self._parsed = (document, offsets.from_json(document))
         return self._parsed[1]
 
-    def _ends_now(self, unlimited: bool) -> Live | None:
+    def _ends_now(self, start: SourceOffset, unlimited: bool) -> Live | None:
         """The ends; the first time, and where a run reads once and ends, they are waited for."""
         live = self._live.now()
         patient = unlimited or self._is_available_now
         if live is None and not patient:
             live = self._live.wait(PATIENCE_S)
         if patient and not self._started:
-            live = self._complete()
+            live = self._complete(start)
         if live is not None:
             self._started = True
         return live
 
-    def _complete(self) -> Live:
-        """Every end, known after this call began: what was acknowledged before is seen."""
+    def _complete(self, start: SourceOffset) -> Live:
+        """Every end, known after this call began: what was acknowledged before is seen. A topic of
+        ``start`` is taken for gone only when it stays so: a broker may have just begun."""
         options = self.options
         deadline = self._monotonic() + options.request_timeout_ms / 1000
-        ids = self._reader.partitions()
+        grace_until = self._monotonic() + self._grace_s()
+        ids = self._reader.partitions(start.topics)
+        while self._monotonic() < grace_until and not _holds_topics(start, ids):
+            time.sleep(0.005)
+            ids = self._reader.partitions(start.topics)
         listed = self._reader.listed(ids, LATEST_TIMESTAMP)
         while True:
             live = self._live.wait(PATIENCE_S)
@@ -267,7 +276,8 @@ class StreamPlanner:
         return self._target
 
     def _within_bytes(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
-        """``end`` within maxBytesPerTrigger, asked for in the background; ``start`` until known."""
+        """``end`` within maxBytesPerTrigger, asked for in the background; ``start`` until known,
+        but for AvailableNow, which waits, and fails where no broker can tell."""
         asked = self._bytes_asked
         if asked is None or not plan.same_place(asked[0], start):
             if self._bytes_pool is None:
@@ -275,12 +285,12 @@ class StreamPlanner:
             asked = (start, end, self._bytes_pool.submit(self._ask_bytes, start, end))
             self._bytes_asked = asked
         try:
-            capped = asked[2].result(PATIENCE_S)
+            capped = asked[2].result(None if self._is_available_now else PATIENCE_S)
         except TimeoutError:
             return start
         except LogbusError as error:
             self._bytes_asked = None
-            if not error.retriable:
+            if not error.retriable or self._is_available_now:
                 raise
             return start
         self._bytes_asked = None
@@ -292,8 +302,19 @@ class StreamPlanner:
             TopicPartition(item.topic, item.partition): item.start
             for item in plan.ranges_between(start, end, self.options.new_partitions)
         }
-        ask = self._reader.admin.offsets_for_bytes
-        reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
+
+        def ask(
+            ranges: dict[TopicPartition, tuple[int, int]],
+        ) -> dict[TopicPartition, tuple[int, int]]:
+            return self._reader.retrying(lambda: self._reader.admin.offsets_for_bytes(ranges))
+
+        try:
+            reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
+        except OffsetOutOfRangeError:
+            # Records aged out before they were read: the tasks say what that means.
+            earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
+            begins = {where: max(at, earliest[where].offset) for where, at in begins.items()}
+            reach = ask({where: (at, budget) for where, at in begins.items()})
         shares = plan.share_bytes(budget, reach)
         if shares is not None:
             reach = ask({where: (begins[where], share) for where, share in shares.items()})
@@ -335,7 +356,7 @@ class StreamPlanner:
         if not losses and not self._suspects:
             return losses
         now = self._monotonic()
-        grace_s = self.options.retries * self.options.retry_interval_ms / 1000
+        grace_s = self._grace_s()
         suspects = {}
         found = []
         for loss in losses:
@@ -347,6 +368,9 @@ class StreamPlanner:
             found.append(loss)
         self._suspects = suspects
         return found
+
+    def _grace_s(self) -> float:
+        return self.options.retries * self.options.retry_interval_ms / 1000
 
     def _judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
         """Raise, or log and count each loss once; the partitions that were cut back."""
@@ -411,6 +435,10 @@ class StreamPlanner:
                 item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))
             )
         return found
+
+
+def _holds_topics(start: SourceOffset, ids: Mapping[TopicPartition, str]) -> bool:
+    return start.topics.keys() <= {where.topic for where in ids}
 
 
 def _covers(live: Live, listed: dict[TopicPartition, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker_lite.cli import moment
+from broker_lite.cli import moment, output
 from broker_lite.cli.context import bootstrap, cluster_options, found_topic
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
@@ -79,8 +79,11 @@ def consume(
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = _partitions(admin, topics, partition)
-        starts = moment.resolve(admin, chosen, moment.parse(start)) if start else {}
+        place = moment.parse(start) if start else None
+        starts = moment.resolve(admin, chosen, place) if place is not None else {}
         ends = _ends(admin, chosen, end, at_end)
+    if place is not None and place.kind == "offset":
+        _tell_past_the_end(place.value, starts)
     config = ConsumerConfig(
         start="earliest",
         client_id="logbus-cli",
@@ -136,6 +139,12 @@ def _partitions(
                 )
         chosen += [TopicPartition(name, number) for number in wanted or there]
     return chosen
+
+
+def _tell_past_the_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
+    ends = [f"{tp} ends at {at}" for tp, at in sorted(starts.items()) if at < wanted]
+    if ends:
+        output.say(f"offset {wanted} is past the end: {', '.join(ends)}; reading from there")
 
 
 def _ends(

@@ -45,8 +45,9 @@ def open_admin(bootstrap_servers: str | None, zookeeper: str | None) -> Admin:
     return Admin(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-cli")
 
 
-def found_topic(view: ClusterView, name: str) -> TopicMetadata:
-    """The topic's metadata. Raises UnknownTopicOrPartitionError with the nearest names."""
+def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMetadata:
+    """The topic's metadata. Raises UnknownTopicOrPartitionError with the nearest names, or with
+    the command that makes the topic, unless that is no ``offer`` to whoever wants it gone."""
     topic = view.topics.get(name)
     if topic is not None and topic.error is None:
         return topic
@@ -55,12 +56,12 @@ def found_topic(view: ClusterView, name: str) -> TopicMetadata:
         raise topic.error
     known = [other for other, facts in view.topics.items() if facts.error is None]
     near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise UnknownTopicOrPartitionError(
-        f"there is no topic {name!r}{hint} Create it with: logbus topic create {name}"
-        if not near
-        else f"there is no topic {name!r}{hint}"
-    )
+    hint = ""
+    if near:
+        hint = f"; did you mean {', '.join(near)}?"
+    elif offer:
+        hint = f"; create it with: logbus topic create {name}"
+    raise UnknownTopicOrPartitionError(f"there is no topic {name!r}{hint}")
 
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """``logbus doctor``: what on this machine would get in the way, and what to do about it.
 
 Each check is a function that gives one finding; each imports only what it checks and never fails
-itself. Exit code 0 all well, 4 something to mend, 5 something that stops logbus or Spark.
+itself. Exit code 0 all well, 4 something to mend, 5 something that stops logbus or Spark. What is
+only worth knowing ("info") is no reason to fail.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Finding(NamedTuple):
     """What a check found; ``cure`` is empty where all is well."""
 
     check: str
-    state: Literal["ok", "warning", "critical"]
+    state: Literal["ok", "info", "warning", "critical"]
     found: str
     cure: str = ""
 
@@ -53,7 +54,13 @@ class Finding(NamedTuple):
 @click.command()
 @output.output_option
 def doctor(form: str | None) -> int:
-    """Check Java, jars, versions, Spark's lookup, ports, limits and disk."""
+    """Check Java, jars, versions, Spark's lookup, ports, limits, disk and cluster.
+
+    \b
+    Exit codes: 0  all well (state 'info' is for your information)
+                4  a warning: it works, but slower or not everywhere
+                5  critical: logbus or Spark will not run as it is
+    """
     findings = [check() for check in CHECKS]
     output.show([finding._asdict() for finding in findings], form)
     states = {finding.state for finding in findings}
@@ -196,7 +203,8 @@ def spark_settings() -> Finding:
     missing = [key for key in _SPARK_SETTINGS if key not in text]
     if missing:
         cure = "use pyspark_logbus.spark_conf(), or take them from conf/spark-defaults.conf"
-        return Finding("spark settings", "warning", f"not in spark-defaults: {missing}", cure)
+        found = f"not in spark-defaults.conf: {', '.join(missing)}"
+        return Finding("spark settings", "info", f"{found}; they halve a batch's latency", cure)
     return Finding("spark settings", "ok", "both are set")
 
 
@@ -244,12 +252,28 @@ def cluster() -> Finding:
         with Admin(servers, timeout_ms=3000) as admin:
             view = admin.cluster()
     except LogbusError as error:
-        return Finding("cluster", "critical", f"{servers}: {error.message}", "logbus status")
+        return Finding("cluster", "critical", f"{servers}: {error.message}", _cluster_cure(servers))
     unreachable = [str(e) for e in view.brokers.values() if not _is_taken(e.port, e.host)]
     if unreachable:
         found = f"advertised but not reachable: {', '.join(unreachable)}"
         return Finding("cluster", "critical", found, "set advertised.host and advertised.port")
-    return Finding("cluster", "ok", f"{len(view.brokers)} brokers at {servers}")
+    count = len(view.brokers)
+    return Finding("cluster", "ok", f"{count} broker{'s' if count != 1 else ''} at {servers}")
+
+
+def _cluster_cure(servers: str) -> str:
+    """What to do about a cluster that does not answer: it depends on who named it."""
+    from broker_lite.cli import running
+    from broker_lite.client import discovery
+
+    for name in (discovery.ENV_BOOTSTRAP, discovery.ENV_ZOOKEEPER):
+        if os.environ.get(name):
+            return f"start those brokers, or correct or unset {name}"
+    facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
+    directory = facts.get("directory")
+    if running.is_held(facts):
+        return f"logbus down --dir {directory}, then logbus up --dir {directory}"
+    return f"logbus up --dir {directory}"
 
 
 def replicas() -> Finding:

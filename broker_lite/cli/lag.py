@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker_lite.cli import output
-from broker_lite.cli.context import cluster_options, open_admin
+from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 from broker_lite.cli.progress import group_progress
+from broker_lite.config import nearest
+from broker_lite.errors import GroupIdNotFoundError, LogbusError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from broker_lite.client.admin import Admin
@@ -38,9 +41,20 @@ def lag(
     zookeeper: str | None,
     form: str | None,
 ) -> int:
-    """How far groups (and Spark queries) are behind the end of what they read."""
+    """How far groups (and Spark queries) are behind the end of what they read.
+
+    A group or topic that is named and not there is an error (1), so that a check of it cannot pass;
+    with --watch it is waited for.
+    """
+    told: set[str] = set()
     with open_admin(bootstrap_servers, zookeeper) as admin:
         while True:
+            for error in _missing(admin, wanted, topics):
+                if not watch:
+                    raise error
+                if str(error) not in told:
+                    told.add(str(error))
+                    output.say(f"{error}; waiting for it")
             rows = _rows(admin, wanted, topics)
             totals = _by_topic(rows)
             output.show(rows if by_partition else totals, form)
@@ -53,6 +67,25 @@ def lag(
     if warn is not None and worst > warn:
         return EXIT_WARNING
     return 0
+
+
+def _missing(
+    admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]
+) -> Iterator[LogbusError]:
+    """What was named and is not there."""
+    if wanted:
+        known = [item.group for item in admin.list_groups()]
+        for group in wanted:
+            if group not in known:
+                near = nearest(group, known) or "; see: logbus groups list"
+                yield GroupIdNotFoundError(f"there is no group {group!r}{near}")
+    if topics:
+        view = admin.cluster()
+        for topic in topics:
+            try:
+                found_topic(view, topic, offer=False)
+            except UnknownTopicOrPartitionError as error:
+                yield error
 
 
 def _rows(admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -7,38 +7,42 @@ counts as a line.
 
 from __future__ import annotations
 
-import base64
 import gzip
-import json
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker_lite.cli import envelopes
 from broker_lite.client.arrays import binary_of
-from broker_lite.errors import InvalidSchemaError
-from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
+from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
+from broker_lite.record.arrow import HEADERS_TYPE
 
 CHUNK_BYTES = 1 << 20
 TABLE_ROWS = 50_000
 COLUMNS = ("key", "value", "timestamp", "headers")
+PASSED_OVER = ("topic", "partition", "offset", "timestampType")
+"""What ``consume -o arrow`` and ``-o parquet`` give besides."""
+JSON_GROWTH = 6
+"""A byte is at most so many in JSON: \\u0000."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRule:
     """How a line becomes a record. ``key_delimiter`` splits the key off; ``null_empty`` makes an
-    empty value a tombstone."""
+    empty value a tombstone. ``bytes_max`` bounds a line, and the memory that is spent on one."""
 
     key_delimiter: bytes | None = None
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
     null_empty: bool = False
+    bytes_max: int = 8 << 20
 
 
 def tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
@@ -47,8 +51,12 @@ def tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:
         yield from _tables(path, form, rule)
-    except pa.ArrowInvalid as error:
-        raise InvalidSchemaError(f"{path or 'stdin'} cannot be read as {form}: {error}") from None
+    except (pa.ArrowInvalid, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        kind = "gzip" if path is not None and path.suffix == ".gz" else form
+        raise InvalidSchemaError(f"{path or 'stdin'} cannot be read as {kind}: {error}") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise click.ClickException(f"{path or 'stdin'} cannot be read: {reason}") from None
 
 
 def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
@@ -60,8 +68,14 @@ def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
             for batch in reader:
                 yield _known_columns(pa.Table.from_batches([batch]))
     else:
-        for lines in _line_chunks(path):
-            yield _from_json(lines) if form == "jsonl" else _from_lines(lines, rule)
+        source, number = str(path or "stdin"), 1
+        bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
+        for lines in _line_chunks(path, bytes_max):
+            if form == "jsonl":
+                yield envelopes.table_of(lines, number, source)
+            else:
+                yield _from_lines(lines, rule)
+            number += len(lines)
 
 
 def form_of(path: Path | None, form: str) -> str:
@@ -71,26 +85,35 @@ def form_of(path: Path | None, form: str) -> str:
     return {".parquet": "parquet", ".arrow": "arrow", ".arrows": "arrow"}.get(path.suffix, "lines")
 
 
-def _line_chunks(path: Path | None) -> Iterator[list[bytes]]:
+def _line_chunks(path: Path | None, bytes_max: int) -> Iterator[list[bytes]]:
     if path is not None and path.suffix == ".gz":
         with gzip.open(path, "rb") as packed:
-            yield from _split(iter(lambda: packed.read(CHUNK_BYTES), b""))
+            yield from _split(iter(lambda: packed.read(CHUNK_BYTES), b""), path, bytes_max)
         return
     source = 0 if path is None else os.open(path, os.O_RDONLY)
     try:
-        yield from _split(iter(lambda: os.read(source, CHUNK_BYTES), b""))
+        yield from _split(iter(lambda: os.read(source, CHUNK_BYTES), b""), path, bytes_max)
     finally:
         if path is not None:
             os.close(source)
 
 
-def _split(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
+def _split(chunks: Iterator[bytes], path: Path | None, bytes_max: int) -> Iterator[list[bytes]]:
     rest: list[bytes] = []
+    size, number = 0, 1
     for chunk in chunks:
         lines = chunk.split(b"\n")
+        size += len(lines[0])
+        if size > bytes_max:
+            raise MessageTooLargeError(
+                f"{path or 'stdin'} line {number}: longer than {bytes_max} bytes, which is more "
+                "than a record may have (max.request.size); is it text with a line per record?"
+            )
         if len(lines) > 1:
+            number += len(lines) - 1
             lines[0] = b"".join((*rest, lines[0]))
             rest = [lines.pop()]
+            size = len(rest[0])
             yield lines
         else:
             rest.append(chunk)
@@ -118,48 +141,12 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
     return pa.table(columns)
 
 
-def _from_json(lines: list[bytes]) -> pa.Table:
-    """Envelopes as ``consume -o jsonl`` prints them: key, value, headers and timestamp_ms count."""
-    rows = []
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            raise InvalidSchemaError(f"not a JSON object: {line[:80]!r}") from None
-        if not isinstance(rows[-1], dict):
-            raise InvalidSchemaError(f"not a JSON object: {line[:80]!r}")
-    columns = {
-        "key": binary_of([_bytes(row.get("key")) for row in rows]),
-        "value": binary_of([_bytes(row.get("value")) for row in rows]),
-    }
-    if any("timestamp_ms" in row for row in rows):
-        stamps = pa.array([row.get("timestamp_ms") for row in rows], pa.int64())
-        columns["timestamp"] = stamps.cast(TIMESTAMP_TYPE)
-    if any(row.get("headers") for row in rows):
-        columns["headers"] = pa.array(
-            [[(key, _bytes(value)) for key, value in row.get("headers") or ()] for row in rows],
-            HEADERS_TYPE,
-        )
-    return pa.table(columns)
-
-
-def _bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, dict) and set(value) == {"$b64"}:
-        return base64.b64decode(value["$b64"])
-    if isinstance(value, str):
-        return value.encode("utf-8")
-    return json.dumps(value, ensure_ascii=False).encode("utf-8")
-
-
 def _known_columns(table: pa.Table) -> pa.Table:
-    names = [name for name in COLUMNS if name in table.column_names]
-    if "value" not in names:
+    names = table.column_names
+    lost = [name for name in names if name not in COLUMNS and name not in PASSED_OVER]
+    if "value" not in names or lost:
         raise InvalidSchemaError(
-            f"a table needs a column 'value' (and may have key, timestamp, headers); this one has "
-            f"{', '.join(table.column_names)}"
+            f"a table needs a column 'value' and may have key, timestamp and headers; this one has "
+            f"{', '.join(names)}. Rename or leave out the others, which would be lost"
         )
-    return table.select(names)
+    return table.select([name for name in COLUMNS if name in names])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -59,24 +61,19 @@ def produce(
 ) -> None:
     """Write lines of stdin, or of FILES (also .gz, .parquet, .arrow), to TOPIC.
 
-    Every line is a record. It ends with 0 once all are acknowledged.
+    Every line is a record. It ends with 0 once all are acknowledged. With --input jsonl a line is
+    an envelope as 'consume -o jsonl' prints it: {"value": …}, and key, headers [["name", "value"]],
+    timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}.
     """
-    from broker_lite.cli.lines import LineRule
+    from broker_lite.cli.lines import LineRule, form_of
     from broker_lite.client.admin import Admin
     from broker_lite.client.producer import Producer
     from broker_lite.config import ProducerConfig
 
     if key is not None and key_delimiter is not None:
         raise click.UsageError("-k gives one key to all, -K takes it from each line; give one")
-    rule = LineRule(
-        key_delimiter.encode() if key_delimiter else None,
-        key.encode() if key is not None else None,
-        tuple((k, v.encode()) for k, v in key_values(header, "--header").items()),
-        null_empty,
-    )
-    servers = bootstrap(bootstrap_servers, zookeeper)
-    with Admin(servers) as admin:
-        found_topic(admin.cluster(), topic)
+    for path in files or (None,):
+        _check_options(form_of(path, form), key_delimiter, key, header, null_empty)
     config = ProducerConfig(
         acks=acks,
         linger_ms=linger_ms,
@@ -84,17 +81,61 @@ def produce(
         idempotence=acks == "all",
         client_id="logbus-cli",
     )
+    rule = LineRule(
+        os.fsencode(key_delimiter) if key_delimiter else None,
+        os.fsencode(key) if key is not None else None,
+        tuple((_name(k), os.fsencode(v)) for k, v in key_values(header, "--header").items()),
+        null_empty,
+        config.max_request_bytes,
+    )
+    servers = bootstrap(bootstrap_servers, zookeeper)
+    with Admin(servers) as admin:
+        found_topic(admin.cluster(), topic)
     started = time.monotonic()
+    sent = _Sent()
     with Producer(servers, config) as producer:
-        count = sum(
-            _send_all(producer, topic, path, form, rule, partition, rate)
-            for path in files or (None,)
-        )
+        for path in files or (None,):
+            _send_all(producer, topic, path, form, rule, partition, rate, sent)
         producer.flush()
     seconds = time.monotonic() - started
+    if key_delimiter and sent.keyless:
+        output.say(f"{_records(sent.records, sent.keyless)} had no {key_delimiter!r}: no key")
     if summary:
-        facts = {"topic": topic, "records": count, "seconds": round(seconds, 3)}
+        facts = {"topic": topic, "records": sent.records, "seconds": round(seconds, 3)}
         output.show_one(facts, summary)
+    elif sys.stderr.isatty():
+        output.say(f"{_records(sent.records)} to {topic} in {seconds:.1f} s")
+
+
+class _Sent:
+    """What was sent so far; ``keyless`` has no key."""
+
+    records = 0
+    keyless = 0
+
+
+def _records(count: int, some: int | None = None) -> str:
+    noun = "record" if count == 1 else "records"
+    return f"{count:,} {noun}" if some is None else f"{some:,} of {count:,} {noun}"
+
+
+def _check_options(
+    form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
+) -> None:
+    """Options about lines say nothing about records that come whole."""
+    given = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
+    names = [name for name, value in given.items() if value not in (None, (), False)]
+    if form != "lines" and names:
+        raise click.UsageError(
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} for lines; with {form} every "
+            "record brings its own key, value and headers"
+        )
+
+
+def _name(header: str) -> str:
+    if not header.isprintable():  # also what is no UTF-8
+        raise click.BadParameter(f"the name {header!r} is no text", param_hint="--header")
+    return header
 
 
 def _send_all(
@@ -105,7 +146,8 @@ def _send_all(
     rule: LineRule,
     partition: int | None,
     rate: int | None,
-) -> int:
+    sent: _Sent,
+) -> None:
     from broker_lite.cli.lines import form_of, tables
 
     count = 0
@@ -117,9 +159,11 @@ def _send_all(
             part = table.slice(first, step)
             watched.append(producer.send_arrow(topic, part, partition=partition))
             count += len(part)
+            sent.records += len(part)
+            if rule.key_delimiter is not None:
+                sent.keyless += part.column("key").null_count
             if rate:
                 time.sleep(max(0.0, started + count / rate - time.monotonic()))
         # A failure ends the command when it is known, not at the end of an endless pipe.
         while watched and (watched[0].done() or len(watched) > _WATCHED_MAX):
             watched.popleft().result()
-    return count

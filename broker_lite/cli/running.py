@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,13 @@ def names(clusters: Sequence[Facts]) -> str:
 
 
 def is_same(one: Facts, other: Facts) -> bool:
-    """Whether both are about one start of one cluster."""
-    return all(one.get(key) == other.get(key) for key in ("directory", "pid", "processes"))
+    """Whether both are about one start of one cluster: its processes may have been replaced."""
+
+    def start(facts: Facts) -> tuple[object, ...]:
+        pid = facts.get("pid")
+        return facts.get("directory"), pid, (facts.get("processes") or {}).get(str(pid))
+
+    return start(one) == start(other)
 
 
 def remember(facts: Facts) -> None:
@@ -82,6 +88,17 @@ def remember(facts: Facts) -> None:
                 path.unlink(missing_ok=True)
         write_json(_record(facts), facts)
         write_json(discovery.last_cluster_path(), facts)
+
+
+def update(facts: Facts) -> None:
+    """Replace the records of this cluster, whose processes have changed; who started last stays."""
+    with contextlib.suppress(OSError):
+        for path in (_record(facts), discovery.last_cluster_path()):
+            recorded = discovery.read_cluster(path)
+            if recorded is not None and is_same(recorded, facts):
+                made = path.stat()
+                write_json(path, facts)
+                os.utime(path, ns=(made.st_atime_ns, made.st_mtime_ns))
 
 
 def forget(facts: Facts) -> None:

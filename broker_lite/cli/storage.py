@@ -1,7 +1,8 @@
-"""``logbus storage``: segment files read offline, without a broker and without its lock."""
+"""``logbus storage``: segment files and strays, offline, without a broker and without its lock."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ _PATHS = click.argument(
 
 @click.group()
 def storage() -> None:
-    """Look into segment files."""
+    """Look into segment files, and at logs that were set aside."""
 
 
 @storage.command()
@@ -68,6 +69,32 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
         )
     output.show(rows, form)
     return EXIT_CRITICAL if bad else 0
+
+
+@storage.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--delete", is_flag=True, help="Delete them, for good.")
+@output.output_option
+def strays(directory: Path, delete: bool, form: str | None) -> None:
+    """Logs in a broker's DIRECTORY (log.dir) whose topics ZooKeeper did not know at a start.
+
+    The topic was deleted while the broker was away, or ZooKeeper was restored from an older state.
+    They come back with their topic, and go after stray.retention.ms.
+    """
+    from broker_lite.storage.paths import parse_stray_dir
+
+    rows = []
+    for path in sorted(directory.iterdir()):
+        found = parse_stray_dir(path.name)
+        if found is not None:
+            key, since_ms = found
+            size = sum(each.stat().st_size for each in path.iterdir())
+            row = {"topic_id": key.topic_id, "partition": key.partition, "bytes": size}
+            rows.append({**row, "since": output.iso(since_ms), "path": str(path)})
+    if delete:
+        for row in rows:
+            shutil.rmtree(str(row["path"]))
+    output.show(rows, form)
 
 
 def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:

@@ -143,9 +143,13 @@ def describe(
     if form in ("json", "jsonl") or (form is None and not sys.stdout.isatty()):
         output.show(described, form)
         return
+    if form == "csv":
+        parts = [(item["topic"], part) for item in described for part in item["partitions"]]
+        output.show([{"topic": name} | part for name, part in parts], form)
+        return
     for item in described:
         click.echo(f"{item['topic']}  id {item['topic_id']}  {_settings(item['config'])}")
-        output.show(item["partitions"], form or "table")
+        output.show(item["partitions"], "table")
 
 
 @topic.command()
@@ -221,7 +225,7 @@ def delete(
         there = []
         for name in names:
             try:
-                there.append(found_topic(view, name).name)
+                there.append(found_topic(view, name, offer=False).name)
             except UnknownTopicOrPartitionError:
                 if not if_exists:
                     raise

@@ -32,6 +32,9 @@ STOP_SECONDS = 45.0
 START_SECONDS = 90.0
 NAMED_MAX = 5
 """Partitions that ``status`` names when they are not as they should be."""
+LOOK_SECONDS = 0.5
+LOG = "up.log"
+"""In the cluster's folder: what a detached ``up`` says while it runs."""
 
 
 @click.command()
@@ -147,6 +150,8 @@ def status(directory: Path | None, form: str | None) -> int:
         output.show(brokers, "table")
     else:
         output.show_one(shown | {"brokers": brokers}, form)
+    if shown["running"] < len(brokers):
+        output.say(_cure(facts))
     others = [other for other in running.alive() if not running.is_same(other, facts)]
     if directory is None and others:
         output.say(f"also running: {running.names(others)}")
@@ -210,6 +215,18 @@ def _replicas(view: ClusterView) -> dict[str, Any]:
     }
 
 
+def _cure(facts: dict[str, Any]) -> str:
+    """What to do about brokers that are down."""
+    directory = facts["directory"]
+    if not running.is_held(facts):
+        return f"it ended without 'logbus down'; start it again with: logbus up --dir {directory}"
+    return (
+        f"'logbus up' (process {facts['pid']}) starts again what has ended; where it cannot, "
+        f"{directory}/{LOG} (if it is detached) and broker-N/broker.log there say why. To begin "
+        f"anew: logbus down --dir {directory}, then logbus up --dir {directory}"
+    )
+
+
 def _default_directory() -> Path | None:
     """The data folder of this user; None (a temporary one) where it cannot be written."""
     folder = discovery.data_directory() / "cluster"
@@ -249,23 +266,36 @@ def _hold(cluster: Any, ready_fd: int | None, port: int, chosen: str | None) -> 
             if ready_fd is not None:
                 with os.fdopen(ready_fd, "w", encoding="utf-8") as pipe:
                     pipe.write(json.dumps(facts) + "\n")
+                _speak_into(cluster.directory / LOG)
             else:
                 _announce(facts, port, chosen, "Ctrl-C stops it.")
             _wait(cluster, wake_read)
-            output.say("stopping")
+            _say_when("stopping")
         finally:
             running.forget(facts)
     return 0
 
 
 def _wait(cluster: Any, wake: int) -> None:
-    """Until a signal; tells once of each broker that ended by itself."""
-    told: set[int] = set()
-    while not select.select([wake], [], [], 1.0)[0]:
-        for broker in cluster.brokers:
-            if not broker.is_running and broker.id not in told:
-                told.add(broker.id)
-                output.say(f"broker {broker.id} has ended; see {broker.log}")
+    """Until a signal; a process that ends meanwhile is started again."""
+    from broker_lite.cli.keeper import Keeper
+
+    keeper = Keeper(cluster, _say_when)
+    while not select.select([wake], [], [], LOOK_SECONDS)[0]:
+        if keeper.look():
+            cluster.write_facts()
+            running.update(cluster.facts())
+
+
+def _say_when(text: str) -> None:
+    output.say(f"{output.iso(time.time_ns() // 1_000_000)} {text}")
+
+
+def _speak_into(log: Path) -> None:
+    """Whoever detached has heard that everything runs; what is said later goes to a file."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
 
 
 def _detach(port: int, chosen: str | None) -> int:

@@ -19,9 +19,9 @@ from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.following import Follower, Reset
-from broker_lite.client.intake import JOINED_ROWS, Intake, arrow_rows
+from broker_lite.client.intake import JOINED_ROWS, Intake, Parts, arrow_rows
 from broker_lite.client.loop import LoopShell
-from broker_lite.client.received import Record, Slice
+from broker_lite.client.received import Record
 from broker_lite.client.starting import reset_offsets, resolve_partitions, starting_offsets
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import ClosedError, InvalidGroupIdError, LogbusError
@@ -136,25 +136,34 @@ class AsyncConsumer:
         """The next records; [] if none came in ``timeout_s``."""
         self._intake.settle()
         found: list[Record] = []
-        while len(found) < max_records and await self._fill(
-            0.0 if found else timeout_s, bool(found)
-        ):
-            found += self._intake.take_records(max_records - len(found))
-        return found
+        try:
+            while len(found) < max_records and await self._fill(
+                0.0 if found else timeout_s, bool(found)
+            ):
+                found += self._intake.take_records(max_records - len(found))
+            return found
+        except BaseException:
+            self._intake.give_back()
+            raise
 
     async def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
         """The next rows as Arrow; see ``Consumer.poll_arrow``."""
         self._intake.settle()
-        parts: list[tuple[TopicPartition, Slice]] = []
-        count = 0
+        parts = Parts()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
-        while count < limit and await self._fill(0.0 if parts else timeout_s, bool(parts)):
-            part = self._intake.take_rows(None if max_rows is None else max_rows - count)
-            parts.append(part)
-            count += part[1].row_count
-        return arrow_rows(parts, headers=headers)
+        try:
+            while parts.row_count < limit and await self._fill(
+                0.0 if parts.slices else timeout_s, bool(parts.slices)
+            ):
+                left = None if max_rows is None else max_rows - parts.row_count
+                if not self._intake.take_rows(parts, left):
+                    break
+            return arrow_rows(parts.slices, headers=headers)
+        except BaseException:
+            self._intake.give_back()
+            raise
 
     async def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
         """As in ``Consumer``. With ``is_more`` it never waits, so that nothing that the call has

@@ -27,8 +27,8 @@ from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.following import Follower, Reset
-from broker_lite.client.intake import JOINED_ROWS, Intake, arrow_rows
-from broker_lite.client.received import Record, Slice
+from broker_lite.client.intake import JOINED_ROWS, Intake, Parts, arrow_rows
+from broker_lite.client.received import Record
 from broker_lite.client.starting import (
     reset_offsets,
     resolve_partitions,
@@ -145,9 +145,13 @@ class Consumer:
         """The next records, in order within each partition; [] if none came in ``timeout_s``."""
         self._intake.settle()
         found: list[Record] = []
-        while len(found) < max_records and self._fill(0.0 if found else timeout_s, bool(found)):
-            found += self._intake.take_records(max_records - len(found))
-        return found
+        try:
+            while len(found) < max_records and self._fill(0.0 if found else timeout_s, bool(found)):
+                found += self._intake.take_records(max_records - len(found))
+            return found
+        except BaseException:
+            self._intake.give_back()
+            raise
 
     def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
@@ -158,14 +162,19 @@ class Consumer:
         also these. Values lie where they were received; nothing is copied unless batches are small.
         """
         self._intake.settle()
-        parts: list[tuple[TopicPartition, Slice]] = []
-        count = 0
+        parts = Parts()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
-        while count < limit and self._fill(0.0 if parts else timeout_s, bool(parts)):
-            part = self._intake.take_rows(None if max_rows is None else max_rows - count)
-            parts.append(part)
-            count += part[1].row_count
-        return arrow_rows(parts, headers=headers)
+        try:
+            while parts.row_count < limit and self._fill(
+                0.0 if parts.slices else timeout_s, bool(parts.slices)
+            ):
+                left = None if max_rows is None else max_rows - parts.row_count
+                if not self._intake.take_rows(parts, left):
+                    break
+            return arrow_rows(parts.slices, headers=headers)
+        except BaseException:
+            self._intake.give_back()
+            raise
 
     def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
         """Wait for rows; False if the time is up. With ``is_more`` the call has rows to hand out:

@@ -42,8 +42,8 @@ POLL_WAIT_MS = 10_000
 POLL_PAUSE_MS = 4
 """After news: a busy topic then costs its broker at most 250 small requests a second."""
 REFRESH_MS = 30_000
-POLL_TIMEOUT_MS = POLL_WAIT_MS + 10_000
-OPERATION_TIMEOUT_MS = 10_000
+REQUEST_TIMEOUT_MS = 10_000
+"""For an answer, besides the time that a poll waits for news on purpose."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
@@ -73,7 +73,9 @@ class EndOffsetsWatch:
         refresh_ms: float = REFRESH_MS,
         on_change: Callable[[], None] | None = None,
         client_id: str = "logbus",
+        request_timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> None:
+        self._request_timeout_ms = request_timeout_ms
         self._pick = topics if callable(topics) else None
         self._names = () if callable(topics) else tuple(dict.fromkeys(topics))
         self._isolation_level = isolation_code(isolation)
@@ -147,7 +149,7 @@ class EndOffsetsWatch:
 
     def _look(self) -> Operation[dict[TopicPartition, ListedOffset | LogbusError]]:
         cluster = self._cluster
-        deadline_ms = cluster.now_ms() + OPERATION_TIMEOUT_MS
+        deadline_ms = cluster.now_ms() + self._request_timeout_ms
         names = None if self._pick is not None else self._names
         yield from requests.refresh_once(cluster, names)
         view = cluster.view
@@ -271,7 +273,7 @@ class EndOffsetsWatch:
         self._reactor.request(
             endpoint,
             FetchExchange(request),
-            POLL_TIMEOUT_MS,
+            POLL_WAIT_MS + self._request_timeout_ms,
             lambda answer: self._polled(endpoint, lane, answer),
             f"ends-{lane}",
         )

@@ -54,6 +54,7 @@ DEPTH = 2
 TIMEOUT_MS = 120_000
 REPAIR_MS = 10_000
 """How long a damaged batch may take to be repaired where other replicas have it."""
+REQUEST_TIMEOUT_MS = 30_000
 WAIT_MS = 500
 """A range lies below the high watermark, so a fetch waits only where a new leader catches up."""
 
@@ -75,6 +76,7 @@ def read_range(
     isolation: str = "read_committed",
     on_corrupt: str = "fail",
     timeout_ms: float = TIMEOUT_MS,
+    request_timeout_ms: float = REQUEST_TIMEOUT_MS,
     pool: Pool | None = None,
     on_skipped: OnSkipped | None = None,
 ) -> Iterator[FetchedBatch]:
@@ -84,7 +86,7 @@ def read_range(
     held. ``on_corrupt="skip"`` goes past a damaged batch and tells ``on_skipped(partition, first
     offset, next offset)``. Raises OffsetOutOfRangeError (naming the log's start and end),
     UnknownTopicIdError (deleted or made again), CorruptMessageError, and what kept the leader from
-    answering for ``timeout_ms``.
+    answering for ``timeout_ms``; one that hangs for ``request_timeout_ms`` is asked anew.
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
@@ -98,6 +100,7 @@ def read_range(
         fetch_bytes=fetch_bytes,
         isolation_level=isolation_code(isolation),
         timeout_ms=timeout_ms,
+        request_timeout_ms=request_timeout_ms,
         skips=on_corrupt == "skip",
     )
     return _rows(session, start, end, depth, on_skipped)
@@ -245,6 +248,7 @@ class _Session:
         fetch_bytes: int,
         isolation_level: int,
         timeout_ms: float,
+        request_timeout_ms: float,
         skips: bool,
     ) -> None:
         self.where = where
@@ -261,6 +265,7 @@ class _Session:
         self._fetch_bytes = fetch_bytes
         self._isolation_level = isolation_level
         self._timeout_ms = timeout_ms
+        self._request_timeout_ms = request_timeout_ms
         self._connection: PooledConnection | None = None
         self._interrupted = False
         self._boundary = -1
@@ -285,6 +290,7 @@ class _Session:
             fetch_bytes=self._fetch_bytes,
             isolation_level=self._isolation_level,
             timeout_ms=self._timeout_ms,
+            request_timeout_ms=self._request_timeout_ms,
             skips=self.skips,
         )
         other._doubts, other._doubted_at = True, offset
@@ -307,7 +313,8 @@ class _Session:
         while True:
             problem: LogbusError
             try:
-                answer = self._ask(offset, deadline_ms)
+                ask_by_ms = min(deadline_ms, monotonic_ms() + self._request_timeout_ms)
+                answer = self._ask(offset, ask_by_ms)
                 if answer.error_code == 0:
                     found = self._take(answer, offset)
                     if found[0]:

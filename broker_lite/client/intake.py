@@ -9,6 +9,7 @@ a time; records and Arrow rows are both taken from it. Used by one thread at a t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -45,6 +46,17 @@ ROW_SCHEMA = pa.schema(
 ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 JOINED_ROWS = 4096
 """Slices smaller than this are joined, larger ones handed out as they lie."""
+JOINED_BYTES = 64 << 20
+"""What is joined, which copies it, is no larger than this; an Arrow column ends at 2 GiB."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """Slices of one ``poll_arrow``, to be joined."""
+
+    slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
+    row_count: int = 0
+    size_bytes: int = 0
 
 
 class Intake:
@@ -292,19 +304,39 @@ class Intake:
         self.at += len(found)
         return found
 
-    def take_rows(self, count: int | None) -> tuple[TopicPartition, Slice]:
-        """The next rows of the open slice as they lie, at most ``count``."""
+    def take_rows(self, parts: Parts, count: int | None) -> bool:
+        """Add the next rows of the open slice as they lie, at most ``count``; False, and nothing
+        is taken, where they would make what is to be joined larger than JOINED_BYTES."""
         assert self._slice is not None and self._where is not None
-        self._note_taken(self._where)
         part = self._part(count)
+        size = _decoded_bytes(part)
+        if parts.slices and parts.size_bytes + size > JOINED_BYTES:
+            return False
+        self._note_taken(self._where)
         self.at += part.row_count
-        return self._where, part
+        parts.slices.append((self._where, part))
+        parts.size_bytes += size
+        parts.row_count += part.row_count
+        return True
+
+    def give_back(self) -> None:
+        """What was handed out since ``settle`` did not reach the reader: it comes again."""
+        self.is_single = False
+        rows = {where: before.offset for where, before in self._under_way.items()}
+        self._under_way.clear()
+        self.begin(rows)
 
     def _part(self, count: int | None) -> Slice:
         assert self._slice is not None
         left = self._slice.row_count - self.at
         taken = left if count is None else min(left, count)
         return self._slice._replace(first_row=self._slice.first_row + self.at, row_count=taken)
+
+
+def _decoded_bytes(rows: Slice) -> int:
+    first, count, columns = rows.first_row, rows.row_count, rows.columns
+    arrays = (columns.key, columns.value, columns.headers)
+    return sum(each.slice(first, count).nbytes for each in arrays if each is not None)
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:

@@ -37,6 +37,7 @@ class LocalBroker:
         self._guard = guard
         self._process: subprocess.Popen[bytes] | None = None
         self._ready_fd = -1
+        self._started = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -47,6 +48,26 @@ class LocalBroker:
     def is_running(self) -> bool:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it was started and its word that it serves was not waited for yet."""
+        return self._ready_fd >= 0
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether there is an answer for ``wait_ready``, or it has been waited for long enough."""
+        if time.monotonic() - self._started > START_TIMEOUT_SECONDS:
+            return True
+        return bool(select.select([self._ready_fd], [], [], 0)[0])
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words; empty while it runs and where it was stopped here."""
+        code = self._process.poll() if self._process is not None else None
+        if code is None:
+            return ""
+        return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
     @property
     def endpoint(self) -> str:
@@ -60,6 +81,7 @@ class LocalBroker:
         """
         if self.is_running:
             return
+        self._forget_answer()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.settings |= {
             "broker.id": str(self.id),
@@ -76,7 +98,7 @@ class LocalBroker:
             [*command, "--ready-fd", str(write_end)], self.log, pass_fds=(write_end,)
         )
         os.close(write_end)
-        self._ready_fd = read_end
+        self._ready_fd, self._started = read_end, time.monotonic()
         if wait:
             self.wait_ready()
 
@@ -88,8 +110,9 @@ class LocalBroker:
             assert self._process is not None
             if self._process.poll() is None:
                 self.kill()
+                took = time.monotonic() - self._started
                 raise BrokerNotAvailableError(
-                    f"broker {self.id} was not ready within {timeout_seconds:.0f} s; see {self.log}"
+                    f"broker {self.id} was not ready within {took:.0f} s; see {self.log}"
                 )
             raise self._start_error()
         facts: dict[str, Any] = json.loads(line)
@@ -149,9 +172,13 @@ class LocalBroker:
                     return b""
                 received += part
         finally:
+            self._forget_answer()
+        return received
+
+    def _forget_answer(self) -> None:
+        if self._ready_fd >= 0:
             os.close(self._ready_fd)
             self._ready_fd = -1
-        return received
 
     def _start_error(self) -> LogbusError:
         said = last_line(self.log)

@@ -8,6 +8,7 @@ the cluster is. All methods are for one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import fcntl
 import json
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from broker_lite.config import BrokerConfig, TopicConfig, keys, parse
 from broker_lite.errors import (
     DirectoryLockedError,
     InvalidConfigError,
@@ -50,7 +52,8 @@ class LocalCluster:
 
     A context manager; ``start`` and ``stop`` do the same by hand. Raises MissingDependencyError
     where Java or ZooKeeper's jars are missing, DirectoryLockedError where the directory is in use,
-    and the brokers' own errors.
+    InvalidConfigError for a wrong setting or a folder that cannot be written, and the brokers' own
+    errors.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class LocalCluster:
         self.zookeeper_server: EmbeddedZooKeeper | None = None
         self._count = brokers
         self._settings = {key: str(value) for key, value in (config or {}).items()}
+        _check_settings(self._settings)
         self._external = zookeeper
         self._jars = zookeeper_jars
         self._zookeeper_log_level = zookeeper_log_level
@@ -109,8 +113,14 @@ class LocalCluster:
             return self
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="logbus-"))
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._take_lock()
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+        except OSError as error:
+            raise InvalidConfigError(
+                f"data cannot be kept in {self._directory}: {error.strerror or error}; give a "
+                "folder that this user may write (logbus up --dir DIR)"
+            ) from None
         self._guard = Guard(self._directory if self._is_temporary else None)
         try:
             self._start_zookeeper()
@@ -208,6 +218,20 @@ class LocalCluster:
             broker.start(wait=False)
         for broker in self.brokers:
             broker.wait_ready()
+
+
+def _check_settings(settings: Mapping[str, str]) -> None:
+    """Refuse before anything starts what the brokers would refuse once ZooKeeper is up."""
+    of_brokers = [row.key for row in keys(BrokerConfig).values()]
+    of_topics = [row.key for row in keys(TopicConfig).values()]
+    for key in settings:
+        meant = difflib.get_close_matches(key, of_brokers + of_topics, n=1)
+        if key not in of_brokers and meant and meant[0] in of_topics:
+            raise InvalidConfigError(
+                f"unknown setting {key!r} of brokers; {meant[0]!r} is a setting of topics: "
+                f"logbus topic create NAME -c {meant[0]}={settings[key]}"
+            )
+    parse(BrokerConfig, settings)
 
 
 def first_free_ports(host: str, first: int, count: int) -> list[int]:

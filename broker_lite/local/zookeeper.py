@@ -142,13 +142,18 @@ class EmbeddedZooKeeper:
         """The JVM's process, or None while stopped."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the JVM lives."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> str:
         """Start and wait until it serves; gives ``host:port``.
 
         Raises MissingDependencyError, PortInUseError, or CoordinationUnavailableError naming the
         log when the JVM ends or does not serve within 20 s.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             return self.address
         java, jars = find_java(), find_jars(self._jars)
         class_path = os.pathsep.join(str(jar) for name in _JARS for jar in sorted(jars.glob(name)))

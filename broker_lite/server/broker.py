@@ -172,6 +172,7 @@ class Broker:
             default_config=configs.parse(TopicConfig, config.topic_defaults()),
             producer_expiration_ms=config.producer_id_expiration_ms,
             delete_delay_ms=config.file_delete_delay_ms,
+            stray_retention_ms=config.stray_retention_ms,
         )
         run = self._loop.run_in_executor
         began_ms = clock.monotonic_ms()
@@ -301,8 +302,8 @@ async def _every(interval_ms: int, work: Callable[[], Any]) -> None:
         await asyncio.sleep(interval_ms / 1000)
         try:
             await work()
-        except Exception as error:
-            logger.error("housekeeping: %s", error)
+        except Exception:
+            logger.exception("housekeeping: it is tried again in %d ms", interval_ms)
 
 
 async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> None:

@@ -47,6 +47,7 @@ from broker_lite.replication.events import (
     StorageFailed,
     Truncated,
 )
+from broker_lite.replication.leader import Leader
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import AppendJob, CallJob, Disk, FollowJob, SyncJob
 from broker_lite.server.fetcher import Fetchers
@@ -148,7 +149,7 @@ class Replica:
     def lag(self) -> int:
         """How many records the slowest in-sync follower still has to put on its disk."""
         role = self.role.role
-        if not isinstance(role, replication.Leader):
+        if not isinstance(role, Leader):
             return 0
         end = self.role.log_end_offset
         return max((end - role.follower_ends.get(one, end) for one in role.state.isr), default=0)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker_lite import config as configs
-from broker_lite.config import BrokerConfig, TopicConfig
+from broker_lite.config import BrokerConfig, TopicConfig, min_insync
 from broker_lite.errors import (
     LogbusError,
     NotLeaderError,
@@ -56,6 +55,7 @@ from broker_lite.server.isr_writes import IsrWrites
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.purgatory import Deadlines
 from broker_lite.server.replica import Replica, as_storage_error
+from broker_lite.server.topic_configs import TopicConfigs
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
 
@@ -126,6 +126,7 @@ class ReplicaManager:
         self._logs = logs
         self._metrics = metrics
         self._cluster = cluster
+        self._configs = TopicConfigs(config)
         self._failure: LogbusError | None = None
         self._handover: asyncio.Task[None] | None = None
         self._snapshot = MetadataSnapshot()
@@ -159,6 +160,7 @@ class ReplicaManager:
         metrics.gauge(
             "replica_lag_records_max", lambda: max((r.lag for r in self._replicated), default=0)
         )
+        metrics.gauge("stray_partitions", lambda: logs.stray_count)
         metrics.gauge("produces_waiting", lambda: len(self._pending))
 
     # Finding.
@@ -205,7 +207,7 @@ class ReplicaManager:
     def topic_config(self, topic: str) -> TopicConfig:
         """A topic's settings as this broker applies them."""
         view = self._snapshot.topics.get(topic)
-        return self._config_of(view) if view is not None else self._default_config()
+        return self._config_of(view) if view is not None else self._configs.default
 
     def usage(self) -> list[PartitionUsage]:
         """Sizes of all partitions held here."""
@@ -299,18 +301,7 @@ class ReplicaManager:
                 self._remove(replica, f"{replica} was moved to other brokers")
         if not self._has_applied:
             self._has_applied = True
-            self._delete_strays(snapshot)
-
-    def _delete_strays(self, snapshot: MetadataSnapshot) -> None:
-        """Logs of topics that were deleted, or moved, while this broker was down. The directory is
-        this cluster's (its id was compared), and the snapshot is whole, so they are nobody's."""
-        for key in self._logs.logs:
-            if key.topic_id not in snapshot.topics_by_id:
-                logger.warning("%s: its topic was deleted while this broker was down", key)
-                self._delete_log(key)
-            elif not self._is_mine(key):
-                logger.warning("%s: it was moved to others while this broker was down", key)
-                self._delete_log(key)
+            self._set_strays_aside(snapshot)
 
     def _is_mine(self, key: PartitionKey) -> bool:
         """Whether the metadata wants a replica here; one in the ISR stays in any case."""
@@ -318,6 +309,33 @@ class ReplicaManager:
         return view is not None and (
             self.local.broker_id in view.replicas or self.local in view.state.isr
         )
+
+    def _set_strays_aside(self, snapshot: MetadataSnapshot) -> None:
+        """Logs that the metadata do not want here: their topics were deleted, or they were moved to
+        other brokers, while this broker was down; or ZooKeeper does not know any more. The directory
+        belongs to this cluster (its id was compared)."""
+        moved = [key for key in self._logs.logs if not self._is_mine(key)]
+        strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
+        for key in moved:
+            if key not in strays:
+                logger.warning("%s: it was moved to others while this broker was down", key)
+                self._forget_log(key, self._logs.set_aside, "set aside")
+        if not strays:
+            return
+        logger.error(
+            "%d logs in %s are of topics that ZooKeeper does not know, e.g. %s. Were the topics "
+            "deleted while this broker was down, all is well: the logs are set aside and deleted "
+            "after stray.retention.ms=%d, or now by: logbus storage strays %s --delete. Was "
+            "ZooKeeper restored from an older state, stop the brokers and restore a newer one: "
+            "the logs come back with their topics",
+            len(strays),
+            self._logs.directory,
+            strays[0],
+            self._config.stray_retention_ms,
+            self._logs.directory,
+        )
+        for key in strays:
+            self._forget_log(key, self._logs.set_aside, "set aside")
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
         """A new registration of this process may turn what it was given before into its own."""
@@ -389,7 +407,7 @@ class ReplicaManager:
         if replica.log.config != config:
             replica.log.config = config
         limits = Limits(
-            configs.min_insync(config, len(partition.target)),
+            min_insync(config, len(partition.target)),
             config.flush_messages,
             config.flush_ms,
             self._config.replica_lag_ms,
@@ -436,13 +454,18 @@ class ReplicaManager:
         self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
 
     def _delete_log(self, key: PartitionKey) -> None:
+        self._forget_log(key, self._logs.delete, "deleted")
+
+    def _forget_log(
+        self, key: PartitionKey, forget: Callable[[PartitionKey, int], None], what: str
+    ) -> None:
         now_ms = self.clock.now_ms()
         self._deleting.add(key)
 
-        def deleted(_: object, error: BaseException | None) -> None:
+        def done(_: object, error: BaseException | None) -> None:
             self._deleting.discard(key)
             if error is not None:
-                logger.error("%s: the log could not be deleted: %s", key, error)
+                logger.error("%s: the log could not be %s: %s", key, what, error)
                 self.storage_failed(as_storage_error(error))
                 return
             view, partition = self._snapshot.topics_by_id.get(key.topic_id), None
@@ -451,18 +474,10 @@ class ReplicaManager:
                 partition = view.partitions[key.partition]
                 self._apply_partition(view, partition, self._config_of(view))
 
-        self.disk.keep(lambda: self._logs.delete(key, now_ms), deleted)
-
-    def _default_config(self) -> TopicConfig:
-        return configs.parse(TopicConfig, self._config.topic_defaults())
+        self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _config_of(self, view: TopicView) -> TopicConfig:
-        try:
-            return configs.parse(TopicConfig, view.config, base=self._default_config())
-        except LogbusError as error:
-            # The controller checks what it writes; a value of a later version is the only way here.
-            logger.error("topic %s: %s; the defaults are used", view.name, error)
-            return self._default_config()
+        return self._configs.of(view)
 
     # Failure and the end.
 

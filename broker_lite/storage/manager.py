@@ -22,6 +22,7 @@ from broker_lite.storage.directory import (
 from broker_lite.storage.files import Files
 from broker_lite.storage.log import Log, LogLimits
 from broker_lite.storage.recovery import RecoveryReport, create_log, open_log
+from broker_lite.storage.strays import Strays
 
 
 class LogUsage(NamedTuple):
@@ -45,6 +46,7 @@ class LogManager:
         default_config: TopicConfig | None = None,
         producer_expiration_ms: int = DAY,
         delete_delay_ms: int = MINUTE,
+        stray_retention_ms: int = 7 * DAY,
         random_id: Callable[[], str] = random_directory_id,
     ) -> None:
         self._files = files
@@ -52,6 +54,7 @@ class LogManager:
         self._default_config = default_config or TopicConfig()
         self._limits = LogLimits(producer_expiration_ms, delete_delay_ms)
         self._logs: dict[PartitionKey, Log] = {}
+        self._strays = Strays(self._data, stray_retention_ms)
         self._opened = False
         self.reports: dict[PartitionKey, RecoveryReport] = {}
         """What opening each log found; kept for the broker's log and metrics."""
@@ -133,6 +136,8 @@ class LogManager:
         for name in names:
             if name.endswith((paths.DELETED, paths.TEMPORARY)):
                 remove_tree(self._files, f"{self._data.path}/{name}")
+            elif self._strays.found(name):
+                continue
             elif (key := paths.parse_partition_dir(name)) is not None:
                 config = (configs or {}).get(key.topic_id, self._default_config)
                 self._logs[key], self.reports[key] = open_log(
@@ -152,9 +157,14 @@ class LogManager:
         log = self._logs.get(key)
         if log is None:
             self._data.check()
-            log = self._logs[key] = create_log(
-                key, self._data, config=config or self._default_config, limits=self._limits
-            )
+            config = config or self._default_config
+            if self._strays.take_back(key):
+                log, self.reports[key] = open_log(
+                    key, self._data, now_ms, clean=False, config=config, limits=self._limits
+                )
+            else:
+                log = create_log(key, self._data, config=config, limits=self._limits)
+            self._logs[key] = log
         return log
 
     def delete(self, key: PartitionKey, now_ms: int) -> None:
@@ -166,6 +176,21 @@ class LogManager:
         with self._data.guard(f"deleting {key}"):
             self._data.discard(log.directory, now_ms + self._limits.delete_delay_ms)
             self._files.sync_dir(self._data.path)
+        self.checkpoint(now_ms)
+
+    @property
+    def stray_count(self) -> int:
+        """Partitions that are set aside."""
+        return len(self._strays.keys)
+
+    def set_aside(self, key: PartitionKey, now_ms: int) -> None:
+        """Forget a partition but keep its files, till ``tick`` finds them older than the strays'
+        retention; ``create`` takes them back. Nothing if it is not there."""
+        log = self._logs.pop(key, None)
+        if log is None:
+            return
+        log.retire()
+        self._strays.set_aside(key, now_ms)
         self.checkpoint(now_ms)
 
     def usage(self) -> list[LogUsage]:
@@ -194,14 +219,17 @@ class LogManager:
             self._data.check()
 
     def _recovery_points(self) -> dict[PartitionKey, int]:
-        return {key: log.flushed_end for key, log in self.logs.items()}
+        kept = self._strays.of(self._data.recovery_points)
+        return kept | {key: log.flushed_end for key, log in self.logs.items()}
 
     def _log_starts(self) -> dict[PartitionKey, int]:
-        return {key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset}
+        return self._strays.of(self._data.log_starts) | {
+            key: log.log_start_offset for key, log in self.logs.items() if log.log_start_offset
+        }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink deleted files that are due; how many names went."""
-        return self._data.empty_trash(now_ms)
+        """Unlink deleted files and strays that are due; how many names went."""
+        return self._data.empty_trash(now_ms) + self._strays.delete_due(now_ms)
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ DELETED = ".deleted"
 TORN = ".torn"
 """Bytes that recovery set aside; never read again by a broker."""
 TEMPORARY = ".tmp"
+STRAY = ".stray"
+"""Partitions of topics that the metadata does not know: kept for ``stray.retention.ms``."""
 
 LOCK = "lock"
 META = "meta.properties"
@@ -29,6 +31,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 _PARTITION = re.compile(r"([A-Za-z0-9_-]{22})-(\d{1,10})")
+_STRAY = re.compile(r"([A-Za-z0-9_-]{22})-(\d{1,10})\.(\d{1,15})\.stray")
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.snapshot|\.txnindex)")
 _TORN = re.compile(r"(\d{20})-(\d+)\.torn")
 
@@ -41,6 +44,16 @@ def parse_partition_dir(name: str) -> PartitionKey | None:
     """The partition that a directory holds, or None for a name that is not ours."""
     found = _PARTITION.fullmatch(name)
     return PartitionKey(found[1], int(found[2])) if found else None
+
+
+def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
+    return f"{partition_dir(data_dir, key)}.{since_ms}{STRAY}"
+
+
+def parse_stray_dir(name: str) -> tuple[PartitionKey, int] | None:
+    """The partition that was set aside, and when; None for any other name."""
+    found = _STRAY.fullmatch(name)
+    return (PartitionKey(found[1], int(found[2])), int(found[3])) if found else None
 
 
 def segment_file(partition: str, base_offset: int, suffix: str) -> str:

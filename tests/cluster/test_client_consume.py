@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from broker_lite.client import Bus, EndOffsetsWatch, read_range
+from broker_lite.client.intake import JOINED_BYTES
 from broker_lite.client.received import records
 from broker_lite.errors import (
     InvalidConfigError,
@@ -58,6 +59,43 @@ def test_leaving_the_loop_loses_nothing(bus: Bus, topic: str) -> None:
         assert [record.offset for record in consumer.poll(5.0, max_records=2)] == [4, 5]
         assert consumer.poll_arrow(5.0, max_rows=2).column("offset").to_pylist() == [6, 7]
         assert next(iter(consumer)).offset == 8
+
+
+def test_arrow_rows_are_joined_up_to_a_size_and_none_is_skipped(bus: Bus, topic: str) -> None:
+    with bus.producer(compression="zstd", linger_ms=0) as producer:
+        for _ in range(20):
+            producer.send(topic, bytes(8_000_000), partition=0).result()
+    with bus.consumer(topic, start="earliest") as consumer:
+        offsets: list[int] = []
+        while len(offsets) < 20:
+            rows = consumer.poll_arrow(20.0)
+            assert 0 < rows.column("value").nbytes <= JOINED_BYTES
+            offsets += rows.column("offset").to_pylist()
+        assert offsets == list(range(20))
+
+
+def test_rows_that_could_not_be_joined_come_again(
+    bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two gigabytes of values did not fit into one column, and were passed over."""
+    fill(bus, topic, 10, batch_bytes=200)
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with bus.consumer(topic, group="unjoined", start="earliest") as consumer:
+        where = TopicPartition(topic, 0)
+        for module, read in (
+            ("consumer.arrow_rows", consumer.poll_arrow),
+            ("intake.records", consumer.poll),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"broker_lite.client.{module}", full)
+                with pytest.raises(MemoryError):
+                    read(10.0)
+            assert consumer.position(where) == 0
+            assert consumer.settled()[where].offset == 0
+        assert consumer.poll_arrow(10.0).column("offset").to_pylist()[0] == 0
 
 
 def test_latest_begins_behind_what_is_there(bus: Bus, topic: str) -> None:

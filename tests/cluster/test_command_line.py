@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -116,6 +118,41 @@ def test_keys_headers_and_json_make_the_round_trip(logbus: Logbus, new_topic: st
     )
 
 
+def test_lines_without_the_key_are_told_once(logbus: Logbus, new_topic: str) -> None:
+    done = logbus("produce", new_topic, "-K", ":", stdin=b"k:v\nno key\n:\n\n")
+    assert done.stderr == b"2 of 4 records had no ':': no key\n"
+    assert logbus("produce", new_topic, "-K", ":", stdin=b"k:v\n").stderr == b""
+
+
+def test_a_person_is_told_how_many_records_went_where(
+    environment: dict[str, str], new_topic: str
+) -> None:
+    main, terminal = pty.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-P", "-m", "broker_lite", "produce", new_topic],
+            input=b"a\nb\n",
+            stderr=terminal,
+            env=environment,
+            check=True,
+            timeout=60,
+        )
+        said = os.read(main, 1000).decode()
+    finally:
+        os.close(main)
+        os.close(terminal)
+    assert re.fullmatch(rf"2 records to {new_topic} in [\d.]+ s\s+", said)
+
+
+def test_a_start_past_the_end_is_told(logbus: Logbus, new_topic: str) -> None:
+    logbus("produce", new_topic, "-p", "1", stdin=b"a\nb\n")
+    done = logbus("consume", new_topic, "-e", "-s", "7", "-p", "1")
+    assert done.stdout == b""
+    told = f"offset 7 is past the end: {new_topic}-1 ends at 2; reading from there\n"
+    assert done.stderr.decode() == told
+    assert logbus("consume", new_topic, "-e", "-s", "2", "-p", "1").stderr == b""
+
+
 def test_arrow_and_parquet(logbus: Logbus, new_topic: str, tmp_path: Path) -> None:
     logbus("produce", new_topic, "-k", "key", stdin=b"a\nb\nc\n")
     (tmp_path / "t.parquet").write_bytes(logbus("consume", new_topic, "-e", "-o", "parquet").stdout)
@@ -163,6 +200,33 @@ def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
     assert b"logbus groups list" in logbus("groups", "describe", "nosuch", code=1).stderr
 
 
+def test_lag_of_what_is_not_there_is_an_error(
+    logbus: Logbus, new_topic: str, environment: dict[str, str]
+) -> None:
+    group = f"g-{new_topic}"
+    logbus("produce", new_topic, stdin=b"x\n")
+    logbus("consume", new_topic, "-g", group, "-e")
+    said = logbus("lag", "-g", group[:-1], "--crit", "1", code=1).stderr.decode()
+    assert "GROUP_ID_NOT_FOUND" in said and f"did you mean {group!r}" in said
+    said = logbus("lag", "-t", "nosuch", code=1).stderr.decode()
+    assert said.endswith("there is no topic 'nosuch'\n")
+    later = f"later-{new_topic}"
+    watch = subprocess.Popen(
+        [sys.executable, "-P", "-m", "broker_lite", "lag", "-g", later, "-w", "--interval", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert watch.stdout is not None and watch.stderr is not None
+    try:
+        assert b"waiting for it" in watch.stderr.readline()
+        logbus("consume", new_topic, "-g", later, "-e")
+        assert json.loads(watch.stdout.readline())["lag"] == 0
+    finally:
+        watch.kill()
+        watch.communicate()
+
+
 def test_topics(logbus: Logbus) -> None:
     name = f"cli-{uuid.uuid4().hex[:8]}"
     logbus("topic", "create", name, "-p", "2", "-c", "retention.ms=60000", "--dry-run")
@@ -174,6 +238,10 @@ def test_topics(logbus: Logbus) -> None:
     described = rows(logbus("topic", "describe", name))[0]
     assert described["config"] == {"segment.ms": "1000"}
     assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
+    table = csv.DictReader(
+        logbus("topic", "describe", name, "-o", "csv").stdout.decode().splitlines()
+    )
+    assert [(row["topic"], row["partition"]) for row in table] == [(name, p) for p in "012"]
     logbus("produce", name, "-p", "0", stdin=b"a\nb\nc\n")
     trimmed = rows(logbus("topic", "trim", name, "--before", "2", "--yes"))
     assert {row["partition"]: row["start"] for row in trimmed} == {0: 2, 1: 0, 2: 0}
@@ -182,7 +250,8 @@ def test_topics(logbus: Logbus) -> None:
     assert f"did you mean {name}".encode() in near
     logbus("topic", "delete", name, code=130)
     logbus("topic", "delete", name, "--yes")
-    assert b"no topic" in logbus("topic", "delete", name, "--yes", code=1).stderr
+    gone = logbus("topic", "delete", name, "--yes", code=1).stderr
+    assert b"no topic" in gone and b"create" not in gone
     logbus("topic", "delete", name, "--yes", "--if-exists")
 
 
@@ -195,6 +264,13 @@ def test_wrong_input_is_named(logbus: Logbus, new_topic: str) -> None:
         b"did you mean" in logbus("topic", "alter", new_topic, "-c", "retention.m=1", code=1).stderr
     )
     assert b"KEY=VALUE" in logbus("topic", "create", "x", "-c", "retention", code=2).stderr
+    lost = logbus("produce", new_topic, "--input", "jsonl", stdin=b'{"a": 1}\n', code=1).stderr
+    assert b"stdin line 1: field 'a'" in lost
+    assert (
+        b"stdin line 1: longer than"
+        in logbus("produce", new_topic, stdin=bytes(9 << 20), code=1).stderr
+    )
+    assert b"is not text" in logbus("produce", new_topic, "-H", "a\udcff=b", code=2).stderr
     logbus("consume", new_topic, "-t", "0.2", code=124)
     logbus("topic", "list", "-b", "127.0.0.1:1", code=3)
 

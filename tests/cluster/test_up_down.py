@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from broker_lite.cli import keeper
 from broker_lite.client import discovery
 from broker_lite.client.admin import Admin
 from broker_lite.errors import (
@@ -103,6 +104,74 @@ def test_nothing_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
     # What it had recorded is no obstacle, and its data are the user's.
     assert Path(facts["directory"], "broker-0", "data").is_dir()
     logbus("up", "-d", "--port", "0")
+
+
+def test_what_is_killed_is_started_again(logbus: Logbus, tmp_path: Path) -> None:
+    facts = json.loads(logbus("up", "-d", "-n", "2", "--port", "0").stdout)
+    directory = Path(facts["directory"])
+    later = json.loads(logbus("up", "-d", "--ephemeral", "--port", "0").stdout)
+    killed = [facts["brokers"][1]["pid"], facts["zookeeper_pid"]]
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: str(pid) not in recorded(directory)["processes"])
+    new = recorded(directory)
+    assert new["bootstrap_servers"] == facts["bootstrap_servers"]
+    assert new["brokers"][0] == facts["brokers"][0]
+    assert json.loads(logbus("status", "--dir", str(directory)).stdout)["running"] == 2
+    said = (directory / "up.log").read_text()
+    assert "broker 1 has ended (killed by SIGKILL); see" in said
+    assert f"broker 1 serves again on 127.0.0.1:{facts['brokers'][1]['port']}" in said
+    assert "ZooKeeper serves again on" in said
+    # The other one was started last: clients go on there.
+    assert json.loads(logbus("status").stdout)["directory"] == later["directory"]
+    logbus("topic", "create", "t", "-p", "2", "-b", facts["bootstrap_servers"])
+    logbus("down", "--dir", str(directory))
+    assert are_gone(facts) and are_gone(new)
+    assert json.loads(logbus("status").stdout)["directory"] == later["directory"]
+
+
+def recorded(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
+    return found
+
+
+def test_a_broker_that_cannot_start_is_told_and_tried_again(
+    make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "PAUSES_SECONDS", (0.0, 0.6))
+    running = make_cluster(1)
+    (broker,) = running.brokers
+    said: list[str] = []
+    keeping = keeper.Keeper(running, said.append)
+    assert not keeping.look() and said == []
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGKILL)
+    with taken(broker.port):
+        wait_until(lambda: keeping.look() or sum("did not start" in line for line in said) > 1)
+    wait_until(keeping.look)
+    assert (
+        said[0] == f"broker 0 has ended (killed by SIGKILL); see {broker.log}; it is started again"
+    )
+    failed = [line for line in said if "did not start" in line]
+    assert f"port={broker.port} on host=127.0.0.1 is in use" in failed[0]
+    assert all(line.endswith("it is started again in 1 s") for line in failed)
+    assert said[-1] == f"broker 0 serves again on {broker.endpoint}"
+    assert broker.is_running
+
+
+@contextlib.contextmanager
+def taken(port: int) -> Iterator[None]:
+    """The port is listened on, from the moment on that its owner has left it."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            listener = socket.create_server(("127.0.0.1", port))
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    with listener:
+        yield
 
 
 def test_a_temporary_folder_does_not_outlive_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
@@ -282,12 +351,31 @@ def test_a_broker_comes_back_on_its_port(make_cluster: Callable[..., LocalCluste
 
 
 def test_wrong_settings_are_the_brokers_own_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfigError, match=r"broker 0: .*max.connection.*did you mean"):
-        LocalCluster(1, directory=tmp_path / "c", config={"max.connection": "1"}).start()
+    with pytest.raises(InvalidConfigError, match=r"max.connection.*did you mean"):
+        LocalCluster(1, directory=tmp_path / "c", config={"max.connection": "1"})
+    with pytest.raises(InvalidConfigError, match=r"topic create NAME -c retention.ms=3"):
+        LocalCluster(1, directory=tmp_path / "c", config={"retention.mss": "3"})
+    assert not (tmp_path / "c").exists()
     with pytest.raises(InvalidConfigError, match=re.escape("log.dir is set by LocalCluster")):
         LocalCluster(1, config={"log.dir": "/elsewhere"})
     with pytest.raises(InvalidConfigError, match="give 1 to"):
         LocalCluster(0)
+
+
+@pytest.mark.parametrize("place", ["/proc/logbus", "{file}/below", "{file}"])
+def test_a_folder_that_cannot_be_used_is_named(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    directory = place.format(file=tmp_path / "file")
+    with pytest.raises(InvalidConfigError, match=f"data cannot be kept in {directory}: .*--dir"):
+        LocalCluster(1, directory=directory).start()
+
+
+def test_up_says_what_is_wrong_with_its_folder(logbus: Logbus, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for how in ((), ("-d",)):
+        said = logbus("up", *how, "--dir", str(tmp_path / "file/below"), code=1).stderr
+        assert said.startswith("Error: [LOGBUS_INVALID_CONFIG] data cannot be kept in"), said
+        assert "Traceback" not in said
 
 
 def test_a_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

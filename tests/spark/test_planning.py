@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -20,14 +21,16 @@ from broker_lite.errors import (
     GroupLeaseHeldError,
     InconsistentClusterIdError,
     InvalidConfigError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 from broker_lite.record.batch import iter_headers
-from pyspark_logbus import group_progress, offset_reader, options
+from broker_lite.record.format import HEADER_BYTES
+from pyspark_logbus import group_progress, offset_reader, options, stream_planner
 from pyspark_logbus.batch_planner import plan_batch
-from pyspark_logbus.partition_reader import read_ranges
+from pyspark_logbus.partition_reader import read_ranges, skipped
 from pyspark_logbus.read_task import ReadPlan
 from pyspark_logbus.schema import source_schema
 from pyspark_logbus.stream_planner import StreamPlanner
@@ -108,6 +111,15 @@ def rows(planner, start, end):
     )
 
 
+def values_of(bus, ranges, fail, *, request_timeout_ms=10_000):
+    """What a task reads of these ranges."""
+    plan = ReadPlan(
+        bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20, 600_000,
+        request_timeout_ms, "test",
+    )  # fmt: skip
+    return [v for found in read_ranges(ranges, plan) for v in found.column("value").to_pylist()]
+
+
 def fails(call, error):
     """Call until it raises the error, and give it."""
     deadline = time.monotonic() + DEADLINE_S
@@ -149,7 +161,11 @@ def test_repeating_the_first_batch_reads_the_same_rows_though_the_start_moved(
     start = plan.initial_offset()
     assert ends(start, topic) == [10]
     fill(bus, topic, 5)
-    end = step(plan, start)
+    # The first batch's end says where the query began, so it is another document at once, with or
+    # without rows: the rows are what is waited for.
+    end = until(
+        lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [15]
+    )
     fill(bus, topic, 5)
     restarted = planner(subscribe=topic, startingOffsets="latest")
     later = restarted.initial_offset()
@@ -299,6 +315,43 @@ def test_available_now_ends_where_it_began_to_look(planner, bus, make_topic):
     assert (count, ends(at, topic)) == (3, [15])
 
 
+def test_available_now_reads_all_however_late_the_answers_are(planner, bus, make_topic):
+    """Spark takes a call without news for the end of the run, and leaves the rest unread."""
+    topic = make_topic(0)
+    with bus.producer(linger_ms=0) as producer:
+        for _ in range(20):  # a batch each
+            producer.send(topic, b"x" * 1000).result()
+    plan = planner(
+        subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="5000",
+        minOffsetsPerTrigger="100", maxTriggerDelay="1h",
+    )  # fmt: skip
+    plan.prepare_for_available_now()
+    answers = plan._reader.admin.offsets_for_bytes
+    fails = itertools.cycle([True, False])
+
+    def late(ranges):
+        time.sleep(3 * stream_planner.PATIENCE_S)
+        if next(fails):
+            raise RequestTimedOutError("late")
+        return answers(ranges)
+
+    plan._reader.admin.offsets_for_bytes = late
+    at, count = plan.initial_offset(), 0
+    while (end := plan.latest_offset(at, unlimited=False)) != at:
+        at, count = end, count + 1
+    assert ends(at, topic) == [20]
+    assert count >= 4
+
+
+def test_bytes_are_counted_from_where_the_log_begins_now(planner, bus, make_topic):
+    topic = make_topic(20)
+    given = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    start = planner(**given).initial_offset()
+    bus.admin.delete_records({TopicPartition(topic, 0): 8})
+    plan = planner(**given, maxBytesPerTrigger="100000")
+    assert ends(step(plan, start), topic) == [20]
+
+
 @pytest.mark.parametrize("counts", [(3,), (3, 0), (9, 9)])
 def test_available_now_fails_when_what_it_planned_is_gone(planner, bus, make_topic, counts):
     topic = make_topic(5, 5)
@@ -392,6 +445,55 @@ def test_an_offset_behind_the_log_s_end(planner, bus, make_topic):
     assert rows(lax, end, step(lax, end)) == [(0, 5, 7)]
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+@pytest.mark.parametrize("once", [False, True])
+def test_a_topic_that_vanished_before_a_run_that_ends_by_itself(
+    planner, bus, make_topic, how, once, caplog
+):
+    kept, gone = make_topic(1), make_topic(7)
+    names = f"{kept},{gone}" if how == "subscribe" else json.dumps({kept: [0], gone: [0]})
+    given = {how: names, "startingOffsets": "earliest"}
+    plan = planner(**given)
+    plan.prepare_for_available_now()
+    at = step(plan, plan.initial_offset())
+    bus.delete_topic(gone)
+    fill(bus, kept, 2)
+
+    def restarted(**more):
+        made = planner(**given, **more)
+        if not once:
+            made.prepare_for_available_now()
+        return made
+
+    said = fails(lambda: restarted().latest_offset(at, unlimited=once), DataLossError)
+    assert f"{gone}-0 [7, ?): topic {gone}" in said
+    assert "failOnDataLoss=false" in said
+    lax = restarted(failOnDataLoss="false")
+    end = until(
+        lambda: lax.latest_offset(at, unlimited=once), lambda end: gone not in end["topics"]
+    )
+    assert rows(lax, at, end) == [(0, 1, 3)]
+    assert f"going on without {gone}-0" in caplog.text
+    # A name that the checkpoint does not know is a mistake, as at the start.
+    wrong = given | {how: names.replace(kept, f"{kept}-wrong")}
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"{kept}-wrong"):
+        made = planner(**wrong)
+        made.prepare_for_available_now()
+        made.latest_offset(at, unlimited=once)
+
+
+def test_a_leader_that_hangs_is_asked_anew_after_the_request_timeout(planner, bus, make_topic):
+    """pollTimeoutMs is for all of it; with only that, one hung answer took all of the time."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    [(item,)] = plan.ranges(start, step(plan, start))
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        host, port = hung.getsockname()
+        elsewhere = item._replace(leader=Endpoint(host, port))
+        assert len(values_of(bus, [elsewhere], True, request_timeout_ms=200)) == 5
+
+
 def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topic, caplog):
     topic = make_topic(20)
     where = TopicPartition(topic, 0)
@@ -402,16 +504,7 @@ def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topi
     tasks = plan.ranges(start, end)
 
     def read(fail):
-        shared = ReadPlan(
-            bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20,
-            20_000, "test",
-        )  # fmt: skip
-        return [
-            value
-            for task in tasks
-            for found in read_ranges(task, shared)
-            for value in found.column("value").to_pylist()
-        ]
+        return list(itertools.chain.from_iterable(values_of(bus, task, fail) for task in tasks))
 
     with pytest.raises(DataLossError, match=rf"cannot fetch records in {topic}-0 \[0, 8\)"):
         read(True)
@@ -672,14 +765,53 @@ def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplo
         assert (item.start, item.end) == (20, 40)
         assert 0 <= item.start_epoch < item.leader_epoch
 
-        def read(fail):
-            shared = ReadPlan(
-                alone.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20,
-                20_000, "test",
-            )  # fmt: skip
-            return sum(found.num_rows for found in read_ranges([item], shared))
-
         with pytest.raises(DataLossError, match="the log was cut and written anew"):
-            read(True)
-        assert read(False) == 20
+            values_of(other, [item], True)
+        assert len(values_of(other, [item], False)) == 20
         assert "the log was cut and written anew" in caplog.text
+
+
+@pytest.mark.parametrize("before", ["deleted", "damaged"])
+def test_what_lies_before_a_range_after_a_new_leader_epoch_is_no_loss(make_cluster, caplog, before):
+    """A batch after a change of leaders looks at the record before; that one was read long ago."""
+    alone = make_cluster(1)
+    with logbus.connect(alone.bootstrap_servers) as other:
+        topic_id = other.create_topic("t", partitions=1)
+        for _ in range(2):
+            fill(other, "t", 50)
+        given = {"subscribe": "t", "startingOffsets": "earliest"}
+        found = options.read_options(options.parse(given), alone.bootstrap_servers, streaming=True)
+        plan = StreamPlanner(found)
+        try:
+            at = plan.initial_offset()
+            while ends(at, "t") != [100]:
+                at = step(plan, at)
+            if before == "deleted":
+                other.admin.delete_records({TopicPartition("t", 0): 100})
+        finally:
+            plan.stop()
+        alone.brokers[0].kill()
+        alone.brokers[0].start()
+        fill(other, "t", 50)
+        if before == "damaged":
+            [log] = Path(alone.directory).glob(f"**/{topic_id}-0/*.log")
+            held = log.read_bytes()
+            position = next(p for p, header in iter_headers(held) if header.last_offset == 99)
+            with log.open("r+b") as file:
+                file.seek(position + HEADER_BYTES + 8)
+                file.write(bytes([held[position + HEADER_BYTES + 8] ^ 0xFF]))
+        plan = StreamPlanner(found)
+        try:
+            end = until(
+                lambda: plan.latest_offset(at, unlimited=False),
+                lambda end: ends(end, "t") == [150],
+            )
+            [(item,)] = plan.ranges(at, end)
+        finally:
+            plan.stop()
+        assert 0 <= item.start_epoch < item.leader_epoch
+        lost = skipped.records
+        for fail in (True, False):
+            assert len(values_of(other, [item], fail)) == 50
+        assert skipped.records == lost
+        assert "LOGBUS_DATA_LOSS" not in caplog.text

@@ -9,10 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from broker_lite.cli import lines
 from broker_lite.cli.lines import LineRule, form_of, tables
-from broker_lite.errors import InvalidSchemaError
+from broker_lite.cli.produce import produce
+from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
 
 
 def values(found: list[pa.Table]) -> list[bytes | None]:
@@ -99,11 +101,95 @@ def test_what_is_no_envelope_is_named(tmp_path: Path, line: str) -> None:
 
 def test_tables_need_a_value(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
-    pq.write_table(pa.table({"value": [b"v"], "other": [1]}), good)
+    pq.write_table(pa.table({"value": [b"v"], "offset": [1]}), good)
     pq.write_table(pa.table({"text": ["v"]}), bad)
     assert [t.column_names for t in tables(good, "parquet", LineRule())] == [["value"]]
     with pytest.raises(InvalidSchemaError, match=r"needs a column 'value'.*text"):
         list(tables(bad, "parquet", LineRule()))
+    pq.write_table(pa.table({"value": [b"v"], "city": ["x"]}), bad)
+    with pytest.raises(InvalidSchemaError, match=r"value, city.*would be lost"):
+        list(tables(bad, "parquet", LineRule()))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"a": 1, "b": "text"}', r"field 'a'.*would be lost.*--input lines"),
+        ('{"value": 1, "stamp": 5}', "field 'stamp'.*would be lost"),
+        ('{"key": "k"}', r"no field 'value'.*tombstone"),
+        ('{"value": {"$b64": "%%%"}}', "field 'value'.*no base64"),
+        ('{"key": {"$b64": 5}, "value": 1}', "field 'key'.*no base64"),
+        ('{"value": "v", "headers": [["a"]]}', "'headers' is no list of pairs"),
+        ('{"value": "v", "headers": "xy"}', "'headers' is no list of pairs"),
+        ('{"value": "v", "headers": {"a": "b"}}', "'headers' is no list of pairs"),
+        ('{"value": "v", "timestamp_ms": "soon"}', "'timestamp_ms' is no time: 'soon'"),
+        ('{"value": "v", "timestamp_ms": -5}', "'timestamp_ms' is no time"),
+        ('{"value": "v", "timestamp_ms": 99999999999999999999}', "'timestamp_ms' is no time"),
+        ('{"value": "v", "timestamp": "soon"}', "'timestamp' is no time.*2026-01-31"),
+        ('{"value": "v", "timestamp": true}', "'timestamp' is no time"),
+        ('{"value": "\\ud800"}', "half a surrogate pair"),
+        ("[" * 100_000, "not a JSON object"),
+    ],
+)
+def test_what_an_envelope_cannot_carry_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+    """Each of these was sent as something else, with exit code 0."""
+    path = tmp_path / "f.jsonl"
+    path.write_text('{"value": 1}\n\n' + line + "\n")
+    with pytest.raises(InvalidSchemaError, match=rf"f\.jsonl line 3: .*{reason}"):
+        list(tables(path, "jsonl", LineRule()))
+
+
+def test_an_envelope_tells_its_time_in_two_ways(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_text(
+        '{"value": null, "timestamp": "1970-01-01T00:00:01.500Z"}\n'
+        '{"value": 1, "timestamp": 7}\n'
+        '{"value": 1, "timestamp": "1970-01-01T01:00:00+01:00", "timestamp_ms": 9}\n'
+        '{"value": 1, "timestamp": null, "timestamp_ms": -1}\n'
+    )
+    table = next(tables(path, "jsonl", LineRule()))
+    assert table.column("value").to_pylist() == [None, b"1", b"1", b"1"]
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [1500, 7, 9, None]
+
+
+@pytest.mark.parametrize(
+    "content", [b"x", b"\x1f\x8b\x08\x00", gzip.compress(b"text", mtime=0)[:-9]]
+)
+def test_a_file_that_is_no_gzip_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.gz"
+    path.write_bytes(content)
+    with pytest.raises(InvalidSchemaError, match=r"bad\.gz cannot be read as gzip"):
+        list(tables(path, "lines", LineRule()))
+
+
+def test_input_without_an_end_of_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``logbus produce < /dev/zero`` took all memory."""
+    read = 0
+
+    def endless(source: int, size: int) -> bytes:
+        nonlocal read
+        read += size
+        return b"good\n" * (read == size) + bytes(size)
+
+    monkeypatch.setattr(lines.os, "read", endless)
+    source = tables(None, "lines", LineRule(bytes_max=5 << 20))
+    assert values([next(source)]) == [b"good"]
+    with pytest.raises(MessageTooLargeError, match=r"stdin line 2: longer than 5242880 bytes"):
+        next(source)
+    assert read < 8 << 20
+
+
+@pytest.mark.parametrize("option", [("-k", "k"), ("-K", ":"), ("-H", "a=b"), ("-Z",)])
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.arrow"])
+def test_options_about_lines_are_refused_elsewhere(
+    tmp_path: Path, option: tuple[str, ...], name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"")
+    form = ("--input", "jsonl") if name == "t.jsonl" else ()
+    done = CliRunner().invoke(produce, ["t", str(path), *option, *form, "-b", "127.0.0.1:1"])
+    assert done.exit_code == 2, done.output
+    assert f"{option[0]} is for lines" in done.output
 
 
 def test_the_form_is_told_by_the_ending() -> None:

@@ -62,7 +62,11 @@ def test_errors_are_exit_codes(
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nosuch"]) == 2
     assert run(["produce"]) == 2
-    assert capsys.readouterr().out == ""
+    assert run(["topc", "list"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no command 'nosuch'\n" in said.err
+    assert "no command 'topc'; did you mean 'topic'?" in said.err
 
 
 def test_no_cluster_says_what_to_do(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from data_calls import rows_batch
+from stored import append
 
 from broker_lite import errors
 from broker_lite.config import BrokerConfig
@@ -258,14 +259,24 @@ def test_a_topic_made_again_has_another_log() -> None:
     run(test)
 
 
-def test_logs_that_nobody_knows_go_after_the_first_snapshot() -> None:
+def test_logs_that_nobody_knows_are_set_aside_and_come_back_with_their_topic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """ZooKeeper restored from an older state took the newer topics' records with it."""
+
     async def test(shell: Shell) -> None:
         key = PartitionKey("ccccccccccccccccccccuA", 0)
-        shell.logs.create(key, None, 1)
+        append(shell.logs.create(key, None, 1))
+        shell.logs.get(key).flush()
         shell.apply(shell.topic())
         await shell.leader()
-        while shell.logs.get(key) is not None:
+        while shell.logs.get(key) is not None or not shell.logs.stray_count:
             await asyncio.sleep(0.001)
+        assert "logbus storage strays /data --delete" in caplog.text
+        shell.apply(shell.topic(), shell.topic("late", key.topic_id))
+        replica = await shell.leader("late")
+        assert replica.log.log_end_offset == 1
+        assert shell.logs.stray_count == 0
 
     run(test)
 
@@ -397,8 +408,26 @@ def test_settings_of_a_topic_reach_its_log() -> None:
         replica = await shell.leader()
         shell.apply(shell.topic(config={"max.message.bytes": "4096"}))
         assert replica.log.config.max_message_bytes == 4096
-        # What a later version wrote does not stop this one.
-        shell.apply(shell.topic(config={"max.message.bytes": "many"}))
-        assert replica.log.config.max_message_bytes > 4096
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max.message.bytes": "many"}, {"of.a.later.version": "1"}, {"retention.ms": "x"}]
+)
+def test_settings_that_cannot_be_read_delete_nothing(
+    wrong: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One such setting made the defaults of all: records that were to stay went after a week."""
+
+    async def test(shell: Shell) -> None:
+        kept = {"retention.ms": "-1", "segment.bytes": "67108864"}
+        shell.apply(shell.topic(config=kept | wrong))
+        config = (await shell.leader()).log.config
+        assert (config.retention_ms, config.retention_bytes) == (-1, -1)
+        assert config.segment_bytes == 67108864
+        assert caplog.text.count("none of its records are deleted") == 1
+        shell.apply(shell.topic(config={"retention.ms": "1000"}))
+        assert (await shell.leader()).log.config.retention_ms == 1000
 
     run(test)

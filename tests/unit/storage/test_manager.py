@@ -13,6 +13,7 @@ from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError,
 from broker_lite.model import PartitionKey
 from broker_lite.storage import LogManager, MemFiles, OsFiles, paths
 from broker_lite.storage.checkpoint import decode_lines
+from broker_lite.storage.directory import remove_tree
 
 
 def manager(files: MemFiles) -> LogManager:
@@ -158,6 +159,47 @@ def test_a_topic_made_again_is_another_topic() -> None:
     assert disk.manager.create(again).log_end_offset == 0
     disk.reopen_all()
     assert list(disk.manager.logs) == [again]
+
+
+def test_a_stray_is_kept_for_its_time_over_starts() -> None:
+    files = MemFiles()
+    first = LogManager(files, DATA, stray_retention_ms=1000)
+    first.lock()
+    first.open_all(0)
+    for partition in (0, 1):
+        log = first.create(PartitionKey(KEY.topic_id, partition))
+        append(log), append(log)
+        log.flush()
+        log.delete_records_before(1)
+        first.set_aside(log.key, 5000)
+    first.checkpoint()
+    first.close()
+
+    second = LogManager(files, DATA, stray_retention_ms=1000)
+    second.lock()
+    assert second.open_all(5000) == {}
+    assert (second.stray_count, second.tick(5999)) == (2, 0)
+    taken = second.create(PartitionKey(KEY.topic_id, 1))
+    assert (taken.log_start_offset, taken.log_end_offset) == (1, 2)
+    append(taken)
+    assert (second.tick(6000), second.stray_count) == (1, 0)
+    assert not [name for name in files.list_dir(DATA) if name.endswith(paths.STRAY)]
+    assert second.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
+
+
+def test_a_stray_that_was_deleted_by_hand_is_not_missed() -> None:
+    files = MemFiles()
+    made = LogManager(files, DATA, stray_retention_ms=1000)
+    made.lock()
+    made.open_all(0)
+    for partition in (0, 1):
+        key = PartitionKey(KEY.topic_id, partition)
+        made.create(key)
+        made.set_aside(key, 5000)
+        remove_tree(files, paths.stray_dir(DATA, key, 5000))
+    assert made.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
+    assert (made.tick(6000), made.stray_count) == (1, 0)
+    assert not made.failed
 
 
 def test_created_partition_survives_a_power_cut_at_once() -> None:

@@ -1,0 +1,142 @@
+"""JSON envelopes, one a line, as ``consume -o jsonl`` prints them, as tables to send.
+
+Whatever would be lost on the way is refused, with its line, its field and what to write instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from broker_lite.client.arrays import binary_of
+from broker_lite.errors import InvalidSchemaError
+from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
+
+_CARRIED = ("key", "value", "timestamp", "timestamp_ms", "headers")
+_PASSED_OVER = ("topic", "partition", "offset")
+"""What ``consume`` prints besides: where a record was is not where it goes."""
+_TIMESTAMP_MS_MAX = (1 << 53) - 1
+_UNKNOWN_MS = -1
+
+Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
+
+
+def table_of(lines: list[bytes], first_number: int, source: str) -> pa.Table:
+    """The records of these lines; empty lines are none. Raises InvalidSchemaError, which names
+    ``source`` and the line, the first one being ``first_number``."""
+    rows = []
+    for number, line in enumerate(lines, first_number):
+        if line.strip():
+            try:
+                rows.append(_row(line))
+            except ValueError as error:
+                raise InvalidSchemaError(f"{source} line {number}: {error}") from None
+    columns = {
+        "key": binary_of([key for key, _, _, _ in rows]),
+        "value": binary_of([value for _, value, _, _ in rows]),
+    }
+    if any(timestamp is not None for _, _, timestamp, _ in rows):
+        stamps = pa.array([timestamp for _, _, timestamp, _ in rows], pa.int64())
+        columns["timestamp"] = stamps.cast(TIMESTAMP_TYPE)
+    if any(headers for _, _, _, headers in rows):
+        columns["headers"] = pa.array([headers for _, _, _, headers in rows], HEADERS_TYPE)
+    return pa.table(columns)
+
+
+def _row(line: bytes) -> Row:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(f"not a JSON object: {line[:80]!r}")
+    unknown = [name for name in fields if name not in _CARRIED and name not in _PASSED_OVER]
+    if unknown:
+        raise ValueError(
+            f"field {unknown[0]!r} is none that a record has, and would be lost; an envelope has "
+            f"{', '.join(_CARRIED)} (and may have {', '.join(_PASSED_OVER)}, which are not used). "
+            'Wrap it: {"value": …}, or send the lines as they are: --input lines'
+        )
+    if "value" not in fields:
+        raise ValueError(
+            "there is no field 'value', which would make a null of it (a tombstone); if that is "
+            'meant, write it: {"value": null}'
+        )
+    return (
+        _bytes(fields.get("key"), "key"),
+        _bytes(fields["value"], "value"),
+        _timestamp_ms(fields),
+        _headers(fields.get("headers")),
+    )
+
+
+def _bytes(value: Any, field: str) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, dict) and set(value) == {"$b64"}:
+            return _from_base64(value["$b64"], field)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(
+            f'field {field!r} holds half a surrogate pair; give bytes as {{"$b64": "…"}}'
+        ) from None
+
+
+def _from_base64(text: Any, field: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"field {field!r}: $b64 holds no base64 ({error}): {str(text)[:40]!r}; "
+            "A-Z a-z 0-9 + / and = up to a multiple of four"
+        ) from None
+
+
+def _timestamp_ms(fields: Mapping[str, Any]) -> int | None:
+    """``timestamp_ms`` counts where both are there: ``consume`` prints the same time twice."""
+    timestamp = fields.get("timestamp")
+    if isinstance(timestamp, str):
+        try:
+            moment = datetime.fromisoformat(timestamp)
+        except ValueError:
+            raise _wrong_time("timestamp", timestamp) from None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        timestamp = round(moment.timestamp() * 1000)
+    found = None
+    for field, value in (("timestamp", timestamp), ("timestamp_ms", fields.get("timestamp_ms"))):
+        if value is None:
+            continue
+        if type(value) is not int or not _UNKNOWN_MS <= value <= _TIMESTAMP_MS_MAX:
+            raise _wrong_time(field, value)
+        found = None if value == _UNKNOWN_MS else value
+    return found
+
+
+def _wrong_time(field: str, value: object) -> ValueError:
+    return ValueError(
+        f"field {field!r} is no time: {value!r}; give milliseconds since 1970 as a number"
+        + (', or text such as "2026-01-31T12:00:00Z"' if field == "timestamp" else "")
+    )
+
+
+def _headers(pairs: Any) -> list[tuple[str, bytes | None]]:
+    if pairs is None:
+        return []
+    found = []
+    for pair in pairs if isinstance(pairs, list) else [None]:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise ValueError(
+                f"field 'headers' is no list of pairs: {str(pairs)[:60]}; "
+                'give [["name", "value"], …]'
+            )
+        name = _bytes(pair[0], "headers")
+        assert name is not None
+        found.append((name.decode(), _bytes(pair[1], "headers")))
+    return found
