@@ -311,9 +311,9 @@ class ReplicaManager:
         )
 
     def _set_strays_aside(self, snapshot: MetadataSnapshot) -> None:
-        """Logs that the metadata do not want here: their topics were deleted, or they were moved to
-        other brokers, while this broker was down; or ZooKeeper does not know any more. The directory
-        belongs to this cluster (its id was compared)."""
+        """Logs that the metadata do not want here: topics were deleted, or replicas moved to other
+        brokers, while this broker was down; or ZooKeeper does not know them any more. The
+        directory belongs to this cluster (its id was compared)."""
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
         for key in moved:
