@@ -117,7 +117,7 @@ class BitFlips:
         for _ in range(ATTEMPTS):
             self.cluster.wait_in_sync(self.topic)
             try:
-                self.cluster.admin.reassign(dict.fromkeys(wheres, [broker.id, *others]))
+                self.cluster.admin.reassign({at: [broker.id, *others] for at in wheres})
                 self.cluster.admin.elect_leaders(wheres)
             except LogbusError:
                 # It has just found damage and is leaving the ISR.
