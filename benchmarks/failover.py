@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -224,6 +225,7 @@ def main() -> None:
         for name, row in rows.items():
             if not only or name in only:
                 results[name] = row()
+                print(name, results[name], file=sys.stderr)
     if not only or "paused_leader_1s_session" in only:
         with Bench(session_ms=1000) as bench:
             found = bench.gaps("leader", options.pauses, LocalBroker.pause)
