@@ -269,15 +269,20 @@ class Sender:
         self._is_renewing = True
         names = tuple(self.delivery.stale)
         self.delivery.stale.clear()
+        began_ms = self._shell.now_ms()
         spawn(
             self._shell,
             requests.refresh_once(self._cluster, names),
-            lambda found: self._renewed(names, found),
+            lambda found: self._renewed(names, began_ms, found),
         )
 
-    def _renewed(self, names: tuple[str, ...], found: ClusterView | LogbusError) -> None:
+    def _renewed(
+        self, names: tuple[str, ...], began_ms: float, found: ClusterView | LogbusError
+    ) -> None:
         """What failed is tried again when its pause is over; a topic that is gone is given up."""
         pause_ms = backoff_ms(max(0, self._renewals - LOOKS), LOOK_MS)
+        # Thousands of partitions are looked at less often: the brokers have better things to do.
+        pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
         self._renewals += 1
 
         def go_on() -> None:

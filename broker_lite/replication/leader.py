@@ -51,6 +51,7 @@ from broker_lite.replication.local_log import LocalLog
 
 ISR_RETRY_MS = 500
 """After a refused change of the ISR the next waits so long."""
+NEVER_MS = -(1 << 62)
 
 
 @dataclass(slots=True)
@@ -230,14 +231,11 @@ class Leader:
         """Our end is taken before the read, so what is appended meanwhile counts next time."""
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)
+        at_ms = NEVER_MS if known is None else known.at_ms
         if event.fetch_offset >= end:
             at_ms = now_ms
-        elif known is None:
-            return
-        elif event.fetch_offset >= known.leader_end:
-            at_ms = max(known.at_ms, known.fetched_ms)
-        else:
-            at_ms = known.at_ms
+        elif known is not None and event.fetch_offset >= known.leader_end:
+            at_ms = max(at_ms, known.fetched_ms)
         self.caught_up[event.replica] = CaughtUp(at_ms, now_ms, end)
 
     # The ISR.
@@ -257,6 +255,8 @@ class Leader:
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
         ):
             return []
+        # It has the whole lag to reach our end, as the members had when the epoch began.
+        self.caught_up[replica].at_ms = now_ms
         self.isr = PendingExpandIsr(self.state.isr, replica)
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
 

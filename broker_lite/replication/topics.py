@@ -35,7 +35,8 @@ from broker_lite.replication.holding import Holding
 from broker_lite.replication.placement import check_rows, default_factor, place
 
 PARTITIONS_PER_TOPIC_MAX = 1000
-"""A topic is created by one write, and ZooKeeper takes 1 MB at once."""
+WRITE_BYTES_MAX = 985_000
+"""A topic is created by one write, of which ZooKeeper takes 1 MB at once, the notices included."""
 REPLICATION_LEVEL = 2
 """The level of the feature "metadata" from which all brokers replicate."""
 
@@ -61,6 +62,7 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
     if event.assignment is None and factor is not None and factor < 1:
         raise InvalidReplicationFactorError(f"replication_factor={factor}: give at least 1")
     rows = _rows(held, count, factor, event.assignment)
+    _check_size(event.name, count, len(rows[0]))
     config = dict(event.config)
     check_config(event.name, config, len(rows[0]))
     partitions = tuple(_partition(held, number, row) for number, row in enumerate(rows))
@@ -89,6 +91,7 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
             f"topic {event.name!r} has replication factor {factor}; each added partition needs "
             "as many replicas"
         )
+    _check_size(event.name, added, factor)
     partitions = tuple(_partition(held, present + i, row) for i, row in enumerate(rows))
     return dataclasses.replace(topic, partitions=topic.partitions + partitions)
 
@@ -160,6 +163,16 @@ def _rows(
             f"{error.message}; the default follows from the brokers that are known: start {away}, "
             "or retire them (logbus broker retire)"
         ) from None
+
+
+def _check_size(name: str, count: int, factor: int) -> None:
+    """Two znodes a partition: both have the name in their path, one names every replica."""
+    each = 2 * len(name) + 310 + 58 * factor
+    if count * each > WRITE_BYTES_MAX:
+        raise InvalidPartitionsError(
+            f"topic {name[:60]!r}: {count} partitions of {factor} replicas are too much for one "
+            f"write: take {WRITE_BYTES_MAX // each} at a time (logbus topic alter --partitions)"
+        )
 
 
 def _partition(held: Holding, number: int, replicas: tuple[int, ...]) -> PartitionView:

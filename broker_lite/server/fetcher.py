@@ -1,11 +1,12 @@
-"""Following: fetches from leaders, one loop of requests per leader broker, all partitions in one.
+"""Following: fetches from leaders, two loops of requests per leader broker, all partitions in them.
 
 Loop thread only. A replica's machine says what it wants (``FetchFrom``) and is told what came. The
 next request to a leader leaves when what the last one brought is on disk, since a fetch offset
 promises just that: so one request a round carries all partitions. Where one becomes ready while a
 request still waits at the leader, a second request that does not wait is sent behind it, at which
-the leader ends the wait of the first. What fails is asked again, later and later, until the machine
-wants something else. Who carries a request to a broker is the port ``PeerNet``.
+the leader ends the wait of the first. Partitions in which nothing happened lately wait on a lane of
+their own, so that they cost nothing when something happens in others. What fails is asked again,
+later and later, until the machine wants something else. ``PeerNet`` is who carries requests.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ PARTITION_BYTES = 4 << 20
 FIRST_RETRY_MS = 10
 """A new leader may hear of it a moment after its followers did."""
 RETRY_MS_MAX = 500
+HOT_S = 30.0
+"""A partition goes to the idle lane when it brought nothing for so long."""
 PATIENCE_MS = 20
 """Partitions that are ready wait so long for those whose records are still being written."""
 
 
 class PeerNet(Protocol):
-    """Carries a request to another broker. At most two are under way to one leader."""
+    """Carries a request to another broker. At most two are under way to one leader on each lane:
+    those with ``FLAG_IDLE`` have a connection of their own."""
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         """Answers come in the order of the requests; NetworkError where there is none."""
@@ -72,6 +76,7 @@ class _Row(NamedTuple):
 
     target: Target
     wanted: FetchFrom
+    lane: _Leader
 
 
 class Fetchers:
@@ -96,7 +101,8 @@ class Fetchers:
         self.doubted: set[PartitionKey] = set()
         """Where a damaged batch came: the leader is asked to check before it sends."""
         self._rows: dict[PartitionKey, _Row] = {}
-        self._leaders: dict[int, _Leader] = {}
+        self._hot_until: dict[PartitionKey, float] = {}
+        self._leaders: dict[tuple[int, bool], _Leader] = {}
         metrics.gauge("partitions_followed", lambda: len(self._rows))
 
     def fetch(self, target: Target, wanted: FetchFrom) -> None:
@@ -105,20 +111,28 @@ class Fetchers:
             return
         key = target.key
         before = self._rows.get(key)
-        if before is not None and before.wanted.leader != wanted.leader:
-            self._leaders[before.wanted.leader].forget(key)
-        row = self._rows[key] = _Row(target, wanted)
-        leader = self._leaders.get(wanted.leader)
-        if leader is None:
-            leader = self._leaders[wanted.leader] = _Leader(self, wanted.leader)
-        leader.ready(key, row)
+        if before is None or before.wanted.leader_epoch != wanted.leader_epoch:
+            self.is_hot(key)
+        name = wanted.leader, self._hot_until[key] < self.loop.time()
+        lane = self._leaders.get(name)
+        if lane is None:
+            lane = self._leaders[name] = _Leader(self, *name)
+        if before is not None and before.lane is not lane:
+            before.lane.forget(key)
+        row = self._rows[key] = _Row(target, wanted, lane)
+        lane.ready(key, row)
+
+    def is_hot(self, key: PartitionKey) -> None:
+        """Something happened in this partition."""
+        self._hot_until[key] = self.loop.time() + HOT_S
 
     def stop(self, target: Target) -> None:
         """What is under way for this partition means nothing any more."""
         row = self._rows.pop(target.key, None)
         self.doubted.discard(target.key)
+        self._hot_until.pop(target.key, None)
         if row is not None:
-            self._leaders[row.wanted.leader].forget(target.key)
+            row.lane.forget(target.key)
 
     def doubt(self, target: Target) -> None:
         """What came was damaged: on the leader's disk, perhaps, or on the way."""
@@ -137,7 +151,7 @@ class Fetchers:
 
 
 class _Leader:
-    """The requests to one leader."""
+    """The requests to one leader, on one lane."""
 
     __slots__ = (
         "_attempts",
@@ -146,6 +160,7 @@ class _Leader:
         "_has_news",
         "_idle",
         "_is_due",
+        "_is_idle_lane",
         "_later",
         "_owner",
         "_patience",
@@ -153,9 +168,10 @@ class _Leader:
         "_under_way",
     )
 
-    def __init__(self, owner: Fetchers, broker_id: int) -> None:
+    def __init__(self, owner: Fetchers, broker_id: int, is_idle_lane: bool) -> None:
         self._owner = owner
         self._broker_id = broker_id
+        self._is_idle_lane = is_idle_lane
         self._ready: dict[PartitionKey, _Row] = {}
         self._busy: set[PartitionKey] = set()
         """Partitions that are writing what they got."""
@@ -240,7 +256,10 @@ class _Leader:
             return
         wait_ms = 0 if self._under_way else owner.wait_ms
         doubts = not owner.doubted.isdisjoint(rows)
-        request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms, doubts)
+        flags = wire.FLAG_DOUBTS if doubts else wire.FLAG_CHECKS_CRC
+        if self._is_idle_lane:
+            flags |= wire.FLAG_IDLE
+        request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms, flags)
         self._under_way += 1
         self._has_news = False
         owner.metrics.count("replica_fetches")
@@ -285,6 +304,7 @@ class _Leader:
                 if part.records:
                     self._owner.doubted.discard(key)
                     self._busy.add(key)
+                    self._owner.is_hot(key)
                     self._owner.metrics.count("replica_fetched_bytes", len(part.records))
                 elif isinstance(event, Fetched):
                     self._idle.add(key)
@@ -319,10 +339,10 @@ def _request(
     broker_id: int,
     broker_epoch: int,
     wait_ms: int,
-    doubts: bool,
+    flags: int,
 ) -> wire.FetchRequest:
     topics: dict[str, list[wire.FetchPartition]] = {}
-    for (topic_id, partition), (target, wanted) in rows.items():
+    for (topic_id, partition), (target, wanted, _) in rows.items():
         one = wire.FetchPartition(
             partition,
             wanted.fetch_offset,
@@ -339,7 +359,7 @@ def _request(
         replica_id=broker_id,
         replica_epoch=broker_epoch,
         columns_body_version=BODY_VERSION,
-        flags=wire.FLAG_DOUBTS if doubts else wire.FLAG_CHECKS_CRC,
+        flags=flags,
     )
 
 

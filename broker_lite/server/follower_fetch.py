@@ -2,9 +2,9 @@
 
 Loop thread only; used by ``handlers/fetch`` and by the simulator. Each fetch is told to the machine
 once, when it arrives: its offset is the follower's flushed end. Where there is nothing to send it
-waits for an append, a change of leadership, or its time; a second fetch of the same follower ends
-the wait of the first. Recent records are read here, older ones on a read thread. Followers know
-columns and check CRCs, so nothing is checked here, unless one says that it got a damaged batch.
+waits for an append, a change of leadership, or its time; a second fetch of the same follower on the
+same lane ends the wait of the first. Recent records are read here, older ones on a read thread.
+Followers know columns and check CRCs, so nothing is checked, unless one got a damaged batch.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class FollowerFetches:
         self.metrics = metrics
         self.wait_ms_max = config.fetch_wait_ms_max
         self.bytes_max = config.fetch_bytes_max
-        self.waiting: dict[int, _Fetch] = {}
-        """By the follower's broker id."""
+        self.waiting: dict[tuple[int, int], _Fetch] = {}
+        """By the follower's broker id and lane."""
         metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))
 
     def begin(
         self, message: wire.FetchRequest, answer: Answer, is_open: Callable[[], bool]
     ) -> None:
         """Call ``answer`` once, now or later; ``is_open`` tells whether anybody still listens."""
-        before = self.waiting.pop(message.replica_id, None)
+        before = self.waiting.pop(_lane(message), None)
         if before is not None:
             before.end_wait()
         _Fetch(self, message, answer, is_open).begin()
@@ -172,7 +172,7 @@ class _Fetch:
         if wait_ms <= 0 or any(row.has_news for row in self._rows):
             self._collect()
             return
-        owner.waiting[message.replica_id] = self
+        owner.waiting[_lane(message)] = self
         self._timer = owner.loop.call_later(wait_ms / 1000, self.end_wait)
         for row in self._rows:
             assert row.replica is not None
@@ -243,9 +243,9 @@ class _Fetch:
             return
         self._timer.cancel()
         self._timer = None
-        waiting, number = self._owner.waiting, self._message.replica_id
-        if waiting.get(number) is self:
-            del waiting[number]
+        waiting, lane = self._owner.waiting, _lane(self._message)
+        if waiting.get(lane) is self:
+            del waiting[lane]
         for row in self._rows:
             if row.replica is not None:
                 row.replica.end_waiters.discard(self._news)
@@ -325,3 +325,7 @@ class _Fetch:
             NO_BROKER,
             NO_EPOCH,
         )
+
+
+def _lane(message: wire.FetchRequest) -> tuple[int, int]:
+    return message.replica_id, message.flags & wire.FLAG_IDLE

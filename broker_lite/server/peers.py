@@ -25,7 +25,7 @@ from broker_lite.model import BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.fetcher import Answered
 from broker_lite.server.metrics import Metrics
-from broker_lite.wire.fetch import FetchRequest
+from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
 
 logger = logging.getLogger("logbus.peers")
 
@@ -66,6 +66,8 @@ class Peers:
         self.client_id = f"logbus-broker-{config.broker_id}"
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
+        self._idle_lanes: dict[int, _Peer] = {}
+        """Further connections, for fetches of idle partitions; their ends are no hints."""
         self._closed = False
         self._sweep = loop.call_later(SWEEP_S, self._expire)
         metrics.gauge("peers_connected", self._count_connected)
@@ -81,6 +83,9 @@ class Peers:
             if not peer.is_of(snapshot.brokers.get(broker_id)):
                 del self._peers[broker_id]
                 peer.close()
+                lane = self._idle_lanes.pop(broker_id, None)
+                if lane is not None:
+                    lane.close()
         for broker in snapshot.brokers.values():
             if broker.broker_id != self._broker_id and broker.broker_id not in self._peers:
                 self._peers[broker.broker_id] = _Peer(self, broker)
@@ -91,18 +96,24 @@ class Peers:
             error = NetworkError(f"broker {leader.broker_id} is not registered any more")
             self.loop.call_soon(answered, error)
             return
+        if request.flags & FLAG_IDLE:
+            lane = self._idle_lanes.get(leader.broker_id)
+            if lane is None:
+                lane = self._idle_lanes[leader.broker_id] = _Peer(self, leader, gives_hints=False)
+            peer = lane
         peer.fetch(request, answered)
 
     def close(self) -> None:
         """End every connection; what is under way fails."""
         self._closed = True
         self._sweep.cancel()
-        for peer in self._peers.values():
+        for peer in (*self._peers.values(), *self._idle_lanes.values()):
             peer.close()
         self._peers.clear()
+        self._idle_lanes.clear()
 
     def _expire(self) -> None:
-        for peer in list(self._peers.values()):
+        for peer in (*self._peers.values(), *self._idle_lanes.values()):
             peer.expire()
         self._sweep = self.loop.call_later(SWEEP_S, self._expire)
 
@@ -119,6 +130,7 @@ class _Peer:
         "_closed",
         "_connection",
         "_descriptor",
+        "_gives_hints",
         "_open_since_ms",
         "_owner",
         "_suspected",
@@ -128,12 +140,13 @@ class _Peer:
         "is_draining",
     )
 
-    def __init__(self, owner: Peers, broker: BrokerView) -> None:
+    def __init__(self, owner: Peers, broker: BrokerView, *, gives_hints: bool = True) -> None:
         self._owner = owner
         self._broker = broker
         self._attempt = 0
         self._closed = False
         self._suspected = False
+        self._gives_hints = gives_hints
         self.is_draining = broker.draining
         self._open_since_ms = -1
         self._descriptor = -1
@@ -228,9 +241,10 @@ class _Peer:
             if now_ms - self._open_since_ms >= SETTLED_MS:
                 self._attempt = 0
             self._open_since_ms = -1
-            owner.metrics.count("peer_connections_lost")
-            logger.info("broker %d: the connection ended", broker.broker_id)
-        elif refused and not self._suspected:
+            if self._gives_hints:
+                owner.metrics.count("peer_connections_lost")
+                logger.info("broker %d: the connection ended", broker.broker_id)
+        elif refused and self._gives_hints and not self._suspected:
             self._suspected = True
             owner.metrics.count("peers_suspected")
             logger.log(

@@ -45,6 +45,9 @@ FLAG_ENDS_ONLY = 2
 FLAG_DOUBTS = 4
 """The sender got a damaged batch: check before sending, whatever is known of the range."""
 
+FLAG_IDLE = 8
+"""A follower's second connection, for partitions in which nothing happens."""
+
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 BYTES_UNLIMITED = 0x7FFFFFFF
 

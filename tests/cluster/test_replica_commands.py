@@ -70,7 +70,8 @@ class Shell:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     directory = tmp_path_factory.mktemp("replicas")
-    with LocalCluster(3, directory=directory / "cluster") as cluster:
+    session = {"zookeeper.session.timeout.ms": "2000"}
+    with LocalCluster(3, directory=directory / "cluster", config=session) as cluster:
         yield Shell(cluster, directory)
 
 

@@ -85,6 +85,10 @@ def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
     # Every other command finds the cluster by itself.
     logbus("topic", "create", "t", "-p", "2")
     assert "DIRECTORY_LOCKED" in logbus("up", "-d", code=1).stderr
+    status = json.loads(logbus("status").stdout)
+    assert (status["partitions"], status["leaderless"]) == (2, 0)
+    assert sum(broker["leaders"] for broker in status["brokers"]) == 2
+    assert [broker["replicas"] for broker in status["brokers"]] == [2, 2]
     logbus("down")
     assert are_gone(facts)
     assert "logbus up" in logbus("status", code=3).stderr

@@ -13,6 +13,7 @@ from worlds import SimWorld, World, until
 from broker_lite.errors import (
     BrokerIdNotRegisteredError,
     ElectionNotNeededError,
+    InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
@@ -614,5 +615,33 @@ def test_a_topic_is_deleted_and_grows_while_a_broker_is_away(world: World) -> No
         back = await cluster.start(number)
         assert "u" not in back.registry.snapshot.topics
         assert len(back.registry.snapshot.topics["t"].partitions) == 4
+
+    run(world, body)
+
+
+def test_as_many_partitions_as_a_topic_may_have(world: World) -> None:
+    """With the longest name and real directory ids; then all of them move at once."""
+
+    async def body(cluster: Cluster) -> None:
+        name = "n" * 249
+        for number in (1, 2, 3, 4):
+            await cluster.start(number, directory=f"{number}" * 22)
+        await until(lambda: all(len(b.registry.snapshot.brokers) == 4 for b in cluster.running))
+        controller = cluster.controller().registry
+        [made] = await controller.create_topics([NewTopic(name, assignment=[[1, 2, 3]] * 1000)])
+        assert made.error is None, made.error
+        rows = {TopicPartition(name, number): [3, 2, 1] for number in range(1000)}
+        outcomes = await controller.reassign(rows)
+        assert set(outcomes.values()) == {None}
+        await controller.elect_leaders(None)
+        topic = controller.snapshot.topics[name]
+        assert {view.state.leader for view in topic.partitions} == {3}
+        [refused] = await controller.create_topics(
+            [NewTopic("n" * 248, assignment=[[1, 2, 3, 4]] * 1000)]
+        )
+        assert isinstance(refused.error, InvalidPartitionsError)
+        assert "take 948 at a time" in str(refused.error)
+        result = await controller.delete_topics([name])
+        assert result[0].error is None
 
     run(world, body)

@@ -168,6 +168,7 @@ def on_disks(directory: Path, **settings: str) -> Iterator[Replicated]:
     """Three brokers, each with a disk of its own that can lose power or fill up; where that is not
     permitted with directories (``disks`` is empty then)."""
     config = {key.replace("_", "."): value for key, value in settings.items()}
+    directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         disks = {}
         if not why_no_disks():

@@ -20,8 +20,8 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Operation, Set
 from broker_lite.model import NO_BROKER, LeaderAndIsr, PartitionKey, ReplicaId
 from broker_lite.record.batch import iter_headers
-from broker_lite.replication.effects import StartAt, Truncate
-from broker_lite.replication.events import Truncated
+from broker_lite.replication.effects import AnswerFollower, AppendFetched, StartAt, Truncate
+from broker_lite.replication.events import Fetched, FollowerFetched, Truncated
 from broker_lite.replication.partition import Partition
 from broker_lite.storage import LogManager
 from broker_lite.storage.log import Log
@@ -93,13 +93,16 @@ class Checker:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._truths: dict[PartitionKey, _Truth] = {}
-        self._ends: dict[tuple[str, PartitionKey], int] = {}
+        self._ends: dict[PartitionKey, dict[str, int]] = {}
         """Of each replica, by its directory: how far it is on the disk."""
         self._cuts: dict[tuple[str, PartitionKey], int] = {}
         """Where each replica is being cut; a process that dies may have done it or not."""
         self._states: dict[PartitionKey, LeaderAndIsr] = {}
         """As ZooKeeper has them."""
         self._keys: dict[tuple[str, int], PartitionKey] = {}
+        self._least_copies: dict[PartitionKey, int] = {}
+        self.least_copies: dict[str, int] = {}
+        """min.insync.replicas of the topics that were given one."""
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
         self._shown: dict[tuple[int, PartitionKey, int], int] = {}
         """What each leader of each epoch has shown, which is compared with the truth."""
@@ -125,6 +128,8 @@ class Checker:
             _names(kinds),
         )
         try:
+            if type(event) in _OF_AN_EPOCH:
+                _check_epoch(role, event, effects)
             if _cuts(kinds) or type(event) is Truncated:
                 self._cut(role, event, effects)
             self._ended(role, log.flushed_end)
@@ -159,10 +164,13 @@ class Checker:
     def _ended(self, role: Partition, end: int) -> None:
         """A member of the ISR never has less than the true high watermark (StrongISR)."""
         log = role.log
-        name = (log.replica.directory_id, log.key)
-        before = self._ends.get(name, 0)
+        directory_id = log.replica.directory_id
+        ends = self._ends.get(log.key)
+        if ends is None:
+            ends = self._ends[log.key] = {}
+        before = ends.get(directory_id, 0)
         if end != before:
-            self._ends[name] = end
+            ends[directory_id] = end
             if end < before:
                 self._check_members(role.key, "was cut")
 
@@ -225,15 +233,28 @@ class Checker:
                 )
             else:
                 truth.add(entry)
+                self._check_copies(key, truth.end)
                 self._check_members(key, "is behind")
+
+    def _check_copies(self, key: PartitionKey, end: int) -> None:
+        """What is committed is on the disks of min.insync.replicas, whatever the ISR is."""
+        ends = self._ends.get(key, {})
+        copies = [d for d, have in ends.items() if have >= end and d not in self.bad_disks]
+        least = self._least_copies.get(key, 1)
+        if len(copies) < least:
+            raise Violation(
+                f"partition {key.partition} of {key.topic_id[:6]}: {end} is committed, but is on "
+                f"{len(copies)} disks; min.insync.replicas={least}"
+            )
 
     def _check_members(self, key: PartitionKey, what: str) -> None:
         state = self._states.get(key)
         if state is None:
             return
         true_end = self._truth(key).end
+        ends = self._ends.get(key, {})
         for replica in state.isr:
-            end = self._ends.get((replica.directory_id, key), 0)
+            end = ends.get(replica.directory_id, 0)
             if end < true_end and replica.directory_id not in self.bad_disks:
                 raise Violation(
                     f"partition {key.partition} of {key.topic_id[:6]}: {replica} is in the ISR and "
@@ -244,7 +265,7 @@ class Checker:
         """A log that was opened again has everything that was on the disk."""
         for key, log in logs.logs.items():
             name = (logs.directory_id, key)
-            was = self._ends.get(name, 0)
+            was = self._ends.get(key, {}).get(logs.directory_id, 0)
             was = min(was, self._cuts.pop(name, was))
             if process.is_stale:
                 continue
@@ -253,7 +274,7 @@ class Checker:
                     f"{self._name(process, key)}: recovered to {log.log_end_offset}, but {was} "
                     "records were on disk"
                 )
-            self._ends[name] = log.flushed_end
+            self._ends.setdefault(key, {})[logs.directory_id] = log.flushed_end
 
     def registered(self, process: Process) -> None:
         if process.is_stale:
@@ -290,8 +311,13 @@ class Checker:
         )
 
     def is_lost(self, key: PartitionKey) -> bool:
-        """Whether all that are in sync lost their disks: such a partition must stay silent."""
-        return all(r.directory_id in self.bad_disks for r in self._states[key].isr)
+        """Whether no disk that was in sync is there any more: such a partition stays silent."""
+        there = {
+            process.logs.directory_id
+            for process in self._cluster.processes.values()
+            if process.logs is not None
+        }
+        return all(r.directory_id not in there for r in self._states[key].isr)
 
     def true_end(self, key: PartitionKey) -> int:
         """The true high watermark."""
@@ -327,6 +353,8 @@ class Checker:
             assignment = znodes.decode_assignment(znodes.topic_path(topic), found.data)
             key = self._keys[topic, partition] = PartitionKey(assignment.topic_id, partition)
             self._states[key] = state
+            default = self._cluster.options.least_copies
+            self._least_copies[key] = self.least_copies.get(topic, default)
             return
         key = self._keys[topic, partition]
         before, self._states[key] = self._states[key], state
@@ -386,6 +414,21 @@ class Checker:
             raise Violation(
                 f"{name}: written by the controller of epoch {state.controller_epoch}, but epoch "
                 f"{epoch} has begun"
+            )
+
+
+_OF_AN_EPOCH = (FollowerFetched, Fetched)
+
+
+def _check_epoch(role: Partition, event: Any, effects: Sequence[Any]) -> None:
+    """A fetch counts, and its answer is used, in its own leader epoch only (KIP-320)."""
+    if event.leader_epoch == role.leader_epoch:
+        return
+    for effect in effects:
+        if isinstance(effect, AppendFetched) or effect == AnswerFollower():
+            raise Violation(
+                f"{role.key} in leader epoch {role.leader_epoch}: {type(event).__name__} of "
+                f"{event.leader_epoch} was taken"
             )
 
 

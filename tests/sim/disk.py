@@ -1,8 +1,8 @@
 """The broker's disk threads in virtual time: the same jobs, the same code, no threads.
 
 A worker takes what waits as one group after a moment, carries it out at one instant, flushes later,
-as slowly as the disk is, and posts the outcomes. A power cut in the middle (``MemFiles.stop_at``) ends the
-process there and then: nothing of that group is told to anyone.
+as slowly as the disk is, and posts the outcomes. A power cut in the middle (``MemFiles.stop_at``)
+ends the process there and then: nothing of that group is told to anyone.
 """
 
 from __future__ import annotations

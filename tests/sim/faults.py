@@ -256,6 +256,21 @@ class Faults:
     def lose_zookeeper_answers(self) -> None:
         self.cluster.zk.lost_reply_rate = self.rng.choice((0.0, 0.02, 0.2))
 
+    def lose_zookeeper_requests(self) -> None:
+        self.cluster.zk.lost_request_rate = self.rng.choice((0.0, 0.02, 0.2))
+
+    def slow_watches(self) -> None:
+        """One broker hears late what ZooKeeper says, while what it writes arrives."""
+        process = self._some()
+        if process is not None:
+            zk = process.zk
+            zk.lag_s = self.rng.choice((0.3, 1.0, 3.0))
+
+            def catch_up() -> None:
+                zk.lag_s = 0.0
+
+            self._after(20, catch_up)
+
     def slow_zookeeper(self) -> None:
         self.cluster.zk.delay_s = self.rng.choice((0.002, 0.02, 0.4))
 
@@ -300,20 +315,36 @@ class Faults:
 
     # Wrong guesses and administration.
 
-    def suspect_wrongly(self) -> None:
-        """A broker takes another one for dead, which lives."""
-        one, other = self._some(), self._some()
-        if one is None or other is None or one is other:
-            return
-        epoch = other.registry.broker_epoch
-        loop, context = self.cluster.loop, one.context
-        loop.call_soon(one.registry.suspect, other.broker_id, epoch, context=context)
+    def _suspect(self, one: Process, other: Process) -> None:
+        """``one`` takes ``other`` for dead, until it hears of it again."""
+        epoch, loop = other.registry.broker_epoch, self.cluster.loop
+        loop.call_soon(one.registry.suspect, other.broker_id, epoch, context=one.context)
 
         def trust() -> None:
             if one.serving:
-                loop.call_soon(one.registry.trust, other.broker_id, epoch, context=context)
+                loop.call_soon(one.registry.trust, other.broker_id, epoch, context=one.context)
 
         self._after(4, trust)
+
+    def suspect_wrongly(self) -> None:
+        """A broker takes another one for dead, which lives."""
+        one, other = self._some(), self._some()
+        if one is not None and other is not None and one is not other:
+            self._suspect(one, other)
+
+    def suspect_the_controller(self) -> None:
+        """All others take the controller for dead, and another broker dies then."""
+        found = [p for p in self.cluster.processes.values() if p.registry.is_controller]
+        if not found or not found[0].serving:
+            return
+        one = found[0]
+        others = [p for p in self.cluster.processes.values() if p.serving and p is not one]
+        for other in others:
+            self._suspect(other, one)
+        if others and self.rng.random() < 0.5:
+            other = pick(self.rng, others)
+            self.cluster.kill(other.broker_id)
+            self._start_later(other.broker_id)
 
     def set_clock(self) -> None:
         """The wall clock of a machine jumps."""

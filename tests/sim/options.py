@@ -41,6 +41,11 @@ class Options:
     fault_pause_s: float = 3.0
     faults: Sequence[str] = ()
 
+    @property
+    def least_copies(self) -> int:
+        """min.insync.replicas of a topic that does not say."""
+        return self.replication_factor // 2 + 1
+
 
 def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
     """The options of a seed. ``kinds``: every kind of fault that there is."""
@@ -52,8 +57,8 @@ def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
         partitions=_of(rng, (1, 1, 2, 3)),
         producers=_of(rng, (1, 1, 2)),
         row_producers=_of(rng, (0, 1, 1, 2)),
-        think_s=_of(rng, (0.3, 1.0, 2.0, 4.0)),
-        burst=_of(rng, (1, 2, 3, 6)),
+        think_s=_of(rng, (0.5, 1.0, 2.0, 4.0)),
+        burst=_of(rng, (1, 2, 3, 5)),
         flush_messages=_of(rng, (1, 1, 1, 1, 5)),
         min_insync=_of(rng, (0, 0, 0, 0, 1)),
         replica_lag_ms=_of(rng, (10_000, 10_000, 3_000, 1_500)),

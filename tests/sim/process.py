@@ -172,7 +172,7 @@ class SimPeerNet:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._channels: dict[int, tuple[int, Channel]] = {}
+        self._channels: dict[tuple[int, int], tuple[int, Channel]] = {}
 
     def fetch(
         self,
@@ -182,13 +182,14 @@ class SimPeerNet:
     ) -> None:
         """Ask a leader; its answer, or the error, later."""
         process = self._process
-        epoch, channel = self._channels.get(leader.broker_id, (-1, None))
+        lane = leader.broker_id, request.flags & wire.FLAG_IDLE
+        epoch, channel = self._channels.get(lane, (-1, None))
         if channel is None or not channel.is_open or epoch != leader.broker_epoch:
             if channel is not None:
                 channel.fail(LogbusError("another process of the broker is asked now"))
             net = process.cluster.net
             channel = net.channel(process.broker_id, leader.broker_id, process.context)
-            self._channels[leader.broker_id] = leader.broker_epoch, channel
+            self._channels[lane] = leader.broker_epoch, channel
 
         def serve(server: Process, answer: Answered) -> None:
             assert server.replicas is not None

@@ -95,6 +95,7 @@ class _Scenario:
         config = {"flush.messages": str(options.flush_messages)}
         if options.min_insync:
             config["min.insync.replicas"] = str(options.min_insync)
+            cluster.checker.least_copies[TOPIC] = options.min_insync
         keys = await create_topic(
             admin, TOPIC, options.partitions, options.replication_factor, config
         )
@@ -176,7 +177,7 @@ class _Scenario:
     async def _heal(self, cluster: SimCluster) -> None:
         cluster.trace("heal")
         cluster.net.heal_all()
-        cluster.zk.lost_reply_rate = 0.0
+        cluster.zk.lost_reply_rate = cluster.zk.lost_request_rate = 0.0
         cluster.zk.delay_s = 0.002
         if not cluster.zk.running:
             cluster.zk.start()
@@ -194,6 +195,7 @@ class _Scenario:
             if wrong_disk or failed or not process.serving:
                 cluster.kill(broker_id)
             else:
+                process.zk.lag_s = 0.0
                 process.zk.heal()
         async with asyncio.timeout(LIVENESS_S):
             while len(cluster.processes) < len(cluster.disks):

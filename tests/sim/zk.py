@@ -67,6 +67,9 @@ class ZkService:
         self.running = True
         self.zxid = 0
         self.lost_reply_rate = 0.0
+        """Of writes, so many take effect and their answer is lost with the connection."""
+        self.lost_request_rate = 0.0
+        """Of writes, so many are lost with the connection and take no effect."""
         self.on_write: Callable[[int, Sequence[Operation]], None] | None = None
         self._nodes: dict[str, _Node] = {"": _Node(b"", 0, 0, 0)}
         self._sessions: dict[int, _Session] = {}
@@ -252,6 +255,8 @@ class SimZk:
         self._service = service
         self._context = context
         self.is_paused = False
+        self.lag_s = 0.0
+        """How much later than others this client may hear answers and watches."""
         self._session: _Session | None = None
         self._connected = False
         self._reachable = True
@@ -436,6 +441,11 @@ class SimZk:
                     loop.call_later(self._service.rng.random() * 2, last_words, context=OUTSIDE)
                 if fate < 0.6:
                     return
+            rate = self._service.lost_request_rate
+            if may_lose_reply and rate and self._service.rng.random() < rate:
+                self.lose_connection()
+                self.reconnect_soon()
+                return
             answer = request(session)
             if may_lose_reply and self._service.rng.random() < self._service.lost_reply_rate:
                 self.lose_connection()
@@ -452,7 +462,10 @@ class SimZk:
 
     def _to_client(self, function: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        self._answered_until = max(self._answered_until + _STEP_S, loop.time() + self._delay())
+        delay = self._delay()
+        if self.lag_s:
+            delay += self._service.rng.random() * self.lag_s
+        self._answered_until = max(self._answered_until + _STEP_S, loop.time() + delay)
         loop.call_at(self._answered_until, function, context=self._context)
 
     def _delay(self) -> float:

@@ -11,6 +11,7 @@ from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.replication.effects import FetchFrom
 from broker_lite.replication.events import Event
+from broker_lite.server import fetcher
 from broker_lite.server.fetcher import Answered, Fetchers
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire import fetch as wire
@@ -89,6 +90,38 @@ def test_two_requests_that_bring_nothing_become_one_that_waits() -> None:
         assert len(leader.asked) == 3
         assert sorted(leader.wanted(2)) == [0, 1]
         assert leader.asked[2][0].max_wait_ms > 0
+        fetchers.close()
+
+    asyncio.run(test())
+
+
+def test_partitions_in_which_nothing_happens_wait_on_a_lane_of_their_own() -> None:
+    """So that a thousand of them cost nothing when something happens in another."""
+
+    async def test() -> None:
+        leader = Leader()
+        fetchers = Fetchers(
+            asyncio.get_running_loop(),
+            BrokerConfig(broker_id=2),
+            net=leader,
+            cluster=leader,
+            metrics=Metrics(),
+        )
+        followers = [Follower(fetchers, partition) for partition in range(3)]
+        for follower in followers:
+            follower.ask()
+        await asyncio.sleep(0.001)
+        assert [leader.wanted(0), leader.asked[0][0].flags & wire.FLAG_IDLE] == [[0, 1, 2], 0]
+        for follower in followers:
+            fetchers._hot_until[follower.key] -= fetcher.HOT_S
+        await leader.answer_nothing(0)
+        assert leader.wanted(1) == [0, 1, 2]
+        assert leader.asked[1][0].flags & wire.FLAG_IDLE
+        assert leader.asked[1][0].max_wait_ms > 0
+        # One that is led anew is asked for at once, while the others go on waiting.
+        fetchers.fetch(followers[1], FetchFrom(1, 1, 0, -1))
+        await asyncio.sleep(0)
+        assert [leader.wanted(2), leader.asked[2][0].flags & wire.FLAG_IDLE] == [[1], 0]
         fetchers.close()
 
     asyncio.run(test())

@@ -1,0 +1,164 @@
+"""Single bits flipped in the files of one or two of three replicas, by the hundred.
+
+Segments of brokers that run or are down; indexes, snapshots and checkpoints of brokers that are
+down, after kill -9 or a good stop. After each round every broker leads in turn and everything is
+read from it: a reader gets what was written and no error, and in the end all replicas hold the very
+bytes that they held before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+from faults.history import WAIT_S, read_log
+from faults.replicated import POLL_S, Replicated, content
+
+from broker_lite.client import Bus
+from broker_lite.errors import LogbusError
+from broker_lite.local.broker import LocalBroker
+from broker_lite.model import TopicPartition
+
+PARTITIONS = 3
+BATCHES = 100
+"""Of each partition; two segments and a half."""
+BATCH_ROWS = 20
+VALUE_BYTES = 1000
+FLIPS_PER_ROUND = 20
+ATTEMPTS = 50
+"""How often a broker may lose the leadership again, one damage found after the other."""
+SMALL_FILES = (".index", ".timeindex", ".snapshot", "-checkpoint")
+SMALL_SHARE = 0.35
+
+
+class BitFlips:
+    """A topic that was written once, and what its replicas' logs hold."""
+
+    def __init__(self, cluster: Replicated, random: Random) -> None:
+        self.cluster = cluster
+        self.random = random
+        self.flipped: Counter[str] = Counter()
+        self.rounds: Counter[str] = Counter()
+        self.topic = cluster.make_topic(
+            PARTITIONS, segment_bytes=1 << 20, max_message_bytes=1 << 20
+        )
+        self._write()
+        cluster.wait_in_sync(self.topic)
+        self.rows = read_log(cluster.bootstrap_servers, self.topic)
+        assert {len(rows) for rows in self.rows.values()} == {BATCHES * BATCH_ROWS}
+        self.logs = {n: content(self._folder(self._brokers[0], n)) for n in range(PARTITIONS)}
+        self._wait_repaired()
+
+    def round(self, flips: int) -> None:
+        """So many flips at once, and all of it found and repaired. Raises AssertionError."""
+        victims = self.random.sample(self._brokers, self.random.choice((1, 2)))
+        how = self.random.choice(("running", "killed", "stopped"))
+        self.rounds[f"{how}, {len(victims)} of 3"] += 1
+        for broker in victims:
+            if how == "killed":
+                broker.kill()
+            elif how == "stopped":
+                broker.stop()
+        for _ in range(flips):
+            self._flip(self.random.choice(victims), is_down=how != "running")
+        self.cluster.start_all()
+        for broker in self._brokers:
+            self._read_from(broker)
+        self.cluster.wait_in_sync(self.topic)
+        self._wait_repaired()
+
+    @property
+    def _brokers(self) -> list[LocalBroker]:
+        return list(self.cluster.brokers.values())
+
+    def _folder(self, broker: LocalBroker, partition: int) -> Path:
+        return self.cluster.data(broker, self.topic, partition)
+
+    def _write(self) -> None:
+        with Bus(
+            self.cluster.bootstrap_servers, client_id="flips", options={}
+        ).producer() as sender:
+            for number in range(BATCHES):
+                for partition in range(PARTITIONS):
+                    values = [
+                        b"%d-%d-%d " % (partition, number, row) + self.random.randbytes(VALUE_BYTES)
+                        for row in range(BATCH_ROWS)
+                    ]
+                    table = pa.table({"value": pa.array(values, pa.binary())})
+                    sender.send_arrow(self.topic, table, partition=partition)
+                sender.flush()
+
+    def _flip(self, broker: LocalBroker, *, is_down: bool) -> None:
+        folder = self._folder(broker, self.random.randrange(PARTITIONS))
+        paths = sorted(folder.glob("*.log"))
+        if is_down and self.random.random() < SMALL_SHARE:
+            places = [*folder.iterdir(), *(broker.directory / "data").glob("*-checkpoint")]
+            paths = sorted(path for path in places if path.name.endswith(SMALL_FILES))
+        path = self.random.choice([path for path in paths if path.stat().st_size])
+        at = self.random.randrange(path.stat().st_size)
+        with path.open("r+b") as file:
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << self.random.randrange(8)]))
+            file.flush()
+            os.fsync(file.fileno())
+        self.flipped["segment" if path.suffix == ".log" else path.name.lstrip("0123456789")] += 1
+
+    def _read_from(self, broker: LocalBroker) -> None:
+        """Everything, until this broker has led from the first record to the last."""
+        wheres = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        others = [other.id for other in self._brokers if other is not broker]
+        for _ in range(ATTEMPTS):
+            self.cluster.wait_in_sync(self.topic)
+            try:
+                self.cluster.admin.reassign({at: [broker.id, *others] for at in wheres})
+                self.cluster.admin.elect_leaders(wheres)
+            except LogbusError:
+                # It has just found damage and is leaving the ISR.
+                continue
+            before = self._leaders()
+            rows = read_log(self.cluster.bootstrap_servers, self.topic)
+            assert rows == self.rows, f"something else was read from broker {broker.id}"
+            if before == self._leaders() and {leader for leader, _ in before} == {broker.id}:
+                return
+        raise AssertionError(f"broker {broker.id} does not keep the leadership: {self._leaders()}")
+
+    def _leaders(self) -> list[tuple[int, int]]:
+        rows = self.cluster.admin.cluster([self.topic]).topics[self.topic].partitions
+        return [(row.leader, row.leader_epoch) for row in rows]
+
+    def _wait_repaired(self) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while wrong := self._unlike():
+            assert time.monotonic() < deadline, f"not repaired: (broker, partition) {wrong}"
+            time.sleep(POLL_S)
+
+    def _unlike(self) -> list[tuple[int, int]]:
+        return [
+            (broker.id, partition)
+            for broker in self._brokers
+            for partition, log in self.logs.items()
+            if content(self._folder(broker, partition)) != log
+        ]
+
+
+def run(cluster: Replicated, random: Random, count: int) -> dict[str, Any]:
+    """``count`` flips in rounds; what was flipped, all of it found and repaired."""
+    flips = BitFlips(cluster, random)
+    began = time.monotonic()
+    while (left := count - flips.flipped.total()) > 0:
+        flips.round(min(FLIPS_PER_ROUND, left))
+    return {
+        "flips": flips.flipped.total(),
+        "delivered_wrong": 0,
+        "not_repaired": 0,
+        "by_file": dict(flips.flipped),
+        "by_round": dict(flips.rounds),
+        "seconds": round(time.monotonic() - began),
+    }

@@ -1,0 +1,475 @@
+"""Rules of the protocol, each with a switch that takes it out of production code: for tests only.
+
+A simulator that finds nothing may just be blind; ``test_planted`` shows that it is not. Each plant
+replaces one function or attribute by one without the rule; its docstring says what is broken then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from broker_lite.errors import LogbusError
+from broker_lite.metadata import registration
+from broker_lite.metadata.group_offsets import GroupOffsets
+from broker_lite.metadata.store import Check, Set
+from broker_lite.model import NO_BROKER, BrokerView, LeaderAndIsr, ReplicaId
+from broker_lite.replication import controller, election, isr, reassignment
+from broker_lite.replication import partition as partition_module
+from broker_lite.replication.effects import (
+    AnswerFollower,
+    Effect,
+    FetchFrom,
+    Reply,
+    Sync,
+    Truncate,
+)
+from broker_lite.replication.events import (
+    Appended,
+    FetchDiverged,
+    Fetched,
+    FollowerFetched,
+    IsrRefused,
+)
+from broker_lite.replication.follower import Follower
+from broker_lite.replication.isr import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
+from broker_lite.replication.leader import Leader
+from broker_lite.replication.local_log import LocalLog
+from broker_lite.replication.partition import Partition
+from broker_lite.server import controller_writes, state_writes
+from broker_lite.server.controller import ControllerShell
+from broker_lite.server.fetcher import Fetchers
+from broker_lite.server.follower_fetch import FollowerFetches
+from broker_lite.server.replica import Replica
+from broker_lite.storage.leader_epochs import LeaderEpochs
+from broker_lite.storage.log import Log
+from broker_lite.storage.producer_state import ProducerState
+
+
+class Patch(Protocol):
+    """pytest's monkeypatch, as far as it is needed."""
+
+    def setattr(self, target: Any, name: str, value: Any) -> None: ...
+
+
+Plant = Callable[[Patch], None]
+PLANTS: list[Plant] = []
+
+
+def plant(function: Plant) -> Plant:
+    PLANTS.append(function)
+    return function
+
+
+# The high watermark.
+
+
+@plant
+def who_joins_does_not_count(patch: Patch) -> None:
+    """The high watermark passes a replica whose joining the ISR is being written."""
+    patch.setattr(PendingExpandIsr, "maximal", property(lambda self: self.replicas))
+
+
+@plant
+def who_leaves_counts_no_more(patch: Patch) -> None:
+    """The high watermark passes a replica whose leaving the ISR is not written yet."""
+
+    def staying(self: PendingShrinkIsr) -> tuple[ReplicaId, ...]:
+        return tuple(replica for replica in self.replicas if replica not in self.leaving)
+
+    patch.setattr(PendingShrinkIsr, "maximal", property(staying))
+
+
+@plant
+def refused_joining_is_forgotten(patch: Patch) -> None:
+    """A joining that was refused counts no more at once, though the write may still arrive."""
+
+    def refused(self: Leader, now_ms: int, event: IsrRefused) -> list[Effect]:
+        if event.state == self.proposal:
+            self.refused_ms, self.proposal = now_ms, None
+            self.isr = CommittedIsr(self.state.isr)
+        return []
+
+    patch.setattr(Leader, "refused", refused)
+
+
+@plant
+def high_watermark_without_min_insync(patch: Patch) -> None:
+    """Records count as committed with fewer in sync than min.insync.replicas."""
+    patch.setattr(isr, "is_enough", lambda state, least: True)
+
+
+@plant
+def high_watermark_without_own_flush(patch: Patch) -> None:
+    """The leader counts its own log's end instead of its flushed end."""
+    advance = Leader.advance
+
+    def eager(self: Leader) -> list[Effect]:
+        flushed, self.log.flushed_end = self.log.flushed_end, self.log.log_end_offset
+        try:
+            return advance(self)
+        finally:
+            self.log.flushed_end = flushed
+
+    patch.setattr(Leader, "advance", eager)
+
+
+@plant
+def high_watermark_of_half_the_isr(patch: Patch) -> None:
+    """A majority of the ISR suffices, as in Raft, while elections ask for any one member."""
+
+    def high_watermark(
+        state: Any, ends: Mapping[ReplicaId, int], *, min_insync_replicas: int, current: int
+    ) -> int:
+        known = sorted(ends.get(replica, -1) for replica in state.maximal)
+        return max(current, known[(len(known) - 1) // 2])
+
+    patch.setattr(isr, "high_watermark", high_watermark)
+
+
+@plant
+def any_epoch_is_counted(patch: Patch) -> None:
+    """A fetch of another leader epoch counts as one of this."""
+
+    def follower_fetched(self: Partition, now_ms: int, event: FollowerFetched) -> list[Effect]:
+        try:
+            self.check_leader()
+        except LogbusError as error:
+            return [AnswerFollower(error)]
+        assert isinstance(self.role, Leader)
+        return self.role.fetched(now_ms, event)
+
+    patch.setattr(Partition, "_follower_fetched", follower_fetched)
+
+
+@plant
+def readers_see_the_log_end(patch: Patch) -> None:
+    """Consumers are served what is not committed."""
+    patch.setattr(Replica, "high_watermark", property(lambda self: self.role.log_end_offset))
+
+
+@plant
+def acknowledged_after_the_append(patch: Patch) -> None:
+    """acks=all is answered when the leader has it."""
+    patch.setattr(Leader, "appended", lambda self, event: _reply(self, event))
+
+
+def _reply(leader: Leader, event: Appended) -> list[Effect]:
+    leader.appending.pop(event.token, None)
+    return [Reply(event.token, event)]
+
+
+# The ISR and who leads.
+
+
+@plant
+def joins_without_the_epochs_start(patch: Patch) -> None:
+    """Who has the (old) high watermark joins the ISR of a new leader that has more."""
+    patch.setattr(Leader, "_expand", _expanding(lambda self: self.log.high_watermark))
+
+
+@plant
+def joins_without_the_high_watermark(patch: Patch) -> None:
+    """Who has the beginning of the epoch joins the ISR, whatever was committed since."""
+    patch.setattr(Leader, "_expand", _expanding(lambda self: self.epoch_start_offset or 0))
+
+
+def _expanding(least: Callable[[Leader], int]) -> Callable[..., list[Effect]]:
+    def expand(self: Leader, now_ms: int, event: FollowerFetched) -> list[Effect]:
+        replica, members = event.replica, self.isr.maximal
+        if (
+            self.proposal is not None
+            or self._was_refused(now_ms)
+            or not event.may_join
+            or any(member.broker_id == replica.broker_id for member in members)
+            or event.fetch_offset < least(self)
+        ):
+            return []
+        self.isr = PendingExpandIsr(self.state.isr, replica)
+        return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
+
+    return expand
+
+
+@plant
+def elected_outside_the_isr(patch: Patch) -> None:
+    """Where the leader is gone, any replica that lives leads."""
+    elect = election.elect
+
+    def careless(
+        state: LeaderAndIsr, replicas: Sequence[int], live: Mapping[int, BrokerView], epoch: int
+    ) -> LeaderAndIsr | None:
+        if election.has_live_leader(state, live):
+            return elect(state, replicas, live, epoch)
+        found = [live[broker_id] for broker_id in replicas if broker_id in live]
+        if not found:
+            return elect(state, replicas, live, epoch)
+        isr = tuple(ReplicaId(broker.broker_id, broker.directory_id) for broker in found)
+        return election.led_by(state, found[0], isr, epoch)
+
+    _elections(patch, careless)
+
+
+@plant
+def isr_emptied_with_the_last(patch: Patch) -> None:
+    """When its last member dies the ISR is empty, so nobody knows who has everything."""
+    elect = election.elect
+
+    def emptying(state: LeaderAndIsr, *values: Any) -> LeaderAndIsr | None:
+        elected = elect(state, *values)
+        if elected is not None and elected.leader == NO_BROKER:
+            return dataclasses.replace(elected, isr=())
+        return elected
+
+    _elections(patch, emptying)
+
+
+@plant
+def same_epoch_elected_again(patch: Patch) -> None:
+    """A leader that comes back goes on in its leader epoch."""
+    elect = election.elect
+
+    def lazy(state: LeaderAndIsr, *values: Any) -> LeaderAndIsr | None:
+        elected = elect(state, *values)
+        if elected is None or elected.leader != state.leader:
+            return elected
+        return dataclasses.replace(elected, leader_epoch=state.leader_epoch)
+
+    _elections(patch, lazy)
+
+
+def _elections(patch: Patch, elect: Any) -> None:
+    for module in (controller, reassignment):
+        patch.setattr(module, "elect", elect)
+
+
+@plant
+def epoch_of_an_earlier_process(patch: Patch) -> None:
+    """A process that starts again leads in the epoch that was given to the one before."""
+
+    def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
+        return state.leader == local.broker_id and local in state.isr
+
+    patch.setattr(partition_module, "leads", leads)
+
+
+@plant
+def any_disk_leads(patch: Patch) -> None:
+    """A broker is in sync and leads with whatever directory it has."""
+
+    def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
+        return state.leader == local.broker_id and state.leader_broker_epoch in broker_epochs
+
+    def has_live_leader(state: LeaderAndIsr, brokers: Mapping[int, BrokerView]) -> bool:
+        broker = brokers.get(state.leader)
+        return broker is not None and broker.broker_epoch == state.leader_broker_epoch
+
+    patch.setattr(partition_module, "leads", leads)
+    patch.setattr(election, "has_live_leader", has_live_leader)
+    patch.setattr(election, "_lives", lambda replica, brokers: replica.broker_id in brokers)
+
+
+@plant
+def disk_of_the_past_registers(patch: Patch) -> None:
+    """A directory whose start counter is behind is taken for what it was."""
+
+    async def check_disk(self: registration.Registrar) -> Any:
+        ours = self._registration
+        path = registration.znodes.disk_path(ours.directory_id)
+        data = registration.znodes.encode_disk(
+            registration.Disk(ours.broker_id, ours.start_counter)
+        )
+        found = await self._store.get(path)
+        return registration.Create(path, data) if found is None else Set(path, data, found.version)
+
+    patch.setattr(registration.Registrar, "_check_disk", check_disk)
+
+
+# Followers.
+
+
+@plant
+def cut_to_the_high_watermark(patch: Patch) -> None:
+    """A follower of a new leader cuts its log to its own high watermark (KIP-101)."""
+    begin = Follower.begin
+
+    def cutting(self: Follower) -> list[Effect]:
+        effects = begin(self)
+        log = self.log
+        if log.writes_under_way == 0 and log.high_watermark < log.log_end_offset:
+            self.asked = None
+            kept = [effect for effect in effects if not isinstance(effect, FetchFrom)]
+            log.writes_under_way += 1
+            return [Truncate(log.high_watermark), *kept]
+        return effects
+
+    patch.setattr(Follower, "begin", cutting)
+
+
+@plant
+def divergence_is_not_looked_for(patch: Patch) -> None:
+    """The leader sends what follows the fetch offset, whatever is before it."""
+    patch.setattr(Leader, "_diverging", lambda self, event: None)
+
+
+@plant
+def diverging_log_begins_anew(patch: Patch) -> None:
+    """A follower whose log parts from the leader's drops all of it, though it is in the ISR."""
+
+    def diverged(self: Follower, event: FetchDiverged) -> list[Effect]:
+        return [] if self._is_stale(event) else [self._truncate(0)]
+
+    patch.setattr(Follower, "diverged", diverged)
+
+
+@plant
+def fetched_before_flushed(patch: Patch) -> None:
+    """A follower fetches on, and so acknowledges, and flushes once in a while."""
+    fetched, tick = Follower.fetched, Follower.tick
+
+    def unflushed(self: Follower, event: Fetched) -> list[Effect]:
+        return [effect for effect in fetched(self, event) if not isinstance(effect, Sync)]
+
+    patch.setattr(LocalLog, "is_settled", property(lambda self: self.writes_under_way == 0))
+    patch.setattr(Follower, "fetched", unflushed)
+    patch.setattr(Follower, "tick", lambda self: [Sync(), *tick(self)])
+
+
+@plant
+def stale_answers_are_taken(patch: Patch) -> None:
+    """An answer to a fetch of an earlier epoch is appended."""
+
+    def take(self: Follower, event: Any) -> bool:
+        self.asked = None
+        return False
+
+    patch.setattr(Follower, "_is_stale", take)
+    patch.setattr(Fetchers, "is_current", lambda self, key, row: key in self._rows)
+
+
+@plant
+def old_registrations_fetch(patch: Patch) -> None:
+    """A fetch counts for the broker's present disk, whatever registration it is of (KIP-903)."""
+
+    careful = FollowerFetches.follower
+
+    def follower(self: FollowerFetches, broker_id: int, broker_epoch: int) -> BrokerView:
+        known = self.cluster.snapshot.brokers.get(broker_id)
+        return known if known is not None else careful(self, broker_id, broker_epoch)
+
+    patch.setattr(FollowerFetches, "follower", follower)
+
+
+# Disks and producers.
+
+
+@plant
+def flush_does_nothing(patch: Patch) -> None:
+    """What is flushed is in the page cache only."""
+
+    def flush(self: Log) -> int:
+        self.flushed_end = self.log_end_offset
+        return self.flushed_end
+
+    patch.setattr(Log, "flush", flush)
+
+
+@plant
+def epochs_are_not_cut(patch: Patch) -> None:
+    """A cut log keeps the epochs of what was cut."""
+    patch.setattr(LeaderEpochs, "truncate_from_end", lambda self, offset: False)
+
+
+@plant
+def epoch_ends_at_the_log_end(patch: Patch) -> None:
+    """Asked where an epoch ended, a leader says: here."""
+    end_offset_for = LeaderEpochs.end_offset_for
+
+    def end(self: LeaderEpochs, epoch: int, log_end_offset: int) -> Any:
+        found = end_offset_for(self, epoch, log_end_offset)
+        return None if found is None else found._replace(offset=log_end_offset)
+
+    patch.setattr(LeaderEpochs, "end_offset_for", end)
+
+
+@plant
+def duplicates_are_appended(patch: Patch) -> None:
+    """Sequences are not looked at."""
+    patch.setattr(ProducerState, "check", lambda self, header, **options: None)
+
+
+@plant
+def followers_forget_producers(patch: Patch) -> None:
+    """A new leader does not know what producers sent to the one before."""
+    append = Log.append_as_follower
+
+    def forgetting(self: Log, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
+        known = self.producers
+        self.producers = ProducerState(known.next_offset)
+        try:
+            return append(self, buffer, leader_epoch, now_ms)
+        finally:
+            known.next_offset = self.producers.next_offset
+            known.forgot = True
+            self.producers = known
+
+    patch.setattr(Log, "append_as_follower", forgetting)
+
+
+@plant
+def producers_are_not_cut(patch: Patch) -> None:
+    """A cut log remembers the producers' batches that were cut."""
+    patch.setattr(Log, "rebuild_producers", lambda self, now_ms: None)
+
+
+# Writes to ZooKeeper.
+
+
+@plant
+def controller_is_not_fenced(patch: Patch) -> None:
+    """A deposed controller's writes are done."""
+    begin = ControllerShell._begin
+
+    def unfenced(self: ControllerShell, *values: Any) -> None:
+        begin(self, *values)
+        assert self._fence is not None
+        self._fence = Check(self._fence.path, -1)
+
+    patch.setattr(ControllerShell, "_begin", unfenced)
+
+
+@plant
+def versions_are_not_compared(patch: Patch) -> None:
+    """States are written over whatever is there."""
+    set_state = controller_writes.set_state
+
+    def blind(change: Any) -> Set:
+        return set_state(change)._replace(version=-1)
+
+    patch.setattr(controller_writes, "set_state", blind)
+    patch.setattr(state_writes, "set_state", blind)
+
+
+@plant
+def lost_answers_mean_done(patch: Patch) -> None:
+    """A write of a leader whose answer was lost counts as done."""
+    async def hopeful(store: Any, operations: Any, wait_connected: Any) -> Any:
+        try:
+            return await store.write(operations)
+        except LogbusError:
+            await wait_connected()
+            return None
+
+    patch.setattr(state_writes, "write_surely", hopeful)
+
+
+@plant
+def commits_are_not_written(patch: Patch) -> None:
+    """Groups' offsets are acknowledged and forgotten."""
+
+    async def write(self: GroupOffsets, group: str, offsets: Any) -> None:
+        """Nothing."""
+
+    patch.setattr(GroupOffsets, "_write", write)
+
