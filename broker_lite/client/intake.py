@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from broker_lite.client.arrays import fixed
+from broker_lite.client.bounds import check_offsets
 from broker_lite.client.fetching import Arrival, FetchEngine
 from broker_lite.client.received import (
     RawBatch,
@@ -84,6 +85,7 @@ class Intake:
 
     def begin(self, offsets: dict[TopicPartition, int]) -> None:
         """Read these from here on; what was fetched of them before is void."""
+        check_offsets(offsets)
         rows = {}
         for where, offset in offsets.items():
             generation = self._generations.get(where, 0) + 1
