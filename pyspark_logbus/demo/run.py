@@ -174,7 +174,7 @@ def _brokers(count: int) -> str:
 def _stop_query(counting: StreamingQuery) -> None:
     # A query that failed has stopped, and says so by raising here what ended it; Py4J's errors
     # are those of a Spark that is gone already.
-    with contextlib.suppress(PySparkException, Py4JError):
+    with contextlib.suppress(PySparkException, Py4JError, OSError):
         counting.stop()
 
 
