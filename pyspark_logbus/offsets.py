@@ -73,16 +73,20 @@ class SourceOffset:
     """Where a query stands: per topic and partition the next offset to read.
 
     Spark keeps the ends of batches only, and asks for the initial offset again when it repeats the
-    first batch. So the first batch's end carries where it began, as ``begin``.
+    first batch. So the first batch's end carries where it began, as ``begin``. ``query`` tells a
+    checkpoint's runs from other queries: every offset of a checkpoint has the same.
     """
 
     cluster_id: str
     topics: Mapping[str, TopicOffsets] = field(default_factory=dict)
     begin: Mapping[str, TopicOffsets] | None = None
+    query: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The canonical form: topics by name, partitions by number."""
         document: dict[str, Any] = {"version": FORMAT_VERSION, "cluster": self.cluster_id}
+        if self.query:
+            document["query"] = self.query
         if self.begin is not None:
             document["begin"] = _topics_to_json(self.begin)
         document["topics"] = _topics_to_json(self.topics)
@@ -119,6 +123,7 @@ def from_json(document: Any) -> SourceOffset:
             document["cluster"],
             _topics_from_json(document["topics"]),
             None if begin is None else _topics_from_json(begin),
+            str(document.get("query", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnsupportedVersionError(
