@@ -38,6 +38,7 @@ wheel: $(VENV)/.wheel
 
 # Dependencies are resolved only when their list changes; the package itself whenever a file did.
 $(VENV)/.dependencies-all: setup.cfg | $(VENV)/.wheel
+	@echo "Installing logbus with PySpark (some 450 MB to load) into $(VENV): this once, a minute or two …" >&2
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[all]"
 	@touch $@
 

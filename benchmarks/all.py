@@ -4,14 +4,17 @@
 
 A benchmark is a script beside this one that is named in ``BENCHMARKS``, answers ``--help`` and
 prints one JSON object; the other files are what benchmarks share. Results go to
-``benchmarks/results/NAME.json``; the exit code is 1 if one failed. Nothing else should run.
+``benchmarks/results/NAME.json``, which is kept in the tree (README.md: how to read it); the exit
+code is 1 if one failed. Nothing else should run.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -46,8 +49,20 @@ def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _machine() -> dict[str, Any]:
+    """What a reader must know to compare: nothing that names the machine."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "cpus": os.cpu_count(),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 1),
+    }
+
+
 def run(name: str) -> dict[str, Any] | None:
     """One benchmark's result, kept beside the others'; None if it failed, which is told."""
+    machine = _machine()
     started = time.monotonic()
     done = start(name)
     print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
@@ -58,6 +73,7 @@ def run(name: str) -> dict[str, Any] | None:
     if done.returncode or not isinstance(found, dict):
         print(f"{name} failed ({done.returncode}): {done.stdout}", file=sys.stderr)
         return None
+    found["machine"] = machine
     kept = FOLDER / "results" / f"{name}.json"
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(found, indent=2) + "\n", "utf-8")

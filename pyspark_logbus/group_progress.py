@@ -4,8 +4,8 @@ The checkpoint alone decides where a query goes on; this is for everybody else. 
 commits (planning never waits for it); what piles up meanwhile is left out but for the newest. Each
 commit carries a lease in its metadata, renewed while the query runs, so that two queries do not
 overwrite each other's offsets: the second publishes nothing under a default group and says so, and
-fails where ``group.id`` was given. Each commit names its topics' ids: what a topic held that was
-deleted never becomes the offset of its successor.
+fails where ``group.id`` was given. The next run of a query has the same lease. Each commit names
+its topics' ids: what a topic held that was deleted never becomes the offset of its successor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Offsets(Protocol):
 
 
 def lease_text(run: str, until_ms: int) -> str:
-    """The metadata of a commit: who publishes to the group, and until when nobody else may."""
+    """The metadata of a commit: which query publishes to the group, until when no other may."""
     return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
 
 

@@ -8,6 +8,7 @@ key order would be "new data" for ever. Pure; used on the driver only.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ EARLIEST = -2
 LATEST = -1
 ALL_PARTITIONS = "*"
 FORMAT_VERSION = 1
+LONG_MAX = (1 << 63) - 1
+PARTITION_MAX = (1 << 31) - 1
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -70,16 +73,20 @@ class SourceOffset:
     """Where a query stands: per topic and partition the next offset to read.
 
     Spark keeps the ends of batches only, and asks for the initial offset again when it repeats the
-    first batch. So the first batch's end carries where it began, as ``begin``.
+    first batch. So the first batch's end carries where it began, as ``begin``. ``query`` tells a
+    checkpoint's runs from other queries: every offset of a checkpoint has the same.
     """
 
     cluster_id: str
     topics: Mapping[str, TopicOffsets] = field(default_factory=dict)
     begin: Mapping[str, TopicOffsets] | None = None
+    query: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The canonical form: topics by name, partitions by number."""
         document: dict[str, Any] = {"version": FORMAT_VERSION, "cluster": self.cluster_id}
+        if self.query:
+            document["query"] = self.query
         if self.begin is not None:
             document["begin"] = _topics_to_json(self.begin)
         document["topics"] = _topics_to_json(self.topics)
@@ -116,6 +123,7 @@ def from_json(document: Any) -> SourceOffset:
             document["cluster"],
             _topics_from_json(document["topics"]),
             None if begin is None else _topics_from_json(begin),
+            str(document.get("query", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnsupportedVersionError(
@@ -184,7 +192,7 @@ def parse_timestamps(option: str, text: str) -> PerPartitionTime:
         row = {}
         for number, timestamp in value.items():
             _check_number(option, topic, number)
-            if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
+            if not _is_whole(timestamp, 0, LONG_MAX):
                 raise InvalidConfigError(
                     f"{option}: {topic}-{number} has {timestamp!r}; "
                     "give milliseconds since the epoch"
@@ -201,7 +209,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     found = set()
     for topic, numbers in _json_object(option, text).items():
         if not isinstance(numbers, list) or not all(
-            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+            _is_whole(n, 0, PARTITION_MAX) for n in numbers
         ):
             raise InvalidConfigError(
                 f"{option}: topic {topic!r} needs a list of partitions, not {numbers!r}"
@@ -252,17 +260,33 @@ def expand(
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
         raise InvalidConfigError(f"{option}: {text!r} is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise InvalidConfigError(f"{option}: {text!r} is not a JSON object")
     return value
 
 
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{double!r} is there twice")
+    return found
+
+
+def _is_whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 def _check_number(option: str, topic: str, number: str) -> None:
-    if not number.isdecimal():
-        raise InvalidConfigError(f"{option}: {topic!r} has the partition {number!r}; give a number")
+    # "00" would be partition 0 a second time.
+    if not re.fullmatch("0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
+        raise InvalidConfigError(
+            f"{option}: {topic!r} has the partition {number!r}; give a number such as 0 or 12"
+        )
 
 
 def _offset(option: str, topic: str, number: str, value: Any) -> int:
@@ -270,7 +294,7 @@ def _offset(option: str, topic: str, number: str, value: Any) -> int:
         _check_number(option, topic, number)
     if isinstance(value, str) and value.strip().lower() in _WORDS:
         return _WORDS[value.strip().lower()]
-    if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+    if not isinstance(value, int) or not _is_whole(value, EARLIEST, LONG_MAX):
         raise InvalidConfigError(
             f"{option}: {topic}-{number} has {value!r}; give an offset, -1 (latest) or "
             "-2 (earliest)"

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from broker_lite.errors import InvalidConfigError
 from pyspark_logbus import offsets
-from pyspark_logbus.offsets import OffsetSpec
+from pyspark_logbus.offsets import LONG_MAX, OffsetSpec
 
-LONG_MAX = (1 << 63) - 1
-_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+INT_MAX = (1 << 31) - 1
+_DURATION = re.compile(r"(\d{1,19})\s*([a-z]*)")
 _UNITS = {
     "": 1,
     "us": 0.001,
@@ -34,14 +34,15 @@ def text(name: str, value: str) -> str:
     return value.strip()
 
 
-def whole(at_least: int) -> Callable[[str, str], int]:
+def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
     def parse(name: str, value: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", value.strip()):
-            raise InvalidConfigError(f"{name}={value!r}: give a whole number, {at_least} or more")
-        number = int(value)
-        if not at_least <= number <= LONG_MAX:
-            raise InvalidConfigError(f"{name}={value}: give a whole number, {at_least} or more")
-        return number
+        is_number = re.fullmatch(r"[+-]?\d{1,19}", value.strip())
+        if not is_number or not at_least <= int(value) <= at_most:
+            raise InvalidConfigError(
+                f"{name}={value!r}: give a whole number, {at_least} or more"
+                + (f" and at most {at_most}" if is_number and int(value) > at_most else "")
+            )
+        return int(value)
 
     return parse
 
@@ -67,13 +68,13 @@ def duration_ms(name: str, value: str) -> int:
     unit = match.group(2) if match else None
     if unit is not None:
         unit = _LONG_UNITS.get(unit.rstrip("s") if len(unit) > 2 else unit, unit)
-    if match is None or unit not in _UNITS:
+    if match is None or unit not in _UNITS or int(match.group(1)) * _UNITS[unit] > LONG_MAX:
         raise InvalidConfigError(f"{name}={value!r}: give a duration such as 15m, 5s or 200ms")
     return int(int(match.group(1)) * _UNITS[unit])
 
 
 def timestamp(name: str, value: str) -> int:
-    if not value.strip().isdecimal():
+    if not re.fullmatch(r"[0-9]{1,19}", value.strip()) or int(value) > LONG_MAX:
         raise InvalidConfigError(
             f"{name}={value!r}: expected a single long value, milliseconds since the epoch"
         )

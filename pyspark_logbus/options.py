@@ -73,7 +73,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _both(
         "request.timeout.ms",
-        kind.whole(1),
+        kind.whole(1, kind.INT_MAX),
         "longest wait for one answer",
         "30000",
         "kafka.request.timeout.ms",
@@ -177,7 +177,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _read(
         "max.partition.fetch.bytes",
-        kind.whole(1024),
+        kind.whole(1024, kind.INT_MAX),
         "upper bound of one answer's data",
         "4194304",
         "kafka.max.partition.fetch.bytes",
@@ -197,7 +197,9 @@ OPTIONS: tuple[Option, ...] = (
         "none",
         "kafka.compression.type",
     ),
-    _write("batch.size", kind.whole(1), "bytes of a batch", "1048576", "kafka.batch.size"),
+    _write(
+        "batch.size", kind.whole(1, kind.INT_MAX), "bytes of a batch", "1048576", "kafka.batch.size"
+    ),
     _write(
         "linger.ms",
         kind.whole(0),
@@ -207,7 +209,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _write(
         "max.request.size",
-        kind.whole(1024),
+        kind.whole(1024, kind.INT_MAX),
         "a larger row fails its task",
         "8388608",
         "kafka.max.request.size",
@@ -221,7 +223,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _write(
         "delivery.timeout.ms",
-        kind.whole(1),
+        kind.whole(1, kind.INT_MAX),
         "rows not acknowledged by then fail the task",
         "120000",
         "kafka.delivery.timeout.ms",

@@ -1,8 +1,10 @@
 """Executor only: a task's Arrow batches to partitions, acknowledged before the task ends.
 
 Producers are kept for the life of the worker process, one for each set of options, and shared by
-the tasks that come one after another. Routing is vectorised: no row is looked at in Python. What
-can be wrong with a batch is found before any of its rows is sent. Runs on the worker's main thread.
+the tasks that come one after another. Routing is vectorised: no row is looked at in Python. Before
+any row of a batch is sent all of it is checked: topics and partitions that are not there, headers
+without a key; only what a producer refuses (too large, not acknowledged) is found later. Runs on
+the worker's main thread.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from pyspark_logbus.options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
 
 PARTITIONS_KNOWN_S = 60.0
-"""Topics are only looked up again after this; partitions that were added count from then on."""
+"""Topics are only looked up again after this, or for a partition that is not known yet."""
 
 
 class Sink:
@@ -52,14 +54,22 @@ class Sink:
         )
         self._partitions: dict[str, tuple[int, float]] = {}
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; raises UnknownTopicOrPartitionError."""
+    def partitions(self, topic: str, at_least: int = 0) -> int:
+        """How many partitions a topic has, looked up anew if too few of them are known; raises
+        UnknownTopicOrPartitionError."""
         known = self._partitions.get(topic)
         now = time.monotonic()
-        if known is None or now - known[1] > PARTITIONS_KNOWN_S:
+        if known is None or known[0] < at_least or now - known[1] > PARTITIONS_KNOWN_S:
             found = self._admin.cluster((topic,)).topics.get(topic)
             if found is None or found.error is not None:
                 raise (found.error if found and found.error else unknown_topic(topic))
+            if known is not None and len(found.partitions) > known[0]:
+                # The producer looks at a topic as seldom, and refuses what it does not know.
+                self.producer.flush()
+                self.producer.close()
+                self.producer = Producer(
+                    self.options.bootstrap_servers, producer_config(self.options)
+                )
             known = self._partitions[topic] = (len(found.partitions), now)
         return known[0]
 
@@ -105,9 +115,11 @@ def write_batches(
     written: dict[str, int] = {}
     try:
         for batch in batches:
-            for topic, part in by_topic(batch, options.topic, columns):
-                _send(sink, topic, part, columns)
-                written[topic] = written.get(topic, 0) + part.num_rows
+            parts = list(by_topic(batch, options.topic, columns))
+            checked = [(topic, *_check(sink, topic, part, columns)) for topic, part in parts]
+            for topic, rows, chosen in checked:
+                sink.producer.send_columns(topic, rows, chosen)
+                written[topic] = written.get(topic, 0) + rows.row_count
         sink.producer.flush()
     except BaseException:
         # What a failed producer still holds must not be counted to the next task.
@@ -143,19 +155,24 @@ def by_topic(
         yield name, batch.filter(pa.Array.from_buffers(pa.bool_(), len(batch), [None, is_wanted]))
 
 
-def _send(sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns) -> None:
+def _check(
+    sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns
+) -> tuple[Columns, npt.NDArray[np.int32] | None]:
+    """A topic's rows as the producer takes them, and their partitions; raises what is wrong."""
     count = sink.partitions(topic)
     rows = to_columns(batch, columns)
     if columns.partition < 0:
-        sink.producer.send_columns(topic, rows, None)
-        return
+        return rows, None
     wanted = batch.column(columns.partition)
+    highest = pc.max(wanted).as_py()
+    if highest is not None and highest >= count:
+        count = sink.partitions(topic, highest + 1)
     check_partitions(topic, wanted, count)
     chosen = numpy_of(wanted, np.int32)
     if wanted.null_count:
         # -1 lets the key, or the producer, choose.
         chosen = np.where(_nulls(wanted), np.int32(-1), chosen)
-    sink.producer.send_columns(topic, rows, chosen)
+    return rows, chosen
 
 
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:

@@ -85,7 +85,7 @@ class StreamPlanner:
         """Where a query without a checkpoint begins; the same again within a run (Spark asks twice
         in the first batch)."""
         if self._initial is None:
-            self._initial = self._reader.start().to_json()
+            self._initial = replace(self._reader.start(), query=_new_query()).to_json()
         return self._initial
 
     def prepare_for_available_now(self) -> None:
@@ -193,15 +193,16 @@ class StreamPlanner:
             )
             if self.options.bytes_max and not unlimited and end is not start:
                 end = self._within_bytes(start, end)
+        query = start.query or _new_query()
         if is_first:
             # Spark keeps no initial offset: the first batch's end says where it began.
-            return SourceOffset(end.cluster_id, end.topics, start.topics).to_json()
+            return SourceOffset(end.cluster_id, end.topics, start.topics, query).to_json()
         if end is start:
             # With a minimum, time alone may be news; so may a slow answer about bytes.
             if not self.options.rows_min and self._bytes_asked is None:
                 self._idle = (start, live)
             return document
-        return end.to_json()
+        return replace(end, query=query).to_json()
 
     def _parse(self, document: Document) -> SourceOffset:
         if self._parsed is None or self._parsed[0] != document:
@@ -331,7 +332,8 @@ class StreamPlanner:
                 self._reader.admin,
                 group,
                 explicit=bool(self.options.group_id),
-                run=uuid.uuid4().hex[:12],
+                # The same for the next run: it need not wait for a lease of the last.
+                run=start.query or _new_query(),
                 lease_ms=group_progress.LEASE_MS,
                 renew_ms=group_progress.RENEW_MS,
             )
@@ -435,6 +437,10 @@ class StreamPlanner:
                 item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))
             )
         return found
+
+
+def _new_query() -> str:
+    return uuid.uuid4().hex[:12]
 
 
 def _holds_topics(start: SourceOffset, ids: Mapping[TopicPartition, str]) -> bool:

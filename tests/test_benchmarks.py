@@ -41,6 +41,20 @@ def test_every_script_is_listed_and_nothing_else() -> None:
     assert scripts == set(RUNNER.BENCHMARKS)
 
 
+def test_results_are_kept_in_the_tree_under_their_names() -> None:
+    """``make bench`` writes them; what ignores them would lose the figures of before."""
+    readme = (FOLDER / "README.md").read_text("utf-8")
+    for name in RUNNER.BENCHMARKS:
+        assert f"`{name}`" in readme, "how to read its result"
+        result = f"benchmarks/results/{name}.json"
+        ignored = subprocess.run(
+            ["git", "check-ignore", "-q", "--no-index", result], cwd=FOLDER.parent, check=False
+        )
+        assert ignored.returncode != 0, f"{result} is ignored"
+    kept = {path.name for path in (FOLDER / "results").glob("*")}
+    assert kept <= {f"{name}.json" for name in RUNNER.BENCHMARKS}
+
+
 def test_a_name_that_is_no_benchmark_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-P", str(FOLDER / "all.py"), "spark_bench"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,12 @@ MODULE_LINES_MAX = 600
 DOCSTRING_LINES_MAX = 12
 COLUMNS_MAX = 100
 NAMES_FORBIDDEN = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager2"}
+
+MACHINE_PATH = re.compile(
+    r"(?<![\w.$}>~/-])/(?:(?:home|Users|work|workspace)/[\w.-]+|root(?:/|\b(?!\w)))"
+    r"|\b[A-Za-z]:[\\/]+Users\b"
+)
+"""Folders of people and of build machines; a path that anybody may have, such as /tmp, is none."""
 
 LAZY_IMPORTS = {
     "broker_lite/__main__.py": "python -m broker_lite is the command line, which is lazy too",
@@ -95,7 +103,56 @@ def test_the_table_of_lazy_imports_has_no_stale_row() -> None:
     assert not missing
 
 
-def test_no_path_of_a_machine_and_no_unfinished_mark() -> None:
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text file that is in version control, or, without that, every one that is there."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = listed.stdout.split("\0") if listed.returncode == 0 else ()
+    paths = [ROOT / name for name in names if name] or [
+        path
+        for path in ROOT.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    ]
+    for path in paths:
+        data = path.read_bytes() if path.is_file() else b"\0"
+        if b"\0" not in data:
+            yield name(path), data.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_of_a_machine"),
+    [
+        ("open('/ho" + "me/ann/x.log')", True),
+        ("see /Use" + "rs/ann/x", True),
+        ("/ro" + "ot/.cache", True),
+        ("cd /wo" + "rk/main", True),
+        ('"C:\\Use' + 'rs\\ann"', True),
+        ('option("checkpointLocation", "/tmp/checkpoint")', False),
+        ("$HOME/work/x, ~/root/y, a/home/b", False),
+        ("https://example.org/home/page", False),
+        ("/var/log and /dev/shm and /consumers/g/offsets", False),
+    ],
+)
+def test_a_path_of_a_machine_is_told_from_others(line: str, is_of_a_machine: bool) -> None:
+    assert bool(MACHINE_PATH.search(line)) is is_of_a_machine
+
+
+def test_no_path_of_a_machine() -> None:
+    found = [
+        f"{where}:{number}: {line.strip()[:80]}"
+        for where, text in texts()
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_unfinished_mark() -> None:
     marks = ("TO" + "DO", "FIX" + "ME", "X" + "XX")
     found = [
         f"{name(path)}:{number}: {mark}"

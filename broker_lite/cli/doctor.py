@@ -185,7 +185,7 @@ def lookup() -> Finding:
         "format('logbus')",
         "warning",
         f"pyspark_logbus is not installed for {named}",
-        "pip install 'pyspark-logbus[all]' there, or set PYSPARK_PYTHON",
+        f"export PYSPARK_PYTHON={sys.executable}, or pip install logbus there too",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, ClusterView, backoff_ms, group_by_topic
 from broker_lite.client.requests import (
     PerPartition,
@@ -293,6 +294,7 @@ def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[int]]:
     """Delete what is before these offsets (-1: the high watermark); the first offsets left."""
+    check_offsets(before, at_least=-1)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         rows = tuple(

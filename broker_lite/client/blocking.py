@@ -127,8 +127,8 @@ class Reactor:
         connection = self._connections.get((endpoint, lane))
         if connection is None or connection.closed:
             connection = Connection(endpoint, self.client_id)
-            self._connections[endpoint, lane] = connection
             connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
+            self._connections[endpoint, lane] = connection
             # Not here: a failure would call back before the caller is done.
             self._calls.append(partial(self._connect, connection))
         else:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from broker_lite.client import requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.blocking import Pool, Reactor, monotonic_ms
+from broker_lite.client.bounds import INT64_MAX
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetching import FetchEngine
@@ -228,8 +229,8 @@ class Consumer:
             where, offset = self._where(topic, None), partition
         else:
             where = self._where(topic, partition)
-        if not isinstance(offset, int) or offset < 0:
-            raise InvalidConfigError(f"seek to offset {offset!r}: give a number from 0 on")
+        if not isinstance(offset, int) or not 0 <= offset <= INT64_MAX:
+            raise InvalidConfigError(f"seek to offset {offset!r}: give a number from 0 to 2^63-1")
         self._intake.begin({where: offset})
 
     def seek_to_beginning(self, *wheres: TopicPartition) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from broker_lite.client import requests
 from broker_lite.client.admin import isolation_code
 from broker_lite.client.blocking import Pool, PooledConnection, monotonic_ms, shared_pool
+from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.received import Cut, RawBatch, Slice, cut, damaged, decode
@@ -90,6 +91,8 @@ def read_range(
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
+    check_offsets({where: start})
+    check_offsets({where: end})
     session = _Session(
         where,
         topic_id,

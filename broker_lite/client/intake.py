@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from broker_lite.client.arrays import fixed
+from broker_lite.client.bounds import check_offsets
 from broker_lite.client.fetching import Arrival, FetchEngine
 from broker_lite.client.received import (
     RawBatch,
@@ -86,6 +87,7 @@ class Intake:
 
     def begin(self, offsets: dict[TopicPartition, int]) -> None:
         """Read these from here on; what was fetched of them before is void."""
+        check_offsets(offsets)
         rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
         self._engine.post(partial(self._engine.begin, rows))
 

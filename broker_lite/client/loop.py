@@ -63,11 +63,13 @@ class LoopShell:
         connection = self._connections.get((endpoint, lane))
         if connection is None or connection.closed:
             connection = Connection(endpoint, self.client_id)
+            connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
             self._connections[endpoint, lane] = connection
             task = self.loop.create_task(self._connect(connection))
             self._lookups.add(task)
             task.add_done_callback(self._lookups.discard)
-        connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
+        else:
+            connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
         self._touch(connection)
         self._set_deadline()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from broker_lite.client.bounds import check_commits, check_offsets, check_times
 from broker_lite.client.cluster import (
     Cluster,
     ClusterView,
@@ -217,6 +218,7 @@ def list_offsets(
     deadline_ms: float,
 ) -> Operation[PerPartition[ListedOffset]]:
     """First offset at or after a time; -1 latest, -2 earliest, -3 the newest record's."""
+    check_times(timestamps)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         topics = tuple(
@@ -256,6 +258,7 @@ def offsets_for_bytes(
     deadline_ms: float,
 ) -> Operation[PerPartition[tuple[int, int]]]:
     """Where so many stored bytes after an offset end: (end offset, bytes), a batch boundary."""
+    check_offsets({where: start for where, (start, _) in ranges.items()})
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         return CallExchange(
@@ -432,6 +435,7 @@ def commit_offsets(
                 done[where] = error
         return None
 
+    check_commits(commits)
     pending = commits
     for attempt in range(COMMIT_ATTEMPTS):
         exchange = CallExchange(groups.OffsetCommitRequest(group, _topics_to_commit(pending)))

@@ -7,11 +7,12 @@ answer or raises, ``SendAll`` gives one answer or error each, ``Pause`` gives no
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from broker_lite.errors import LogbusError
+from broker_lite.errors import InvalidRequestError, LogbusError
 from broker_lite.model import Endpoint
 from broker_lite.wire import fetch, produce
 from broker_lite.wire.api import Call, decode_call, encode_call
@@ -31,7 +32,8 @@ class Exchange(Protocol[T_co]):
         """False for acks=0 alone."""
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
-        """The whole frame, its length included, as buffers to send in this order."""
+        """The whole frame, its length included, as buffers to send in this order; raises
+        InvalidRequestError for what the protocol has no room for."""
 
     def answer(self, frame: memoryview) -> T_co:
         """The decoded answer; raises ProtocolError."""
@@ -47,7 +49,11 @@ class CallExchange(Generic[T]):
         self.call = call
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
-        return (encode_call(self.call, correlation_id, client_id),)
+        try:
+            return (encode_call(self.call, correlation_id, client_id),)
+        except (struct.error, OverflowError, TypeError, ValueError) as error:
+            name = type(self.call).__name__
+            raise InvalidRequestError(f"{name} cannot be sent: {error}") from error
 
     def answer(self, frame: memoryview) -> T:
         return decode_call(self.call, frame)
@@ -192,11 +198,24 @@ class _Task:
             return
         match step:
             case Send(endpoint, exchange, timeout_ms):
-                self.shell.request(endpoint, exchange, timeout_ms, self.advance)
+                self._request(endpoint, exchange, timeout_ms, self.advance)
             case SendAll(sends):
                 self._gather(sends)
             case Pause(delay_ms):
                 self.shell.later(delay_ms, lambda: self.advance(None))
+
+    def _request(
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange[Any],
+        timeout_ms: float,
+        on_answer: Callable[[Any], None],
+    ) -> None:
+        """What cannot be sent is this operation's error, and no end of the shell's thread."""
+        try:
+            self.shell.request(endpoint, exchange, timeout_ms, on_answer)
+        except LogbusError as error:
+            self.shell.call_soon(partial(on_answer, error))
 
     def _gather(self, sends: Sequence[Send]) -> None:
         answers: list[Any] = [None] * len(sends)
@@ -212,4 +231,4 @@ class _Task:
                 self.advance(answers)
 
         for index, (endpoint, exchange, timeout_ms) in enumerate(sends):
-            self.shell.request(endpoint, exchange, timeout_ms, partial(take, index))
+            self._request(endpoint, exchange, timeout_ms, partial(take, index))

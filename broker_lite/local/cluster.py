@@ -117,18 +117,17 @@ class LocalCluster:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._take_lock()
         except OSError as error:
-            raise InvalidConfigError(
-                f"data cannot be kept in {self._directory}: {error.strerror or error}; give a "
-                "folder that this user may write (logbus up --dir DIR)"
-            ) from None
+            raise self._folder_error(error) from None
         self._guard = Guard(self._directory if self._is_temporary else None)
         try:
             self._start_zookeeper()
             self._start_brokers()
-        except BaseException:
+        except BaseException as error:
             # What went wrong is told in logs that the error names: a temporary directory stays.
             self._is_temporary = False
             self.stop()
+            if isinstance(error, OSError) and error.filename is not None:
+                raise self._folder_error(error) from None
             raise
         self.write_facts()
         return self
@@ -182,6 +181,13 @@ class LocalCluster:
     def write_facts(self) -> None:
         """Write ``cluster.json``; called again by whoever restarts a broker by hand."""
         write_json(self.directory / "cluster.json", self.facts())
+
+    def _folder_error(self, error: OSError) -> InvalidConfigError:
+        return InvalidConfigError(
+            f"data cannot be kept in {self._directory}: {error.filename}: "
+            f"{error.strerror or error}; give a folder that this user may write "
+            "(logbus up --dir DIR)"
+        )
 
     def _take_lock(self) -> None:
         lock = (self.directory / "lock").open("ab")

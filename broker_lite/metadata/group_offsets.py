@@ -8,6 +8,7 @@ stands. Every offset names its topic's id: one of a deleted topic is never its s
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from broker_lite.errors import (
     CoordinationUnavailableError,
     GroupIdNotFoundError,
     LogbusError,
+    UnknownServerError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     WriteConflictError,
@@ -29,6 +31,8 @@ from broker_lite.model import (
     TopicPartition,
     TopicView,
 )
+
+logger = logging.getLogger("logbus.groups")
 
 WRITE_BYTES_MAX = 512 << 10
 """ZooKeeper takes 1 MB at once (jute.maxbuffer), paths included."""
@@ -175,6 +179,10 @@ class GroupOffsets:
                 except asyncio.CancelledError:
                     _fail(batch, CoordinationUnavailableError("the broker stops; commit again"))
                     raise
+                except Exception as error:
+                    # A mistake of ours. Whoever waits is told; the next batch is another matter.
+                    logger.exception("group %s: its offsets could not be written", group)
+                    _fail(batch, UnknownServerError(f"the offsets could not be written: {error}"))
                 else:
                     batch.done.set_result(None)
                 if self._interval_s:

@@ -7,9 +7,11 @@ late ones too, and every result is an upsert by its key. That is for a bounded n
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,6 +28,9 @@ appender.out.fileName = {log}
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{{ISO8601_OFFSET_DATE_TIME_HHCMM}} %p %c{{1}}: %m%n
 """
+
+_JVM_SECONDS = 20.0
+"""For Spark's JVM to end by itself: its shutdown hooks remove what it kept on disk."""
 
 
 def start_session(directory: Path) -> SparkSession:
@@ -53,6 +58,27 @@ def start_session(directory: Path) -> SparkSession:
     for key, value in spark_conf(checkpoint_location=checkpoint).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def stop_session() -> None:
+    """Stop Spark, if it was started, and wait for the end of its JVM, which writes to the demo's
+    folder until then. It is killed where that takes over 20 s."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
+    gateway = SparkContext._gateway
+    jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if gateway is None or jvm is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    if jvm.stdin is not None:
+        jvm.stdin.close()
+    try:
+        jvm.wait(_JVM_SECONDS)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
 
 
 def start_counting(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,9 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from broker_lite.client import Admin, connect
 from broker_lite.errors import RequestTimedOutError
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_jars, find_java
 from broker_lite.metadata.zookeeper import read_group_offsets
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from pyspark_logbus.demo import query, sources
@@ -60,8 +65,11 @@ class Parts(NamedTuple):
 
 
 def run(plan: Plan, screen: Screen) -> int:
-    """Run the demo; gives the exit code. Raises OSError if the file cannot be read."""
+    """Run the demo; gives the exit code. Raises OSError if the file cannot be read, and
+    MissingDependencyError without Java, before anything is started."""
     started = time.monotonic()
+    find_java()
+    find_jars()
     if plan.file is not None:
         found = sources.from_file(plan.file, plan.lines_max)
     else:
@@ -69,7 +77,8 @@ def run(plan: Plan, screen: Screen) -> int:
     lines = [line for source in found for line in source.lines]
     own_count = OWN_LINES if plan.file is None else 0
     for source in found:
-        screen.say(f"  {len(source.lines):>8,} lines  {source.name}")
+        note = f" ({source.note})" if source.note else ""
+        screen.say(f"  {len(source.lines):>8,} lines  {source.name}{note}")
     if own_count:
         screen.say(f"  {own_count:>8,} lines  to be written by the demo's own processes")
     if not lines and not own_count:
@@ -80,9 +89,17 @@ def run(plan: Plan, screen: Screen) -> int:
     try:
         screen.open(directory / "output.log")
         with contextlib.ExitStack() as stack:
-            parts, cluster = _start(plan, lines, own_count, directory, screen, stack)
-            _follow(parts, cluster, screen, kill=plan.kill)
-            agrees = _reconcile(parts, cluster, screen)
+            try:
+                parts, cluster = _start(plan, lines, own_count, directory, screen, stack)
+                _follow(parts, cluster, screen, kill=plan.kill)
+                agrees = _reconcile(parts, cluster, screen)
+            except (KeyboardInterrupt, SystemExit):
+                # Once asked it ends in good order; asked again it would leave things behind.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                screen.say("\nStopping …")
+                is_over = True
+                raise
         is_over = True
     finally:
         screen.close()
@@ -108,16 +125,20 @@ def _start(
     )
     began = time.monotonic()
     ready_after: list[float] = []
+    screen.say(
+        f"\nStarting ZooKeeper, {_brokers(plan.brokers)} and Spark in this folder: {directory}; "
+        "that takes some ten seconds …"
+    )
     # Spark starts in this thread: its lookup of formats goes by the thread's active session.
     with ThreadPoolExecutor(1, "demo-cluster") as pool:
         stack.callback(cluster.stop)
         starting = pool.submit(cluster.start)
         starting.add_done_callback(lambda _: ready_after.append(time.monotonic() - began))
+        stack.callback(query.stop_session)
         spark = query.start_session(directory)
-        stack.callback(spark.stop)
         starting.result()
     screen.say(
-        f"ZooKeeper {cluster.zookeeper} and {plan.brokers} brokers {cluster.bootstrap_servers} "
+        f"ZooKeeper {cluster.zookeeper} and {_brokers(plan.brokers)} {cluster.bootstrap_servers} "
         f"were up after {ready_after[0]:.1f} s, Spark {spark.version} after "
         f"{time.monotonic() - began:.1f} s\n"
     )
@@ -148,9 +169,14 @@ def _start(
     return Parts(admin, shipper, results, counting), cluster
 
 
+def _brokers(count: int) -> str:
+    return f"{count} broker{'s' if count != 1 else ''}"
+
+
 def _stop_query(counting: StreamingQuery) -> None:
-    # A query that failed has stopped, and says so by raising here what ended it.
-    with contextlib.suppress(Exception):
+    # A query that failed has stopped, and says so by raising here what ended it; Py4J's errors
+    # are those of a Spark that is gone already.
+    with contextlib.suppress(PySparkException, Py4JError, OSError):
         counting.stop()
 
 

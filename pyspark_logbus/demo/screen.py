@@ -41,6 +41,7 @@ class Screen:
         self._saved: tuple[int, int] | None = None
         self._drawn = 0
         self._last_plain = 0.0
+        self._last_figures = ""
         self._recent: dict[tuple[str, str], Count] = {}
 
     def open(self, elsewhere: Path) -> None:
@@ -79,7 +80,10 @@ class Screen:
             self._redraw(progress)
         elif force or time.monotonic() - self._last_plain >= _PLAIN_SECONDS:
             self._last_plain = time.monotonic()
-            print(_figures(progress), file=self._out)
+            figures = _figures(progress)
+            if figures != self._last_figures:
+                print(figures, file=self._out)
+            self._last_figures = figures
             for count in list(reversed(self._recent.values()))[:_PLAIN_RESULTS]:
                 print(f"    {_result(count)}", file=self._out)
             self._recent.clear()
@@ -97,10 +101,11 @@ class Screen:
 def _figures(progress: Progress) -> str:
     share = progress.shipped / progress.total if progress.total else 1.0
     bar = ("#" * int(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-    lag = "-" if progress.lag is None else f"{progress.lag:,}"
+    # Until the query has committed something nobody knows how far it is behind.
+    lag = "" if progress.lag is None else f"  lag {progress.lag:,}"
     return (
         f"[{bar}] lines in {progress.shipped:,}/{progress.total:,}  read {progress.rows_read:,}  "
-        f"written {progress.rows_written:,}  lag {lag}"
+        f"written {progress.rows_written:,}{lag}"
     )
 
 

@@ -1,7 +1,8 @@
 """The lines that the demo ships: a user's file, or the machine's own logs and the demo's own.
 
-A source yields raw lines without their ends, blank ones left out. Everything that cannot be read
-is passed over: which logs a user may read differs from machine to machine.
+A source yields raw lines without their ends, blank ones left out. What cannot be read of the
+machine's logs is passed over: which ones a user may read differs from machine to machine. Nothing
+is read beyond the lines that are wanted.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import gzip
 import lzma
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 LINE_BYTES_MAX = 1 << 20
 """Longer lines are no log lines; a binary file looks like one."""
+NUL, NUL_SHOWN = b"\x00", "\N{REPLACEMENT CHARACTER}".encode()
 JOURNAL_LINES_MAX = 50_000
 _LOGS = Path("/var/log")
 _NOT_LINES = {".journal", ".journal~"}
@@ -26,51 +30,79 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open
 
 
 class Source(NamedTuple):
-    """Some lines and the name under which they are listed."""
+    """Some lines, the name under which they are listed, and what there is to say of them."""
 
     name: str
     lines: list[bytes]
+    note: str = ""
+
+
+Take = Callable[[int], list[bytes]]
+"""Reads at most so many lines."""
 
 
 def from_file(path: Path, lines_max: int) -> list[Source]:
-    """A user's file, plain or packed. Raises OSError or EOFError if it cannot be read."""
-    with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-        lines = _take(file, lines_max)
-    return [Source(path.name, lines)]
+    """A user's file, plain or packed. Raises OSError or EOFError if it cannot be read.
+
+    NUL bytes, as a crash leaves them in a log, are shown as such and not taken for a binary file.
+    """
+    try:
+        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+            lines = _take(file, lines_max)
+    except (lzma.LZMAError, zlib.error) as error:
+        raise OSError(f"{path} cannot be unpacked: {error}") from None
+    count = sum(NUL in line for line in lines)
+    note = f"{count:,} of them with NUL bytes, each now \N{REPLACEMENT CHARACTER}" if count else ""
+    if not lines:
+        note = "it has no line that is not blank"
+    return [Source(path.name, [line.replace(NUL, NUL_SHOWN) for line in lines], note)]
 
 
 def from_machine(lines_max: int) -> list[Source]:
     """What this user may read of /var/log and of the journal, at most ``lines_max`` in all."""
     found: list[Source] = []
     left = lines_max
-    for name, lines in _machine_logs():
-        taken = lines[:left]
-        left -= len(taken)
-        if taken:
-            found.append(Source(name, taken))
+    for name, take in _machine_logs():
+        lines = take(left)
+        left -= len(lines)
+        if lines:
+            found.append(Source(name, lines))
         if not left:
             break
     return found
 
 
-def _machine_logs() -> Iterator[tuple[str, list[bytes]]]:
-    yield "journal", _journal()
+def _machine_logs() -> Iterator[tuple[str, Take]]:
+    yield "journal", _journal
     for path in sorted(_LOGS.rglob("*")) if _LOGS.is_dir() else []:
         if path.name in _NO_LOGS or path.suffix in _NOT_LINES or not path.is_file():
             continue
-        try:
-            with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-                lines = _take(file, 1 << 62)
-        except (OSError, EOFError, lzma.LZMAError):
-            continue
-        yield str(path.relative_to(_LOGS)), lines
+        yield str(path.relative_to(_LOGS)), partial(_log, path)
 
 
-def _journal() -> list[bytes]:
+def _log(path: Path, lines_max: int) -> list[bytes]:
+    try:
+        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+            lines = _take(file, lines_max)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
+        return []
+    # What holds NUL bytes under /var/log is a table, not text.
+    return [] if any(NUL in line for line in lines) else lines
+
+
+def _journal(lines_max: int) -> list[bytes]:
     if shutil.which("journalctl") is None:
         return []
     asked = subprocess.run(
-        ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(JOURNAL_LINES_MAX)],
+        [
+            "journalctl",
+            "--no-pager",
+            "-q",
+            "-o",
+            "short-iso",
+            "-n",
+            str(min(lines_max, JOURNAL_LINES_MAX)),
+        ],
         capture_output=True,
         check=False,
     )
@@ -80,8 +112,6 @@ def _journal() -> list[bytes]:
 def _take(file: IO[bytes], lines_max: int) -> list[bytes]:
     lines: list[bytes] = []
     while len(lines) < lines_max and (line := file.readline(LINE_BYTES_MAX)):
-        if b"\x00" in line:
-            return []
         stripped = line.rstrip(b"\r\n")
         if stripped.strip():
             lines.append(stripped)

@@ -12,6 +12,7 @@ from broker_lite.errors import (
     BufferFullError,
     ClosedError,
     InvalidPartitionsError,
+    InvalidRequestError,
     MessageTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -47,6 +48,13 @@ def test_there_and_back(cluster: LocalCluster, topic: str) -> None:
                     count += len(await consumer.poll(10.0))
                 assert await consumer.poll(0.1) == []
                 assert set((await consumer.lag()).values()) == {0}
+                for nowhere in (-1, 10**20):
+                    with pytest.raises(InvalidRequestError, match="from 0 to"):
+                        consumer.seek(topic, 2, nowhere)
+                with pytest.raises(InvalidRequestError):
+                    await consumer.seek_to_time(10**20)
+                with pytest.raises(InvalidRequestError):
+                    await consumer.commit({TopicPartition(topic, 2): 10**20})
                 consumer.seek(topic, 2, 5)
                 assert (await consumer.poll(10.0, max_records=1))[0].offset == 5
                 await consumer.seek_to_beginning(TopicPartition(topic, 2))

@@ -14,11 +14,13 @@ from broker_lite.client.received import records
 from broker_lite.errors import (
     InvalidConfigError,
     InvalidGroupIdError,
+    InvalidPartitionsError,
+    InvalidRequestError,
     OffsetOutOfRangeError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import TopicPartition
+from broker_lite.model import CommittedOffset, TopicPartition
 
 
 def fill(bus: Bus, topic: str, count: int, partition: int = 0, **options: object) -> None:
@@ -125,10 +127,34 @@ def test_seeking(bus: Bus, topic: str) -> None:
         assert consumer.lag() == {TopicPartition(topic, 0): 100}
         consumer.seek(topic, 0, 10**6)
         assert consumer.poll(0.5) and consumer.position(topic, 0) == 100, "start=earliest"
-        with pytest.raises(InvalidConfigError, match="from 0 on"):
-            consumer.seek(topic, 0, -1)
+        for nowhere in (-1, 10**20):
+            with pytest.raises(InvalidConfigError, match="from 0 to"):
+                consumer.seek(topic, 0, nowhere)
         with pytest.raises(UnknownTopicOrPartitionError):
             consumer.seek(topic, 1, 0)
+
+
+def test_numbers_that_the_protocol_has_no_room_for_are_refused(bus: Bus, topic: str) -> None:
+    """They ended the consumer's thread, or came out of ``struct``."""
+    fill(bus, topic, 3)
+    where, admin = TopicPartition(topic, 0), bus.admin
+    with bus.consumer(topic, group="bounds", partitions=[0], start="earliest") as consumer:
+        for attempt in (
+            lambda: consumer.seek_to_time(10**20),
+            lambda: consumer.commit({where: 10**20}),
+            lambda: consumer.commit({where: -5}),
+            lambda: admin.commit_offsets("bounds", {where: CommittedOffset(1, 10**10)}),
+            lambda: admin.commit_offsets("bounds", {TopicPartition(topic, 10**10): 1}),
+            lambda: admin.list_offsets({where: -(10**20)}),
+            lambda: admin.delete_records({where: 10**20}),
+            lambda: admin.offsets_for_bytes({where: (10**20, 1)}),
+            lambda: admin.offsets_for_bytes({where: (1, 10**20)}),
+            lambda: admin.create_partitions(topic, 10**10),
+        ):
+            with pytest.raises((InvalidRequestError, InvalidPartitionsError)):
+                attempt()
+        assert len(consumer.poll(10.0)) == 3
+        assert consumer.committed() == {}
 
 
 def test_start_none_makes_a_missing_offset_an_error(bus: Bus, topic: str) -> None:

@@ -270,7 +270,7 @@ def test_wrong_input_is_named(logbus: Logbus, new_topic: str) -> None:
         b"stdin line 1: longer than"
         in logbus("produce", new_topic, stdin=bytes(9 << 20), code=1).stderr
     )
-    assert b"is not text" in logbus("produce", new_topic, "-H", "a\udcff=b", code=2).stderr
+    assert b"is no text" in logbus("produce", new_topic, "-H", "a\udcff=b", code=2).stderr
     logbus("consume", new_topic, "-t", "0.2", code=124)
     logbus("topic", "list", "-b", "127.0.0.1:1", code=3)
 

@@ -374,6 +374,12 @@ def test_a_folder_that_cannot_be_used_is_named(place: str, tmp_path: Path) -> No
         LocalCluster(1, directory=directory).start()
 
 
+def test_a_folder_that_cannot_be_used_inside_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broker-0").write_text("a file where the broker's folder should be")
+    with pytest.raises(InvalidConfigError, match=r"data cannot be kept in .*broker-0"):
+        LocalCluster(1, directory=tmp_path).start()
+
+
 def test_up_says_what_is_wrong_with_its_folder(logbus: Logbus, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for how in ((), ("-d",)):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,11 @@ from data_calls import (
 from plain_connection import PlainConnection
 
 from broker_lite import errors
+from broker_lite.client import connect
 from broker_lite.client.admin import Admin
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
 from broker_lite.wire import fetch, produce
 
 Make = Callable[..., LocalCluster]
@@ -202,23 +205,52 @@ def test_damage_on_disk_is_named_and_never_delivered(make_cluster: Make) -> None
 
 
 def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
-    """The data plane goes on; what needs ZooKeeper is refused, retriably, and works afterwards."""
+    """The data plane goes on; what needs ZooKeeper is refused, retriably, and works afterwards.
+
+    A group's commit that is under way meanwhile, or asked for with little time, is lost neither
+    silently nor for good.
+    """
     running = make_cluster(2)
     place = make_topic(running, "steady")
     server = running.zookeeper_server
     assert server is not None
-    with PlainConnection(place.address) as leader, Admin(running.bootstrap_servers) as admin:
+    where = TopicPartition(place.name, 0)
+    with (
+        PlainConnection(place.address) as leader,
+        Admin(running.bootstrap_servers) as admin,
+        Admin(running.bootstrap_servers, timeout_ms=2000) as hasty,
+        connect(running.bootstrap_servers) as bus,
+        bus.consumer(
+            place.name, group="readers", start="earliest", auto_commit_interval_ms=500
+        ) as consumer,
+        ThreadPoolExecutor(1) as pool,
+    ):
         assert send_batch(leader, place, rows_batch([b"before"])).error_code == 0
+        assert len(consumer.poll(20.0)) == 1
+        consumer.commit()
         server.stop()
+        waiting = pool.submit(admin.commit_offsets, "patient", {where: 1})
+        with pytest.raises(errors.RetriableError):
+            hasty.commit_offsets("hasty", {where: 1})
         until = time.monotonic() + 20
         count = 1
         while time.monotonic() < until:
             assert send_batch(leader, place, rows_batch([b"during"])).error_code == 0
             count += 1
+            assert len(consumer.poll(20.0)) == 1, "reading goes on without commits"
             assert read(leader, place, 0).high_watermark == count
             assert list_offsets(leader, place.name, -1).offset == count
             time.sleep(0.2)
+        assert consumer.commit_error is None or consumer.commit_error.retriable
         server.start()
+        # It waited for ZooKeeper, or says that it may be tried again, which then works.
+        try:
+            waiting.result(60)
+        except errors.RetriableError:
+            admin.commit_offsets("patient", {where: 1})
+        assert admin.committed("patient", [where])[where].offset == 1
+        consumer.commit()
+        assert consumer.committed()[where].offset == count
         while True:
             try:
                 admin.create_topic("after", 2, 1, {}, if_not_exists=True)
@@ -303,7 +335,8 @@ def test_a_directory_of_another_cluster(make_cluster: Make, tmp_path: Path) -> N
 
 
 def test_a_topic_deleted_while_its_broker_was_down_leaves_no_files(make_cluster: Make) -> None:
-    running = make_cluster(2, config={"file.delete.delay.ms": "0"})
+    settings = {"file.delete.delay.ms": "0", "stray.retention.ms": "0"}
+    running = make_cluster(2, config=settings)
     place = make_topic(running, "goes")
     broker = next(b for b in running.brokers if b.id == place.leader)
     other = next(b for b in running.brokers if b.id != place.leader)

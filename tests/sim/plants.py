@@ -454,6 +454,7 @@ def versions_are_not_compared(patch: Patch) -> None:
 @plant
 def lost_answers_mean_done(patch: Patch) -> None:
     """A write of a leader whose answer was lost counts as done."""
+
     async def hopeful(store: Any, operations: Any, wait_connected: Any) -> Any:
         try:
             return await store.write(operations)
@@ -472,4 +473,3 @@ def commits_are_not_written(patch: Patch) -> None:
         """Nothing."""
 
     patch.setattr(GroupOffsets, "_write", write)
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from spark_queries import until
 
 from broker_lite.client import Bus, connect
+from broker_lite.local.process import start_mark
 
 
 def command(*arguments: str, folder: Path) -> dict[str, Any]:
@@ -42,6 +44,9 @@ def test_a_users_file_and_a_leader_killed_in_the_middle(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^kill -9 of broker \d, which leads demo.lines-0", done.stdout, re.MULTILINE)
     assert len(re.findall(r"  2,000  ok$", done.stdout, re.MULTILINE)) == 5
+    assert "lag -" not in done.stdout
+    shown = re.findall(r"^\[.*lines in.*$", done.stdout, re.MULTILINE)
+    assert len(set(shown)) == len(shown)
     assert re.search(r"^  200 +1,800$", done.stdout, re.MULTILINE)
     assert re.search(r"^  500 +200$", done.stdout, re.MULTILINE)
     offsets = re.findall(r"/consumers/demo/offsets/demo\.lines/\d +(\d+)", done.stdout)
@@ -95,6 +100,49 @@ def test_a_row_from_elsewhere_is_a_disagreement(tmp_path: Path) -> None:
         ("offsets of group demo in ZooKeeper", "101", "expected 100"),
     ]
     assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_ends_it_early_keeps_nothing_of_it(number: signal.Signals, tmp_path: Path) -> None:
+    path = tmp_path / "any.log"
+    path.write_text("a line\n" * 1000)
+    started = command("--file", path.name, "--brokers", "1", "--seconds", "99", folder=tmp_path)
+    with subprocess.Popen(**started) as running:
+        try:
+            said = ""
+            while "lines in" not in said:
+                line = running.stdout.readline()
+                assert line, said
+                said += line
+            marks = {pid: start_mark(pid) for pid in children(running.pid)}
+            assert len(marks) > 1  # Spark's JVM is one of them
+            running.send_signal(number)
+            out, errors = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == 128 + number, out + errors
+    assert "Stopping" in out and "did not get to the end" not in out
+    assert not [pid for pid, mark in marks.items() if start_mark(pid) == mark]
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{parent}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def test_without_java_nothing_is_started(tmp_path: Path) -> None:
+    started = command(folder=tmp_path)
+    started["env"] = {key: value for key, value in started["env"].items() if key != "JAVA_HOME"}
+    started["env"]["PATH"] = str(tmp_path)
+    done = subprocess.run(**started, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout.startswith("Error: [LOGBUS_MISSING_DEPENDENCY] no java in JAVA_HOME or PATH")
+    assert len(done.stdout.splitlines()) == 1
+    assert os.listdir(tmp_path) == []
 
 
 def is_missing(bus: Bus, topic: str) -> bool:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import socket
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,17 +24,21 @@ from broker_lite.errors import (
     GroupLeaseHeldError,
     InconsistentClusterIdError,
     InvalidConfigError,
+    LogbusError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
+from broker_lite.model import CommittedOffset, Endpoint, OffsetAndEpoch, TopicPartition
 from broker_lite.record.batch import iter_headers
 from broker_lite.record.format import HEADER_BYTES
+from broker_lite.wire import fetch
+from broker_lite.wire.api import parse_header
 from pyspark_logbus import group_progress, offset_reader, options, stream_planner
 from pyspark_logbus.batch_planner import plan_batch
+from pyspark_logbus.datasource import DefaultSource
 from pyspark_logbus.partition_reader import read_ranges, skipped
-from pyspark_logbus.read_task import ReadPlan
+from pyspark_logbus.read_task import ReadPlan, ReadTask
 from pyspark_logbus.schema import source_schema
 from pyspark_logbus.stream_planner import StreamPlanner
 
@@ -367,6 +374,48 @@ def test_available_now_fails_when_what_it_planned_is_gone(planner, bus, make_top
     assert "have been lost during running query with Trigger.AvailableNow" in said
 
 
+def test_available_now_fails_when_less_is_there_than_it_planned(planner, make_topic, monkeypatch):
+    topic = make_topic(5)
+    plan = planner(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
+        failOnDataLoss="false",
+    )  # fmt: skip
+    plan.prepare_for_available_now()
+    first = step(plan, plan.initial_offset())
+    live = plan._live.now()
+    shorter = replace(live.topics[topic], ends={0: OffsetAndEpoch(3, 9)})
+    monkeypatch.setattr(plan._live, "now", lambda: replace(live, topics={topic: shorter}))
+    with pytest.raises(DataLossError, match=rf"available offset which is less.*{topic}-0 has 3"):
+        plan.latest_offset(first, unlimited=False)
+
+
+def test_a_slow_answer_is_not_waited_for_while_a_query_runs(planner, make_topic):
+    """Spark asks every 12 ms, and its other sources wait meanwhile."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
+    start = plan.initial_offset()
+    until(plan._live.now, lambda live: live is not None and live.is_complete())
+    answers, asked, answer = (
+        plan._reader.admin.offsets_for_bytes, threading.Event(), threading.Event(),
+    )  # fmt: skip
+
+    def blocked(ranges):
+        asked.set()
+        assert answer.wait(DEADLINE_S)
+        return answers(ranges)
+
+    plan._reader.admin.offsets_for_bytes = blocked
+    first = plan.latest_offset(start, unlimited=False)
+    assert asked.wait(DEADLINE_S)
+    # It came back, and does so again, though nothing is known yet.
+    assert ends(first, topic) == ends(plan.latest_offset(start, unlimited=False), topic) == [0]
+    answer.set()
+    end = until(
+        lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [5]
+    )
+    assert rows(plan, start, end) == [(0, 0, 5)]
+
+
 def test_a_repeated_batch_of_available_now_gets_past_added_partitions(planner, bus, make_topic):
     topic = make_topic(5)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -494,6 +543,45 @@ def test_a_leader_that_hangs_is_asked_anew_after_the_request_timeout(planner, bu
         assert len(values_of(bus, [elsewhere], True, request_timeout_ms=200)) == 5
 
 
+def test_what_a_task_s_request_says(planner, make_topic):
+    """client.id, isolation.level, max.partition.fetch.bytes and pollTimeoutMs, on the wire."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    [(item,)] = plan.ranges(start, step(plan, start))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Endpoint(*silent.getsockname())
+        given = {
+            "subscribe": topic, "bootstrap.servers": f"{address.host}:{address.port}",
+            "client.id": "mine", "isolation.level": "read_committed", "pollTimeoutMs": "300",
+            "max.partition.fetch.bytes": "123456",
+        }  # fmt: skip
+        source = DefaultSource(given)
+        reader = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
+        with pytest.raises(LogbusError) as raised:
+            list(reader.read(ReadTask((item._replace(leader=address),))))
+        assert raised.value.retriable, raised.value
+        connection, _ = silent.accept()
+        with connection:
+            connection.settimeout(DEADLINE_S)
+            size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL))
+            frame = memoryview(connection.recv(size, socket.MSG_WAITALL))
+    header = parse_header(frame)
+    request = fetch.decode_request(frame, header.api_version, header.body_at)
+    assert header.client_id == "mine"
+    assert (request.max_bytes, request.isolation_level) == (123456, fetch.READ_COMMITTED)
+    [wanted] = request.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.max_bytes) == (0, 123456)
+
+
+def test_a_cluster_is_found_by_its_zookeeper(cluster, make_topic):
+    topic = make_topic(5)
+    source = DefaultSource({"zookeeper.connect": cluster.zookeeper, "subscribe": topic})
+    reader = source.reader(source.schema())
+    [task] = reader.partitions()
+    assert sum(found.num_rows for found in reader.read(task)) == 5
+
+
 def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topic, caplog):
     topic = make_topic(20)
     where = TopicPartition(topic, 0)
@@ -554,6 +642,42 @@ def test_progress_goes_to_the_group_with_the_next_planning_call(planner, bus, ma
     assert all(not group_progress.lease_of(row.metadata)[0] for row in rows_left.values())
 
 
+def test_the_next_run_of_a_query_publishes_though_the_last_one_s_lease_lasts(
+    planner, bus, make_topic
+):
+    """Spark ends a run by killing its planner: it may have no time to give the lease back."""
+    topic = make_topic(4)
+    given = {"subscribe": topic, "startingOffsets": "earliest"}
+    first = planner(**given)
+    at = step(first, first.initial_offset())
+    first.latest_offset(at, unlimited=False)
+    group = until(first.report, lambda report: report["groupState"] == "published")["group"]
+    fill(bus, topic, 3)
+    following = planner(**given)  # while the first one still holds its lease
+    following.prepare_for_available_now()
+    end = following.latest_offset(at, unlimited=False)
+    assert end["query"] == at["query"]
+    assert following.latest_offset(end, unlimited=False) == end
+    until(following.report, lambda report: report["groupState"] == "published")
+    assert bus.admin.committed(group)[TopicPartition(topic, 0)].offset == 7
+
+
+def test_what_once_read_is_published_when_it_runs_again(planner, bus, make_topic):
+    """Trigger.Once asks once, before its only batch: nobody tells it that the batch was done."""
+    topic = make_topic(4)
+    given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}
+    first = planner(**given)
+    end = step(first, first.initial_offset(), unlimited=True)
+    first.stop()
+    where, group = TopicPartition(topic, 0), first.report()["group"]
+    assert group.startswith("team-")
+    assert bus.admin.committed(group)[where].offset == 0
+    again = planner(**given)
+    assert again.latest_offset(end, unlimited=True) == end
+    again.stop()
+    assert bus.admin.committed(group)[where].offset == 4
+
+
 def test_a_second_query_on_the_same_group(planner, bus, make_topic, monkeypatch):
     monkeypatch.setattr(group_progress, "LEASE_MS", 1_000)
     monkeypatch.setattr(group_progress, "RENEW_MS", 100)
@@ -561,7 +685,7 @@ def test_a_second_query_on_the_same_group(planner, bus, make_topic, monkeypatch)
     one, two = planner(subscribe=topic), planner(subscribe=topic)
     at = step(one, one.initial_offset())
     until(one.report, lambda report: report["groupState"] == "published")
-    step(two, two.initial_offset())
+    at_two = step(two, two.initial_offset())
     state = until(two.report, lambda report: "held by" in report["groupState"])
     assert state["group"] == one.report()["group"]
     named = [planner(subscribe=topic, **{"group.id": f"g-{topic}"}) for _ in range(2)]
@@ -570,7 +694,7 @@ def test_a_second_query_on_the_same_group(planner, bus, make_topic, monkeypatch)
         lambda report: report and report["groupState"] == "published",
     )
     assert "give this query another group.id" in fails(
-        lambda: named[1].latest_offset(at, unlimited=False), GroupLeaseHeldError
+        lambda: named[1].latest_offset(at_two, unlimited=False), GroupLeaseHeldError
     )
 
 

@@ -116,11 +116,17 @@ def test_two_sources_foreach_batch_and_event_time(queries):
 
     given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "4"}
     one = queries.stream(subscribe=busy, **given)
-    two = queries.stream(subscribe=idle, **given)
-    query = queries.start(one.union(two).withWatermark("timestamp", "1 hour"), each=each)
+    group = f"g-{idle}"
+    two = queries.stream(assign=json.dumps({idle: [0]}), **given, **{"group.id": group})
+    query = queries.start(
+        one.union(two).withWatermark("timestamp", "1 hour"),
+        each=each,
+        trigger={"processingTime": "50 milliseconds"},
+    )
     until(lambda: sum(windows) == 8)
     queries.fill(busy, 3, word="more-")
     until(lambda: sum(windows) == 11)
+    until(lambda: queries.committed(group) == {f"{idle}-0": 2})
     wanted = sorted(numbers(6, 2) + [f"more-{n}" for n in range(3)])
     assert queries.values(target) == wanted
     # A source that has nothing stays where it is: its offset's text is unchanged.

@@ -10,7 +10,7 @@ from client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.fetching import FetchEngine
-from broker_lite.client.intake import ROW_SCHEMA, Intake, arrow_rows
+from broker_lite.client.intake import JOINED_BYTES, ROW_SCHEMA, Intake, Parts, arrow_rows
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
@@ -336,10 +336,11 @@ def test_arrow_rows_and_records_may_be_mixed() -> None:
     bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
     assert bench.advance()
     bench.intake.take_records(1)
-    first = bench.intake.take_rows(2)
+    parts = Parts()
+    assert bench.intake.take_rows(parts, 2)
     assert bench.advance()
-    second = bench.intake.take_rows(None)
-    rows = arrow_rows([first, second], headers=False)
+    assert bench.intake.take_rows(parts, None)
+    rows = arrow_rows(parts.slices, headers=False)
     rows.validate(full=True)
     assert rows.schema == ROW_SCHEMA
     assert rows.column("offset").to_pylist() == [1, 2, 3, 4]
@@ -347,6 +348,21 @@ def test_arrow_rows_and_records_may_be_mixed() -> None:
     assert rows.column("timestamp").cast("int64").to_pylist() == [99_000] * 4
     assert bench.values() == [b"5", b"6"]
     assert arrow_rows([], headers=True).num_rows == 0
+
+
+def test_rows_beyond_the_bound_stay_and_what_is_given_back_comes_again() -> None:
+    bench = Bench()
+    bench.begin({T0: 0})
+    bench.give(bench.fetch(), batch(0, 5), batch(5, 2))
+    bench.intake.settle()
+    assert bench.advance()
+    parts = Parts(size_bytes=JOINED_BYTES)
+    assert bench.intake.take_rows(parts, 2), "the first rows are taken whatever their size"
+    parts.size_bytes = JOINED_BYTES
+    assert not bench.intake.take_rows(parts, 2)
+    assert bench.intake.position(T0) == 2
+    bench.intake.give_back()
+    assert bench.intake.position(T0) == 0
 
 
 def test_all_partitions_together_have_a_bound_too() -> None:

@@ -150,6 +150,16 @@ def test_a_killed_query_s_lease_ends_by_itself(group, start):
     assert group.rows[T0].offset == 7
 
 
+def test_the_next_run_of_a_query_goes_on_under_its_lease_at_once(group, start):
+    """However the last run ended: a short run would be over before that lease is."""
+    until_ms = start.clock.ms + 14_000
+    group.rows[T0] = CommittedOffset(5, 3, lease_text("query", until_ms), "id")
+    progress = start("query")
+    progress.publish(at(7))
+    assert progress.wait(5)
+    assert (progress.state, group.rows[T0].offset) == ("published", 7)
+
+
 def test_only_the_newest_of_what_piled_up_is_published(group, start):
     progress = start("one")
     progress.publish(at(1))

@@ -105,6 +105,14 @@ def test_offsets_are_read(text, expected):
         '{"t":{"0":-3}}',
         '{"t":7}',
         '{"t":{"0":true}}',
+        '{"t":{"0":9223372036854775808}}',
+        '{"t":{"0":1,"0":2}}',
+        '{"t":{"0":1},"t":{"1":2}}',
+        '{"t":{"00":1}}',
+        '{"t":{"0":1,"00":1}}',
+        '{"t":{"٣":1}}',
+        '{"t":{"4294967296":1}}',
+        '{"t":' * 100_000,
     ],
 )
 def test_bad_offsets_name_the_option(text):
@@ -127,7 +135,18 @@ def test_every_assigned_partition_must_be_named_and_no_other():
 
 
 @pytest.mark.parametrize(
-    "text", ["t", "{", '{"t":0}', '{"t":["0"]}', '{"t":[-1]}', "{}", '{"t":[]}']
+    "text",
+    [
+        "t",
+        "{",
+        '{"t":0}',
+        '{"t":["0"]}',
+        '{"t":[-1]}',
+        "{}",
+        '{"t":[]}',
+        '{"t":[0],"t":[1]}',
+        '{"t":[4294967296]}',
+    ],
 )
 def test_bad_assignments(text):
     with pytest.raises(InvalidConfigError, match="assign"):

@@ -13,6 +13,17 @@ from broker_lite.record.arrow import HEADERS_TYPE
 from pyspark_logbus import options
 from pyspark_logbus import partition_writer as writer
 from pyspark_logbus.schema import SinkColumns
+from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter, RowsWritten
+
+
+def test_an_abort_says_what_stays_in_the_log_whatever_the_tasks_left(caplog):
+    found = options.write_options(options.parse({"topic": "t"}), "h:1")
+    columns = SinkColumns(value=0)
+    LogbusWriter(found, columns).abort([None, RowsWritten({"t": 1})])
+    LogbusStreamWriter(found, columns).abort([None], 7)
+    first, second = caplog.messages
+    assert first == "a batch write failed: rows that tasks had written stay in the log"
+    assert second.startswith("micro-batch 7 failed: rows that its tasks had written stay")
 
 
 def test_one_topic_for_all_rows_is_no_work():

@@ -24,6 +24,41 @@ def test_a_users_file(tmp_path: Path, ending: str, pack: object) -> None:
     assert from_file(path, 2)[0].lines == [b"one", b"two\xff"]
 
 
+def test_nul_bytes_do_not_hide_a_users_file(tmp_path: Path) -> None:
+    """One of them made 0 lines of the whole file, without a word."""
+    path = tmp_path / "crashed.log"
+    path.write_bytes(b"one\ntw\x00o\nthree\n")
+    (found,) = from_file(path, 100)
+    assert found.lines == [b"one", "tw\N{REPLACEMENT CHARACTER}o".encode(), b"three"]
+    assert found.note.startswith("1 of them with NUL bytes")
+    path.write_bytes(b"\n \n")
+    assert from_file(path, 100)[0].note == "it has no line that is not blank"
+
+
+def test_a_file_that_is_not_what_its_name_says(tmp_path: Path) -> None:
+    for ending in (".gz", ".xz", ".bz2"):
+        path = tmp_path / f"plain{ending}"
+        path.write_bytes(b"plain text\n")
+        with pytest.raises(OSError):
+            from_file(path, 10)
+    (tmp_path / "bad.gz").write_bytes(gzip.compress(b"line\n" * 100)[:12] + bytes(range(200)))
+    with pytest.raises(OSError, match="cannot be unpacked"):
+        from_file(tmp_path / "bad.gz", 10)
+
+
+def test_a_machines_log_is_read_no_further_than_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was read whole first, gigabytes of it."""
+    path = tmp_path / "endless.log"
+    with path.open("wb") as file:
+        file.write(b"one\ntwo\nthree\n")
+        file.truncate(1 << 40)
+    monkeypatch.setattr(sources, "_LOGS", tmp_path)
+    monkeypatch.setattr(sources, "_journal", lambda _: [])
+    assert from_machine(2)[0].lines == [b"one", b"two"]
+
+
 def test_a_cut_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(b"line\n" * 1000)[:-10])
@@ -41,7 +76,7 @@ def test_the_machines_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "binary.log").write_bytes(b"text\n\x00\x01\n")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     monkeypatch.setattr(sources, "_LOGS", tmp_path)
-    monkeypatch.setattr(sources, "_journal", lambda: [b"j1", b"j2"])
+    monkeypatch.setattr(sources, "_journal", lambda lines_max: [b"j1", b"j2"][:lines_max])
     assert {source.name: len(source.lines) for source in from_machine(100)} == {
         "journal": 2,
         "apt/history.log": 1,

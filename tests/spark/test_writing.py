@@ -1,0 +1,91 @@
+"""What a task's writer does, against real brokers but without Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from spark_queries import until
+
+from broker_lite.client.producer import Producer
+from broker_lite.errors import (
+    InvalidPartitionsError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.model import LATEST_TIMESTAMP
+from broker_lite.record.arrow import HEADERS_TYPE
+from pyspark_logbus import options
+from pyspark_logbus.partition_writer import write_batches
+from pyspark_logbus.schema import SinkColumns
+
+
+@pytest.fixture
+def write(bus):
+    def write(rows, columns, **given):
+        found = options.write_options(options.parse(given), bus.bootstrap_servers)
+        return write_batches([pa.record_batch(rows)], found, columns)
+
+    return write
+
+
+def ends(bus, topic):
+    places = bus.admin.cluster((topic,)).partitions_of(topic)
+    found = bus.admin.list_offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
+    return [found[place].offset for place in sorted(found)]
+
+
+def test_a_partition_that_was_added_a_moment_ago_is_written_to(bus, topic, write):
+    """The count is known for a minute: a partition beyond it is looked up before it is refused."""
+    columns = SinkColumns(value=0, partition=1)
+    name = f"{topic}-grows"
+    bus.create_topic(name, partitions=1)
+    write({"value": [b"a"], "partition": pa.array([0], pa.int32())}, columns, topic=name)
+    bus.admin.create_partitions(name, 2)
+
+    def written():
+        try:
+            return write(
+                {"value": [b"b"], "partition": pa.array([1], pa.int32())}, columns, topic=name
+            )
+        except InvalidPartitionsError:
+            return None  # a broker may not have heard of it yet
+
+    until(written)
+    assert ends(bus, name) == [1, 1]
+    with pytest.raises(InvalidPartitionsError, match="it has 2 partitions"):
+        write({"value": [b"b"], "partition": pa.array([2], pa.int32())}, columns, topic=name)
+
+
+@pytest.mark.parametrize(
+    ("topics", "wrong", "error"),
+    [
+        (["%s", "nowhere"], {}, UnknownTopicOrPartitionError),
+        (["%s", "%s-other"], {"partition": pa.array([0, 7], pa.int32())}, InvalidPartitionsError),
+        (
+            ["%s", "%s-other"],
+            {"headers": pa.array([None, [{"key": None, "value": b""}]], HEADERS_TYPE)},
+            InvalidRecordError,
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_batch_is_found_before_any_of_its_rows_is_sent(
+    bus, topic, write, topics, wrong, error, monkeypatch
+):
+    """The first topic's rows went out before the second topic was looked at."""
+    sent = []
+    monkeypatch.setattr(Producer, "send_columns", lambda _, *given: sent.append(given))
+    bus.create_topic(f"{topic}-other", partitions=1)
+    named = [name.replace("%s", topic) for name in topics]
+    rows = {"value": [b"a", b"b"], "topic": named} | wrong
+    columns = SinkColumns(value=0, topic=1, **dict.fromkeys(wrong, 2))
+    with pytest.raises(error):
+        write(rows, columns)
+    assert sent == []
+
+
+def test_max_request_size_is_honoured(topic, write):
+    rows, columns = {"value": [b"x" * 5000]}, SinkColumns(value=0)
+    with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
+        write(rows, columns, topic=topic, **{"max.request.size": "4000"})
+    assert write(rows, columns, topic=topic) == {topic: 1}

@@ -1,0 +1,60 @@
+"""A group's commits when the store does what no code expected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from broker_lite.errors import UnknownServerError
+from broker_lite.metadata.group_offsets import GroupOffsets
+from broker_lite.metadata.store import Operation
+from broker_lite.model import (
+    CommittedOffset,
+    LeaderAndIsr,
+    PartitionView,
+    TopicPartition,
+    TopicView,
+)
+
+
+class FaultyStore:
+    """Takes every write but the first, which ends in an error that nobody plans for."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.writes = 0
+
+    async def write(self, operations: Sequence[Operation]) -> None:
+        self.writes += 1
+        if self.writes == 1:
+            raise ZeroDivisionError
+
+    async def children(self, path: str) -> None:
+        return None
+
+
+def test_an_error_that_nobody_expects_ends_one_commit_and_not_the_group(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The batch was never settled: this commit, and every later one of the group, hung."""
+    state = LeaderAndIsr(1, 0, (), 1, 0)
+    topic = TopicView("t", "abcdefghijklmnopqrstuQ", (PartitionView(0, (1,), state),), {})
+    store: Any = FaultyStore()
+    commit = {TopicPartition("t", 0): CommittedOffset(5)}
+
+    async def main() -> None:
+        groups = GroupOffsets(
+            store, find_topic={"t": topic}.get, now_ms=lambda: 1000, interval_ms=1
+        )
+        with pytest.raises(UnknownServerError, match="could not be written"):
+            await asyncio.wait_for(groups.commit("g", commit), 10)
+        done = await asyncio.wait_for(groups.commit("g", commit), 10)
+        assert done == {TopicPartition("t", 0): None}
+        groups.close()
+
+    asyncio.run(main())
+    assert "ZeroDivisionError" in caplog.text, "with its traceback"
