@@ -17,7 +17,6 @@ import pytest
 
 if TYPE_CHECKING:
     from broker_lite.client.bus import Bus
-
     from broker_lite.local.cluster import LocalCluster
 
 BROKERS = "LOGBUS_TEST_BROKERS"
