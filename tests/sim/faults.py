@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from sim.cluster import SimCluster, pick
@@ -251,7 +252,11 @@ class Faults:
         zk = self.cluster.zk
         if zk.running:
             zk.stop()
-            self._after(10, lambda: zk.running or zk.start())
+            self._after(10, self._start_zookeeper)
+
+    def _start_zookeeper(self) -> None:
+        if not self.cluster.zk.running:
+            self.cluster.zk.start()
 
     def lose_zookeeper_answers(self) -> None:
         self.cluster.zk.lost_reply_rate = self.rng.choice((0.0, 0.02, 0.2))
@@ -289,7 +294,11 @@ class Faults:
         for link in links:
             net.cut(*link)
             # Healed one by one, in any order.
-            self._after(most_s, lambda link=link: net.is_cut(*link) and net.heal(*link))  # type: ignore[misc]
+            self._after(most_s, partial(self._heal, *link))
+
+    def _heal(self, source: int, target: int) -> None:
+        if self.cluster.net.is_cut(source, target):
+            self.cluster.net.heal(source, target)
 
     def cut_one_way(self) -> None:
         a, b = self.rng.sample(sorted(self.cluster.disks), 2)

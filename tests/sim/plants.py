@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from broker_lite.errors import LogbusError
-from broker_lite.metadata import registration
+from broker_lite.metadata import registration, znodes
 from broker_lite.metadata.group_offsets import GroupOffsets
-from broker_lite.metadata.store import Check, Set
+from broker_lite.metadata.store import Check, Create, Set
 from broker_lite.model import NO_BROKER, BrokerView, LeaderAndIsr, ReplicaId
 from broker_lite.replication import controller, election, isr, reassignment
 from broker_lite.replication import partition as partition_module
@@ -30,10 +30,9 @@ from broker_lite.replication.events import (
     FetchDiverged,
     Fetched,
     FollowerFetched,
-    IsrRefused,
 )
 from broker_lite.replication.follower import Follower
-from broker_lite.replication.isr import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
+from broker_lite.replication.isr import PendingExpandIsr, PendingShrinkIsr
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.local_log import LocalLog
 from broker_lite.replication.partition import Partition
@@ -79,19 +78,6 @@ def who_leaves_counts_no_more(patch: Patch) -> None:
         return tuple(replica for replica in self.replicas if replica not in self.leaving)
 
     patch.setattr(PendingShrinkIsr, "maximal", property(staying))
-
-
-@plant
-def refused_joining_is_forgotten(patch: Patch) -> None:
-    """A joining that was refused counts no more at once, though the write may still arrive."""
-
-    def refused(self: Leader, now_ms: int, event: IsrRefused) -> list[Effect]:
-        if event.state == self.proposal:
-            self.refused_ms, self.proposal = now_ms, None
-            self.isr = CommittedIsr(self.state.isr)
-        return []
-
-    patch.setattr(Leader, "refused", refused)
 
 
 @plant
@@ -276,12 +262,10 @@ def disk_of_the_past_registers(patch: Patch) -> None:
 
     async def check_disk(self: registration.Registrar) -> Any:
         ours = self._registration
-        path = registration.znodes.disk_path(ours.directory_id)
-        data = registration.znodes.encode_disk(
-            registration.Disk(ours.broker_id, ours.start_counter)
-        )
+        path = znodes.disk_path(ours.directory_id)
+        data = znodes.encode_disk(znodes.Disk(ours.broker_id, ours.start_counter))
         found = await self._store.get(path)
-        return registration.Create(path, data) if found is None else Set(path, data, found.version)
+        return Create(path, data) if found is None else Set(path, data, found.version)
 
     patch.setattr(registration.Registrar, "_check_disk", check_disk)
 

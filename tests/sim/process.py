@@ -44,7 +44,7 @@ class Process:
         self.files = files
         self.is_stale = is_stale
         """Whether the disk was rolled back: it must never serve."""
-        self.number = next(cluster.process_numbers)
+        self.number: int = next(cluster.process_numbers)
         self.alive = True
         self.serving = False
         self.owner = Owner(self)
@@ -213,7 +213,8 @@ def _partition(row: wire.PartitionAnswer) -> wire.FetchedPartition:
     data = bytearray()
     for part in row.records:
         if isinstance(part, wire.FileRange):
-            data += part.file.pread(part.position, part.length)
+            file: Any = part.file
+            data += file.pread(part.position, part.length)
         else:
             data += part
     return wire.FetchedPartition(

@@ -241,7 +241,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run to the end in virtual time; what is left of tasks is cancelled."""
-    loop = SimLoop()
+    loop = SimLoop()  # type: ignore[abstract]
     try:
         return loop.run_until_complete(coroutine)
     finally:

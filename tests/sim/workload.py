@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sim.checker import Entry, Violation
 from sim.cluster import SimCluster, pick
@@ -190,7 +190,7 @@ class Fetched:
         rows: list[tuple[int, bytes]] = []
         for header, batch in self.batches:
             if header.is_columns:
-                values = arrow.decode(batch, header).value
+                values: Any = arrow.decode(batch, header).value
                 base = header.base_offset
                 rows += [(base + n, value) for n, value in enumerate(values.to_pylist())]
             else:

@@ -1,0 +1,225 @@
+"""Seeds for as long as asked, on all cores, and what they were: ``make soak [SECONDS=600]``.
+
+    python -m sim.soak [--seconds N] [--processes N] [--first SEED] [--out FILE]
+    python -m sim.soak --plants N      the table of planted faults, each from N beginnings
+
+One seed in a hundred is run twice, and its traces are compared. The exit code is 1 if a seed found
+something; the file tells which. Speeds are of the processor's time, so that other work beside it
+does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sim import scenario
+from sim.plants import PLANTS, Patch, Plant
+
+OUT = Path("benchmarks/results/soak.json")
+AT_ONCE = 10
+"""Seeds of one task of a process."""
+TWICE_EVERY = 100
+PLANT_SEEDS_MAX = 1000
+PLANT_SAFETY_S = 40.0
+
+
+@dataclass
+class Seeds:
+    """What some seeds were, added up."""
+
+    seeds: int = 0
+    virtual_s: float = 0.0
+    processor_s: float = 0.0
+    steps: int = 0
+    callbacks: int = 0
+    run_twice: int = 0
+    speeds: list[float] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, other: Seeds) -> None:
+        self.seeds += other.seeds
+        self.virtual_s += other.virtual_s
+        self.processor_s += other.processor_s
+        self.steps += other.steps
+        self.callbacks += other.callbacks
+        self.run_twice += other.run_twice
+        self.speeds += other.speeds
+        self.counts += other.counts
+        self.failures += other.failures
+
+
+def run_some(first: int) -> Seeds:
+    """AT_ONCE seeds from ``first`` on."""
+    found = Seeds()
+    for seed in range(first, first + AT_ONCE):
+        began = time.process_time()
+        try:
+            outcome = scenario.run(seed)
+        except scenario.Failed as failed:
+            lines = str(failed).splitlines()
+            found.failures.append({"seed": seed, "what": lines[0], "last": lines[2:]})
+            found.seeds += 1
+            continue
+        took_s = time.process_time() - began
+        found.seeds += 1
+        found.virtual_s += outcome.virtual_s
+        found.processor_s += took_s
+        found.steps += outcome.steps
+        found.callbacks += outcome.callbacks
+        found.speeds.append(outcome.virtual_s / took_s)
+        found.counts.update(outcome.counts)
+        if seed % TWICE_EVERY == 0:
+            found.run_twice += 1
+            if scenario.run(seed).digest != outcome.digest:
+                found.failures.append({"seed": seed, "what": "two runs differ", "last": []})
+    return found
+
+
+def soak(seconds: float, processes: int, first: int) -> Seeds:
+    """Whole tasks until the time is over."""
+    everything = Seeds()
+    end = time.monotonic() + seconds
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        waiting: set[Future[Seeds]] = set()
+        for number in _firsts(first, end):
+            waiting.add(pool.submit(run_some, number))
+            if len(waiting) > processes:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for task in done:
+                    everything.add(task.result())
+        for task in waiting:
+            everything.add(task.result())
+    return everything
+
+
+def _firsts(first: int, end: float) -> Iterator[int]:
+    for number in count(first, AT_ONCE):
+        if time.monotonic() > end:
+            return
+        yield number
+
+
+def report(found: Seeds, wall_s: float, processes: int, first: int) -> dict[str, Any]:
+    """What is kept."""
+    return {
+        "what": "simulated clusters: production code, virtual time, seeded faults",
+        "seeds": found.seeds,
+        "first_seed": first,
+        "virtual_hours": round(found.virtual_s / 3600, 2),
+        "wall_s": round(wall_s, 1),
+        "processes": processes,
+        "virtual_s_per_s_and_core": {
+            "all": round(found.virtual_s / found.processor_s) if found.processor_s else 0,
+            "median_seed": round(statistics.median(found.speeds)) if found.speeds else 0,
+        },
+        "steps_checked": found.steps,
+        "callbacks": found.callbacks,
+        "seeds_run_twice_with_equal_traces": found.run_twice,
+        "failures": found.failures,
+        "counts": dict(sorted(found.counts.items())),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+    }
+
+
+class _Patches:
+    """pytest's monkeypatch without pytest."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def setattr(self, target: Any, name: str, value: Any) -> None:
+        before = vars(target)[name]
+        self._before.append((target, name, before))
+        setattr(target, name, value)
+
+    def undo(self) -> None:
+        while self._before:
+            setattr(*self._before.pop())
+
+
+def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | None:
+    """How many seeds from ``first`` on it takes, and what the last one said."""
+    patches = _Patches()
+    patch: Patch = patches
+    plant(patch)
+    try:
+        for number in range(most):
+            try:
+                scenario.run(first + number, PLANT_SAFETY_S)
+            except scenario.Failed as failed:
+                return number + 1, str(failed).splitlines()[0].partition(" s: ")[2]
+    finally:
+        patches.undo()
+    return None
+
+
+def _plant_row(job: tuple[int, int]) -> tuple[str, int, str]:
+    number, first = job
+    plant = PLANTS[number]
+    found = seeds_until_found(plant, first, PLANT_SEEDS_MAX)
+    return (plant.__name__, PLANT_SEEDS_MAX, "") if found is None else (plant.__name__, *found)
+
+
+def planted(beginnings: int, processes: int) -> bool:
+    """Print the table; whether everything was found."""
+    jobs = [(n, 10_000 * b) for n in range(len(PLANTS)) for b in range(beginnings)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        rows = list(pool.map(_plant_row, jobs))
+    medians = []
+    print("| rule taken out | seeds, median | most | what is said then |\n|---|---|---|---|")
+    for number, plant in enumerate(PLANTS):
+        some = rows[number * beginnings : (number + 1) * beginnings]
+        seeds = sorted(row[1] for row in some)
+        medians.append(statistics.median(seeds))
+        text = (plant.__doc__ or "").strip().rstrip(".")
+        said = next((row[2] for row in some if row[2]), "nothing")[:90].replace("|", "/")
+        print(f"| {text} | {medians[-1]:g} | {seeds[-1]} | {said} |")
+    print(f"\n{len(PLANTS)} rules; the median of the medians is {statistics.median(medians):g}")
+    return all(row[2] for row in rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="sim.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--first", type=int, default=None, help="seed; a random one if not given")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--plants", type=int, default=0)
+    options = parser.parse_args()
+    if options.plants:
+        return 0 if planted(options.plants, options.processes) else 1
+    first = options.first
+    if first is None:
+        first = random.SystemRandom().randrange(1 << 31) // TWICE_EVERY * TWICE_EVERY
+    began = time.monotonic()
+    found = soak(options.seconds, options.processes, first)
+    result = report(found, time.monotonic() - began, options.processes, first)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    print(json.dumps({k: v for k, v in result.items() if k not in ("counts", "failures")}))
+    for failure in found.failures:
+        print(f"FAILED: {failure['what']}", file=sys.stderr)
+    return 1 if found.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
