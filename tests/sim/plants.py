@@ -184,13 +184,16 @@ def elected_outside_the_isr(patch: Patch) -> None:
     elect = election.elect
 
     def careless(
-        state: LeaderAndIsr, replicas: Sequence[int], live: Mapping[int, BrokerView], epoch: int
+        state: LeaderAndIsr,
+        replicas: Sequence[int],
+        live: Mapping[int, BrokerView],
+        epoch: int,
+        *more: Any,
+        **others: Any,
     ) -> LeaderAndIsr | None:
-        if election.has_live_leader(state, live):
-            return elect(state, replicas, live, epoch)
         found = [live[broker_id] for broker_id in replicas if broker_id in live]
-        if not found:
-            return elect(state, replicas, live, epoch)
+        if election.has_live_leader(state, live) or not found:
+            return elect(state, replicas, live, epoch, *more, **others)
         isr = tuple(ReplicaId(broker.broker_id, broker.directory_id) for broker in found)
         return election.led_by(state, found[0], isr, epoch)
 
@@ -202,8 +205,8 @@ def isr_emptied_with_the_last(patch: Patch) -> None:
     """When its last member dies the ISR is empty, so nobody knows who has everything."""
     elect = election.elect
 
-    def emptying(state: LeaderAndIsr, *values: Any) -> LeaderAndIsr | None:
-        elected = elect(state, *values)
+    def emptying(state: LeaderAndIsr, *values: Any, **others: Any) -> LeaderAndIsr | None:
+        elected = elect(state, *values, **others)
         if elected is not None and elected.leader == NO_BROKER:
             return dataclasses.replace(elected, isr=())
         return elected
@@ -216,8 +219,8 @@ def same_epoch_elected_again(patch: Patch) -> None:
     """A leader that comes back goes on in its leader epoch."""
     elect = election.elect
 
-    def lazy(state: LeaderAndIsr, *values: Any) -> LeaderAndIsr | None:
-        elected = elect(state, *values)
+    def lazy(state: LeaderAndIsr, *values: Any, **others: Any) -> LeaderAndIsr | None:
+        elected = elect(state, *values, **others)
         if elected is None or elected.leader != state.leader:
             return elected
         return dataclasses.replace(elected, leader_epoch=state.leader_epoch)

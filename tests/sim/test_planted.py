@@ -9,10 +9,11 @@ import pytest
 from sim import scenario
 from sim.plants import PLANTS, Plant
 
-SEEDS_MAX = 200
+SEEDS_MAX = 500
 SAFETY_S = 40.0
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_the_simulator_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
