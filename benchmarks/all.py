@@ -26,8 +26,11 @@ FOLDER = Path(__file__).parent
 BENCHMARKS = (
     "broker",
     "client",
+    "failover",
     "local",
+    "metadata",
     "record",
+    "replication",
     "spark_idle",
     "spark_latency",
     "spark_read",

@@ -35,10 +35,14 @@ class Queries:
         self.folder = folder
         self.running: list[Any] = []
 
-    def topic(self, *counts: int, name: str | None = None, **config: object) -> str:
+    def topic(
+        self, *counts: int, name: str | None = None, replicas: int = -1, **config: object
+    ) -> str:
         """A topic whose partitions hold so many records: "0", "1", … in each."""
         name = name or f"s-{os.getpid()}-{next(_NUMBERS)}"
-        self.bus.create_topic(name, partitions=len(counts), config=config)
+        self.bus.create_topic(
+            name, partitions=len(counts), replication_factor=replicas, config=config
+        )
         self.fill(name, *counts)
         return name
 

@@ -16,7 +16,7 @@ from sim.disk import SimDisk
 from sim.net import Answered, Channel
 from sim.scheduler import Owner
 
-from broker_lite.errors import LogbusError
+from broker_lite.errors import LogbusError, NotLeaderError
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.server.disk import CallJob, SyncJob
 from broker_lite.server.metrics import Metrics
@@ -135,7 +135,7 @@ class Process:
         until = cluster.loop.time() + 5.0
         while self.replicas.in_flight_count and cluster.loop.time() < until:
             await asyncio.sleep(0.01)
-        self.replicas.close(LogbusError("the broker stops"))
+        self.replicas.close(NotLeaderError("the broker is stopping"))
         await self.registry.close()
         await self.disk.run_keeper(lambda: None if logs.failed else logs.close_clean())
 

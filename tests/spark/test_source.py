@@ -109,7 +109,7 @@ def test_what_only_the_plan_can_know_fails_with_the_cure(queries):
 
 
 def test_a_damaged_batch_is_an_error_with_its_place_or_skipped(queries, bus, cluster):
-    topic = queries.topic(0)
+    topic = queries.topic(0, replicas=1)
     damaged = damage_second_of_three(bus, cluster, topic)
     with pytest.raises(Exception) as raised:
         queries.read(subscribe=topic).count()

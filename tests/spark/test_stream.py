@@ -244,7 +244,7 @@ def test_what_is_wrong_ends_the_query_with_the_cure(queries, given, sink, said):
 
 def test_what_tasks_skipped_reaches_the_listener(queries, bus, cluster):
     """Only a task meets a damaged batch, and Spark lets it tell nobody: the rows are missed."""
-    source, seen, lags = queries.topic(0), [], []
+    source, seen, lags = queries.topic(0, replicas=1), [], []
     damaged = damage_second_of_three(bus, cluster, source)
     listener = LagListener(lags.append)
     queries.spark.streams.addListener(listener)
