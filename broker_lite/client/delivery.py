@@ -62,6 +62,7 @@ class Batch:
         "identity",
         "log_append_time_ms",
         "maybe_appended",
+        "number",
         "order",
         "outcome",
         "partition",
@@ -93,6 +94,8 @@ class Batch:
         self.outcome = outcome
         self.identity: Identity | None = None
         self.sequence = -1
+        self.number = -1
+        """How many batches of its partition were sent before it."""
         self.order = (0, 0)
         self.attempts = 0
         self.maybe_appended = False
@@ -134,6 +137,7 @@ class _Partition:
         "next_sequence",
         "queue",
         "retry_at_ms",
+        "sent_count",
         "spoiled",
     )
 
@@ -145,6 +149,7 @@ class _Partition:
         self.acked_sequence = -1
         self.held = False
         self.spoiled = False
+        self.sent_count = 0
         self.failures = 0
         self.error: LogbusError | None = None
         self.retry_at_ms = 0.0
@@ -258,6 +263,8 @@ class Delivery:
                 refused.append((part, batch, problem))
                 continue
             part.queue.popleft()
+            if batch.number < 0:
+                batch.number, part.sent_count = part.sent_count, part.sent_count + 1
             part.in_flight.append(batch)
             part.leader_epoch = leader_epoch
             chosen.setdefault(leader, []).append(batch)
@@ -279,9 +286,20 @@ class Delivery:
         return (
             bool(part.queue)
             and not part.held
-            and len(part.in_flight) < self._max_in_flight
+            and self._is_remembered(part)
             and (part.retry_at_ms <= now_ms or part.leader_epoch < leader_epoch)
         )
+
+    def _is_remembered(self, part: _Partition) -> bool:
+        """Whether a broker that has the oldest batch under way still knows it, once it has the next
+        one too: it remembers a producer's last five. Counting what is under way is not enough: a
+        batch may hang at a leader that was deposed while the new one takes those behind it."""
+        if not part.in_flight:
+            return True
+        following = part.queue[0].number
+        if following < 0:
+            following = part.sent_count
+        return following - min(batch.number for batch in part.in_flight) < self._max_in_flight
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
         """Topics whose leader did not take what it was sent, without a newer one in ``view``."""

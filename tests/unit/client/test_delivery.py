@@ -129,6 +129,22 @@ def test_at_most_five_in_flight() -> None:
     assert sequences(bench.send()) == [(1001, 5)]
 
 
+def test_a_batch_that_hangs_is_not_outrun_beyond_what_a_broker_remembers() -> None:
+    """A leader that was deposed keeps the first batch; the next leader takes what comes after."""
+    bench = Bench()
+    bench.add(*(make() for _ in range(9)))
+    first, *rest = bench.send()
+    assert len(rest) == 4
+    for sent in rest:
+        bench.answer(sent)
+    assert bench.send() == []
+    bench.fail(first)
+    again = bench.later()
+    assert sequences(again[:1]) == [(1001, 0)]
+    bench.answer(again[0], DUPLICATE)
+    assert [sequence for _, sequence in sequences([*again[1:], *bench.later()])] == [5, 6, 7, 8]
+
+
 def test_nothing_goes_before_there_is_an_identity() -> None:
     bench = Bench()
     bench.delivery.identity = None
