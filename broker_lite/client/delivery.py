@@ -395,25 +395,31 @@ class Delivery:
         elif isinstance(
             error, (OutOfOrderSequenceError, UnknownProducerIdError, InvalidProducerEpochError)
         ):
-            self._out_of_order(part, batch, error)
+            self._out_of_order(part, batch, error, now_ms)
         elif error.retriable:
             batch.maybe_appended = batch.maybe_appended or not error.definite
-            self.stale.add(batch.topic)
-            if not part.held:
-                # Once for all that was under way together.
-                part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
-                part.failures += 1
-            self._again(part, batch)
-            part.error = error
+            self._later(part, batch, error, now_ms)
         else:
             self._fail(part, batch, error)
+
+    def _later(self, part: _Partition, batch: Batch, error: LogbusError, now_ms: float) -> None:
+        """Again after a pause, or at once by a newer leader."""
+        self.stale.add(batch.topic)
+        if not part.held:
+            # Once for all that was under way together.
+            part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
+            part.failures += 1
+        self._again(part, batch)
+        part.error = error
 
     def _again(self, part: _Partition, batch: Batch) -> None:
         """Back into the queue, before everything that was sent after it."""
         part.held = True
         part.queue.insert(sum(other.order < batch.order for other in part.queue), batch)
 
-    def _out_of_order(self, part: _Partition, batch: Batch, error: LogbusError) -> None:
+    def _out_of_order(
+        self, part: _Partition, batch: Batch, error: LogbusError, now_ms: float
+    ) -> None:
         earlier = [
             other
             for other in (*part.queue, *part.in_flight)
@@ -422,9 +428,12 @@ class Delivery:
         if earlier or (part.spoiled and not batch.maybe_appended):
             # It came to the broker before one that failed, or after one that never will come.
             self._again(part, batch)
-        elif batch.maybe_appended:
-            # It may be in the log without the broker remembering it: again could be twice.
+        elif batch.maybe_appended and isinstance(error, InvalidProducerEpochError):
             self._fail(part, batch, error)
+        elif batch.maybe_appended:
+            # Under another number it could be there twice. Whoever refuses it may have been deposed
+            # without knowing: its log ends early, and the leader's does not.
+            self._later(part, batch, error, now_ms)
         else:
             self.identity = None if self.identity == batch.identity else self.identity
             self._again(part, batch)

@@ -18,7 +18,6 @@ from broker_lite.errors import (
     LogbusError,
     MessageTooLargeError,
     NetworkError,
-    OutOfOrderSequenceError,
     StorageError,
 )
 from broker_lite.record.arrow import Columns, decode
@@ -248,7 +247,27 @@ def test_a_batch_that_may_be_in_the_log_is_never_renumbered() -> None:
     bench.add(batch)
     bench.fail(bench.send()[0])
     bench.answer(bench.later()[0], OUT_OF_ORDER)
-    assert isinstance(batch.error, OutOfOrderSequenceError)
+    assert sequences(bench.later()) == [(1001, 0)]
+
+
+def test_a_deposed_leader_that_judges_sequences_does_not_end_a_batch() -> None:
+    """Its log ends before what the leader took; found by the simulator, seed 1791202826."""
+    bench = Bench()
+    acked, batch = make(2), make(2, deadline_ms=60_000)
+    bench.add(acked)
+    bench.answer(bench.send()[0])
+    bench.add(batch)
+    bench.fail(bench.send()[0])
+    bench.answer(bench.later()[0], OUT_OF_ORDER)
+    bench.view = view(leaders=(2, 2), leader_epoch=9)
+    again = bench.send()
+    assert [each.endpoint for each in again] == [TWO]
+    assert sequences(again) == [(1001, 2)]
+    bench.answer(again[0], OUT_OF_ORDER)
+    bench.now = 60_000.0
+    bench.delivery.expire(bench.now)
+    assert isinstance(batch.error, DeliveryTimedOutError)
+    assert "it may be in the log; the last error: " in str(batch.error)
     bench.add(make(2))
     bench.identify()
     assert sequences(bench.later()) == [(1002, 0)]
