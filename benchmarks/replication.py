@@ -196,9 +196,9 @@ def main() -> None:
             return float(results.get("records_1_kb", {"mb_per_s": 40.0})["mb_per_s"]) / 2
 
         rows: dict[str, Callable[[], dict[str, Any]]] = {
+            "latency_at_1000_per_s": lambda: bench_latency(bus, seconds),
             "records_100_b": lambda: bench_records(bus, seconds, 100),
             "records_1_kb": lambda: bench_records(bus, seconds, 1000),
-            "latency_at_1000_per_s": lambda: bench_latency(bus, seconds),
             "back_in_sync": lambda: bench_back_in_sync(cluster, bus, options.outage, half()),
             "after_unclean_stop": lambda: bench_unclean_stop(cluster, bus),
         }
