@@ -146,6 +146,18 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
     )
 
 
+def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
+    """Losses at the end of a batch: where the topic is gone, the batch's own range is lost too."""
+    of = {(item.topic, item.partition): item for item in ranges}
+    found = []
+    for loss in losses:
+        item = of.get((loss.topic, loss.partition))
+        if item is not None and loss.kind in (GONE, RECREATED):
+            loss = loss._replace(first=item.start, end=max(loss.end, item.end))
+        found.append(loss)
+    return found
+
+
 def still_there(start: SourceOffset, live: Live) -> SourceOffset:
     """``start`` without topics that are gone or others by now; itself if all are there."""
     topics = {

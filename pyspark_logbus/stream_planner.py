@@ -65,6 +65,7 @@ class StreamPlanner:
         )
         self._progress: GroupProgress | None = None
         self._initial: Document | None = None
+        self._no_start: LogbusError | None = None
         self._started = False
         self._checked = False
         self._is_available_now = False
@@ -83,9 +84,18 @@ class StreamPlanner:
 
     def initial_offset(self) -> Document:
         """Where a query without a checkpoint begins; the same again within a run (Spark asks twice
-        in the first batch)."""
+        in the first batch).
+
+        Spark asks too before it repeats a first batch, which says itself where it began. So what
+        keeps a query from starting, a missing topic say, is raised by the call that needs a start.
+        """
         if self._initial is None:
-            self._initial = replace(self._reader.start(), query=_new_query()).to_json()
+            try:
+                start = self._reader.start()
+            except LogbusError as error:
+                self._no_start = error
+                start = SourceOffset(self._reader.view.cluster_id)
+            self._initial = replace(start, query=_new_query()).to_json()
         return self._initial
 
     def prepare_for_available_now(self) -> None:
@@ -97,6 +107,7 @@ class StreamPlanner:
 
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
         """How far the next batch goes; ``document`` itself when there is nothing to do."""
+        self._check_start(document)
         start = self._parse(document)
         live = self._ends_now(start, unlimited)
         if live is None:
@@ -149,14 +160,16 @@ class StreamPlanner:
     def ranges(self, start: Document, end: Document) -> list[tuple[OffsetRange, ...]]:
         """The tasks of a batch, with whom to ask."""
         begin, until = offsets.from_json(start), offsets.from_json(end)
+        if until.begin is None:
+            self._check_start(start)
         live = self._require_live()
         self._check_cluster(until, live)
+        found = plan.ranges_between(begin, until, self.options.new_partitions)
         if not self._checked:
             # A batch that is repeated after a restart: nobody has looked at these offsets yet.
             self._checked = True
             held = SourceOffset(until.cluster_id, until.topics)
-            self._judge(plan.find_losses(held, live, self._live.seen))
-        found = plan.ranges_between(begin, until, self.options.new_partitions)
+            self._judge(plan.with_ranges(plan.find_losses(held, live, self._live.seen), found))
         found = self._check_new(begin, until, found)
         found = [item for item in found if self._is_there(item, live)]
         options = self.options
@@ -203,6 +216,10 @@ class StreamPlanner:
                 self._idle = (start, live)
             return document
         return replace(end, query=query).to_json()
+
+    def _check_start(self, document: Document) -> None:
+        if self._no_start is not None and document == self._initial:
+            raise self._no_start
 
     def _parse(self, document: Document) -> SourceOffset:
         if self._parsed is None or self._parsed[0] != document:
@@ -423,8 +440,10 @@ class StreamPlanner:
         if topic is not None and topic.topic_id == item.topic_id:
             return True
         end = self._live.seen.get((item.topic_id, item.partition), item.end)
-        reason = "the topic is gone" if topic is None else "the topic was deleted and made again"
-        self._judge([Loss(plan.GONE, item.topic, item.partition, item.start, end, reason)])
+        kind, reason = plan.GONE, "the topic is gone"
+        if topic is not None:
+            kind, reason = plan.RECREATED, "the topic was deleted and made again"
+        self._judge([Loss(kind, item.topic, item.partition, item.start, end, reason)])
         return False
 
     def _located(self, ranges: list[OffsetRange]) -> list[OffsetRange]:

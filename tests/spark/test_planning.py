@@ -102,6 +102,11 @@ def until(call, good):
         time.sleep(0.01)
 
 
+def begin_query(planner):
+    """What Spark asks at the start of a query that has no checkpoint."""
+    return planner.latest_offset(planner.initial_offset(), unlimited=False)
+
+
 def step(planner, at, *, unlimited=False):
     """The next batch's end, once there is one."""
     return until(lambda: planner.latest_offset(at, unlimited=unlimited), lambda end: end != at)
@@ -181,6 +186,37 @@ def test_repeating_the_first_batch_reads_the_same_rows_though_the_start_moved(
     assert ends(step(restarted, end), topic) == [20]
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_repeating_the_first_batch_whose_topic_is_gone_is_loss_of_what_it_read(
+    planner, bus, make_topic, how, caplog
+):
+    kept, gone = make_topic(3), make_topic(7)
+    names = f"{kept},{gone}" if how == "subscribe" else json.dumps({kept: [0], gone: [0]})
+    given = {how: names, "startingOffsets": "earliest"}
+    plan = planner(**given)
+    end = until(
+        lambda: begin_query(plan), lambda end: (ends(end, kept), ends(end, gone)) == ([3], [7])
+    )
+    bus.delete_topic(gone)
+    strict = planner(**given)
+    begin = strict.initial_offset()
+    with pytest.raises(DataLossError, match=rf"{gone}-0 \[0, 7\): topic {gone} \(.* is gone"):
+        strict.ranges(begin, end)
+    lax = planner(**given, failOnDataLoss="false")
+    assert rows(lax, lax.initial_offset(), end) == [(0, 0, 3)]
+    assert f"going on without {gone}-0 [0, 7)" in caplog.text
+    # Once the first batch is committed the query goes on without the topic.
+    fill(bus, kept, 1)
+    later = until(lambda: lax.latest_offset(end, unlimited=False), lambda at: at != end)
+    assert (list(later["topics"]), ends(later, kept)) == ([kept], [4])
+    assert lax.report()["lostRecords"] == 7
+    # A first batch that never said where it began cannot be told from a start.
+    del end["begin"]
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {gone}"):
+        lax = planner(**given, failOnDataLoss="false")
+        lax.ranges(lax.initial_offset(), end)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -222,20 +258,20 @@ def test_where_it_cannot_start(planner, make_topic, given, error, said):
     topic = make_topic(1, 1)
     given = {key: value.replace("%s", topic) for key, value in given.items()}
     with pytest.raises(error, match=said.replace("%s", topic)):
-        planner(subscribe=topic, **given).initial_offset()
+        begin_query(planner(subscribe=topic, **given))
 
 
 def test_missing_topics(planner, bus, make_topic):
     name = f"missing-{os.getpid()}"
     for given in ({"subscribe": name}, {"assign": json.dumps({name: [0]})}):
         with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {name}"):
-            planner(**given).initial_offset()
+            begin_query(planner(**given))
     with pytest.raises(UnknownTopicOrPartitionError, match="has only 1 partitions"):
-        planner(assign=json.dumps({make_topic(1): [0, 1]})).initial_offset()
+        begin_query(planner(assign=json.dumps({make_topic(1): [0, 1]})))
     plan = planner(subscribePattern=f"{name}.*", startingOffsets="earliest")
-    start = plan.initial_offset()
-    assert start["topics"] == {}
-    first = step(plan, start)  # the first batch's end says where it began
+    begin = plan.initial_offset()
+    assert begin["topics"] == {}
+    first = step(plan, begin)  # the first batch's end says where it began
     fill_later = make_topic(2, name=f"{name}-later")
     end = until(
         lambda: plan.latest_offset(first, unlimited=False),
