@@ -42,6 +42,9 @@ SMALL_ROWS = 1_000
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
 """Of decoded rows: what the log stores may be a thousand times smaller."""
+ROWS_MAX = 1 << 16
+"""Of a batch for Spark. The log's may hold millions of rows in a few bytes; with their topic's name
+beside each they would be more than the 2 GiB that a column of Arrow's addresses."""
 MILLIS_MAX = ((1 << 63) - 1) // 1000
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -76,7 +79,16 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
         arrays = [builder(item, rows) for builder in builders]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    return _resize(build(item, rows) for item in ranges for rows in _fetch(item, plan))
+    return _resize(
+        build(item, part) for item in ranges for rows in _fetch(item, plan) for part in _parts(rows)
+    )
+
+
+def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
+    """The rows again, at most ROWS_MAX at a time, without a copy."""
+    for at in range(0, rows.row_count, ROWS_MAX):
+        count = min(ROWS_MAX, rows.row_count - at)
+        yield rows._replace(first_row=rows.first_row + at, row_count=count)
 
 
 def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
@@ -253,7 +265,8 @@ _BUILDERS: dict[str, Builder] = {
     "headers": _headers,
 }
 
-_CONSTANTS_MAX = 256
+_CONSTANTS_MAX = 64
+"""Of at most ROWS_MAX rows each: a megabyte or two for a topic's name."""
 _constants: dict[tuple[object, pa.DataType], pa.Array] = {}
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 from spark_queries import Queries
 
+from broker_lite.client import Bus
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 @pytest.fixture
-def queries(spark, bus, tmp_path):
+def queries(spark: SparkSession, bus: Bus, tmp_path: Path) -> Iterator[Queries]:
     made = Queries(spark, bus, tmp_path)
     yield made
     made.stop()

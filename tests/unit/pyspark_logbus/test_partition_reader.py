@@ -15,6 +15,7 @@ from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from broker_lite.record.batch import read_header
 from pyspark_logbus import partition_reader as reader
 from pyspark_logbus.offset_ranges import OffsetRange
+from pyspark_logbus.read_task import ReadPlan
 from pyspark_logbus.schema import source_schema
 
 RANGE = OffsetRange("topic-a", 3, 100, 200)
@@ -103,6 +104,24 @@ def test_headers_are_null_where_there_are_none():
 def test_values_that_are_all_null():
     found = build(fetched(value=pa.nulls(4, pa.binary())))
     assert found.column("value").null_count == 4
+
+
+def test_a_batch_of_millions_of_rows_that_are_next_to_nothing(monkeypatch):
+    """The topic's name for each of nine million rows is more than a column can address."""
+    count, name = 9_000_000, "t" * 249
+    batch = fetched(1, deltas=np.arange(1))
+    columns = Columns(count, None, None, None, None)
+    batch = batch._replace(columns=columns, first_row=5, row_count=count - 5)
+    monkeypatch.setattr(reader, "_fetch", lambda item, plan: [batch])
+    plan = ReadPlan("h:1", source_schema(True), True, "", 0, 0, 0, "")
+    expected, last = 105, None
+    for found in reader.read_ranges([RANGE._replace(topic=name, end=count + 100)], plan):
+        assert 0 < found.num_rows <= reader.ROWS_MAX
+        assert found.column("offset")[0].as_py() == expected
+        expected, last = expected + found.num_rows, found
+    assert expected == count + 100
+    last.validate(full=True)
+    assert set(last.column("topic").to_pylist()) == {name}
 
 
 def test_constants_are_made_once_and_sliced():

@@ -1,0 +1,46 @@
+"""Fixtures for the source and the sink against real brokers, without a Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from plain_connection import until_known
+from spark_planning import fill, make_planner, new_topic
+
+from broker_lite.client import Bus
+from broker_lite.local.cluster import LocalCluster
+from pyspark_logbus.stream_planner import StreamPlanner
+
+
+@pytest.fixture
+def make_topic(bus: Bus) -> Callable[..., str]:
+    """A function that makes a topic whose partitions hold so many records."""
+    return partial(new_topic, bus)
+
+
+@pytest.fixture
+def planner(bus: Bus) -> Iterator[Callable[..., StreamPlanner]]:
+    """A function that makes a planner of a streaming source's options."""
+    made: list[StreamPlanner] = []
+
+    def make(**given: str) -> StreamPlanner:
+        made.append(make_planner(bus, **given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def make_again(cluster: LocalCluster, bus: Bus) -> Callable[[str, int], None]:
+    """A function that makes another topic of a name; every broker knows of it."""
+
+    def make(topic: str, count: int) -> None:
+        bus.delete_topic(topic)
+        until_known(cluster.bootstrap_servers, topic, bus.create_topic(topic, partitions=1))
+        fill(bus, topic, count)
+
+    return make

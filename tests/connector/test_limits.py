@@ -1,0 +1,176 @@
+"""How far one micro-batch goes: rows, bytes, availableNow; and that planning never waits long."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from spark_planning import DEADLINE_S, ends, fails, fill, rows, step, until
+
+from broker_lite.errors import DataLossError, RequestTimedOutError
+from broker_lite.model import OffsetAndEpoch, TopicPartition
+from pyspark_logbus import stream_planner
+
+
+def test_limits_by_rows_hold_over_a_restart_and_not_for_once(planner, bus, make_topic):
+    topic = make_topic(101, 11, 1)
+    given = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+    plan = planner(**given)
+    start = plan.initial_offset()
+    first = until(
+        lambda: plan.latest_offset(start, unlimited=False),
+        lambda end: end != start and sum(ends(end, topic)) == 10,
+    )
+    assert ends(first, topic) == [8, 1, 1]
+    restarted = planner(**given)
+    assert ends(step(restarted, first), topic) == [17, 2, 1]
+    assert ends(step(planner(**given), first, unlimited=True), topic) == [101, 11, 1]
+
+
+def test_limits_by_bytes_are_whole_batches(planner, bus, make_topic):
+    topic = make_topic(0, 0)
+    with bus.producer(linger_ms=0) as producer:
+        for _ in range(20):  # a batch each
+            for partition in (0, 1):
+                producer.send(topic, b"x" * 1000, partition=partition).result()
+    plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="8000")
+    at, taken = plan.initial_offset(), []
+    while sum(ends(at, topic)) < 40:
+        end = step(plan, at)
+        taken.append(sum(ends(end, topic)) - sum(ends(at, topic)))
+        at = end
+    assert sum(taken) == 40
+    assert all(1 <= rows <= 12 for rows in taken[1:]), taken
+    # One batch at least, however small the budget.
+    tiny = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1")
+    assert sum(ends(step(tiny, tiny.initial_offset()), topic)) == 2
+
+
+def test_available_now_ends_where_it_began_to_look(planner, bus, make_topic):
+    topic = make_topic(15)
+    plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    plan.prepare_for_available_now()
+    at, count = plan.initial_offset(), 0
+    while True:
+        end = plan.latest_offset(at, unlimited=False)
+        if end == at:
+            break
+        if not count:
+            fill(bus, topic, 7)
+            bus.admin.create_partitions(topic, 2)
+        at, count = end, count + 1
+    assert (count, ends(at, topic)) == (3, [15])
+
+
+def test_available_now_reads_all_however_late_the_answers_are(planner, bus, make_topic):
+    """Spark takes a call without news for the end of the run, and leaves the rest unread."""
+    topic = make_topic(0)
+    with bus.producer(linger_ms=0) as producer:
+        for _ in range(20):  # a batch each
+            producer.send(topic, b"x" * 1000).result()
+    plan = planner(
+        subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="5000",
+        minOffsetsPerTrigger="100", maxTriggerDelay="1h",
+    )  # fmt: skip
+    plan.prepare_for_available_now()
+    answers = plan._reader.admin.offsets_for_bytes
+    fails = itertools.cycle([True, False])
+
+    def late(ranges):
+        time.sleep(3 * stream_planner.PATIENCE_S)
+        if next(fails):
+            raise RequestTimedOutError("late")
+        return answers(ranges)
+
+    plan._reader.admin.offsets_for_bytes = late
+    at, count = plan.initial_offset(), 0
+    while (end := plan.latest_offset(at, unlimited=False)) != at:
+        at, count = end, count + 1
+    assert ends(at, topic) == [20]
+    assert count >= 4
+
+
+def test_bytes_are_counted_from_where_the_log_begins_now(planner, bus, make_topic):
+    topic = make_topic(20)
+    given = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    start = planner(**given).initial_offset()
+    bus.admin.delete_records({TopicPartition(topic, 0): 8})
+    plan = planner(**given, maxBytesPerTrigger="100000")
+    assert ends(step(plan, start), topic) == [20]
+
+
+@pytest.mark.parametrize("counts", [(3,), (3, 0), (9, 9)])
+def test_available_now_fails_when_what_it_planned_is_gone(planner, bus, make_topic, counts):
+    topic = make_topic(5, 5)
+    plan = planner(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
+        failOnDataLoss="false",
+    )  # fmt: skip
+    plan.prepare_for_available_now()
+    first = step(plan, plan.initial_offset())
+    bus.delete_topic(topic)
+    make_topic(*counts, name=topic)
+    said = fails(lambda: plan.latest_offset(first, unlimited=False), DataLossError)
+    assert "have been lost during running query with Trigger.AvailableNow" in said
+
+
+def test_available_now_fails_when_less_is_there_than_it_planned(planner, make_topic, monkeypatch):
+    topic = make_topic(5)
+    plan = planner(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2",
+        failOnDataLoss="false",
+    )  # fmt: skip
+    plan.prepare_for_available_now()
+    first = step(plan, plan.initial_offset())
+    live = plan._live.now()
+    shorter = replace(live.topics[topic], ends={0: OffsetAndEpoch(3, 9)})
+    monkeypatch.setattr(plan._live, "now", lambda: replace(live, topics={topic: shorter}))
+    with pytest.raises(DataLossError, match=rf"available offset which is less.*{topic}-0 has 3"):
+        plan.latest_offset(first, unlimited=False)
+
+
+def test_a_slow_answer_is_not_waited_for_while_a_query_runs(planner, make_topic):
+    """Spark asks every 12 ms, and its other sources wait meanwhile."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
+    start = plan.initial_offset()
+    until(plan._live.now, lambda live: live is not None and live.is_complete())
+    answers, asked, answer = (
+        plan._reader.admin.offsets_for_bytes, threading.Event(), threading.Event(),
+    )  # fmt: skip
+
+    def blocked(ranges):
+        asked.set()
+        assert answer.wait(DEADLINE_S)
+        return answers(ranges)
+
+    plan._reader.admin.offsets_for_bytes = blocked
+    first = plan.latest_offset(start, unlimited=False)
+    assert asked.wait(DEADLINE_S)
+    # It came back, and does so again, though nothing is known yet.
+    assert ends(first, topic) == ends(plan.latest_offset(start, unlimited=False), topic) == [0]
+    answer.set()
+    end = until(
+        lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [5]
+    )
+    assert rows(plan, start, end) == [(0, 0, 5)]
+
+
+def test_a_repeated_batch_of_available_now_gets_past_added_partitions(planner, bus, make_topic):
+    topic = make_topic(5)
+    given = {"subscribe": topic, "startingOffsets": "earliest"}
+    plan = planner(**given)
+    plan.prepare_for_available_now()
+    start = plan.initial_offset()
+    planned = step(plan, start)
+    bus.admin.create_partitions(topic, 3)
+    fill(bus, topic, 0, 2, 2)
+    restarted = planner(**given)
+    restarted.prepare_for_available_now()
+    assert rows(restarted, restarted.initial_offset(), planned) == [(0, 0, 5)]
+    rest = step(restarted, planned)
+    assert ends(rest, topic) == [5, 2, 2]
+    assert rows(restarted, planned, rest) == [(1, 0, 2), (2, 0, 2)]

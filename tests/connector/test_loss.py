@@ -1,0 +1,266 @@
+"""Records that are gone: told with their ranges, or passed over under failOnDataLoss=false."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from spark_planning import begin_query, ends, fails, fill, rows, step, until, values_of
+
+import pyspark_logbus as logbus
+from broker_lite.errors import DataLossError, UnknownTopicOrPartitionError
+from broker_lite.model import TopicPartition
+from broker_lite.record.batch import iter_headers
+from broker_lite.record.format import HEADER_BYTES
+from pyspark_logbus import options
+from pyspark_logbus.partition_reader import skipped
+from pyspark_logbus.stream_planner import StreamPlanner
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_repeating_the_first_batch_whose_topic_is_gone_is_loss_of_what_it_read(
+    planner, bus, make_topic, how, caplog
+):
+    kept, gone = make_topic(3), make_topic(7)
+    names = f"{kept},{gone}" if how == "subscribe" else json.dumps({kept: [0], gone: [0]})
+    given = {how: names, "startingOffsets": "earliest"}
+    plan = planner(**given)
+    end = until(
+        lambda: begin_query(plan), lambda end: (ends(end, kept), ends(end, gone)) == ([3], [7])
+    )
+    bus.delete_topic(gone)
+    strict = planner(**given)
+    begin = strict.initial_offset()
+    with pytest.raises(DataLossError, match=rf"{gone}-0 \[0, 7\): topic {gone} \(.* is gone"):
+        strict.ranges(begin, end)
+    lax = planner(**given, failOnDataLoss="false")
+    assert rows(lax, lax.initial_offset(), end) == [(0, 0, 3)]
+    assert f"going on without {gone}-0 [0, 7)" in caplog.text
+    # Once the first batch is committed the query goes on without the topic.
+    fill(bus, kept, 1)
+    later = until(lambda: lax.latest_offset(end, unlimited=False), lambda at: at != end)
+    assert (list(later["topics"]), ends(later, kept)) == ([kept], [4])
+    assert lax.report()["lostRecords"] == 7
+    # A first batch that never said where it began cannot be told from a start.
+    del end["begin"]
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {gone}"):
+        lax = planner(**given, failOnDataLoss="false")
+        lax.ranges(lax.initial_offset(), end)
+
+
+@pytest.mark.parametrize("count", [2, 50])
+def test_a_recreated_topic_is_loss_however_long_it_is(planner, bus, make_topic, count):
+    topic = make_topic(10)
+    given = {"subscribe": topic, "startingOffsets": "earliest"}
+    plan, lax = planner(**given), planner(**given, failOnDataLoss="false")
+    first = step(plan, plan.initial_offset())
+    step(lax, lax.initial_offset())
+    bus.delete_topic(topic)
+    make_topic(count, name=topic)
+    said = fails(lambda: plan.latest_offset(first, unlimited=False), DataLossError)
+    assert said.startswith("[LOGBUS_DATA_LOSS]")
+    assert f"topic {topic} was deleted and made again" in said
+    assert f"{topic}-0 [10, 10)" in said
+    # After a restart, too: both when it plans anew and when it repeats a batch.
+    restarted = planner(**given)
+    assert "made again" in fails(lambda: restarted.latest_offset(first, unlimited=False),
+                                 DataLossError)  # fmt: skip
+    assert "made again" in fails(lambda: planner(**given).ranges(first, first), DataLossError)
+    end = until(
+        lambda: lax.latest_offset(first, unlimited=False),
+        lambda end: end != first and ends(end, topic) == [count],
+    )
+    assert end["topics"][topic]["id"] != first["topics"][topic]["id"]
+    assert rows(lax, first, end) == [(0, 0, count)]
+
+
+def test_a_topic_that_vanishes(planner, bus, make_topic, caplog):
+    kept, gone = make_topic(1), make_topic(7)
+    given = {"subscribe": f"{kept},{gone}", "startingOffsets": "earliest"}
+    plan, lax = planner(**given), planner(**given, failOnDataLoss="false")
+    start = plan.initial_offset()
+    partly = json.loads(json.dumps(start))
+    partly["topics"][gone]["offsets"]["0"] = 3
+    step(plan, partly)
+    step(lax, partly)
+    bus.delete_topic(gone)
+    said = fails(lambda: plan.latest_offset(partly, unlimited=False), DataLossError)
+    assert f"{gone}-0 [3, 7)" in said
+    end = until(
+        lambda: lax.latest_offset(partly, unlimited=False),
+        lambda end: end != partly and gone not in end["topics"],
+    )
+    assert rows(lax, partly, end) == [(0, 0, 1)]
+    assert lax.report()["lostRecords"] == 4
+    assert f"going on without {gone}-0 [3, 7)" in caplog.text
+
+
+def test_an_offset_behind_the_log_s_end(planner, bus, make_topic):
+    topic = make_topic(5)
+    given = {"subscribe": topic, "startingOffsets": "earliest"}
+    at = planner(**given).initial_offset()
+    at["topics"][topic]["offsets"]["0"] = 9
+    plan, lax = planner(**given), planner(**given, failOnDataLoss="false")
+    said = fails(lambda: plan.latest_offset(at, unlimited=False), DataLossError)
+    assert "offset was changed from 9 to 5" in said
+    end = step(lax, at)
+    assert (ends(end, topic), rows(lax, at, end)) == ([5], [])
+    fill(bus, topic, 2)
+    assert rows(lax, end, step(lax, end)) == [(0, 5, 7)]
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+@pytest.mark.parametrize("once", [False, True])
+def test_a_topic_that_vanished_before_a_run_that_ends_by_itself(
+    planner, bus, make_topic, how, once, caplog
+):
+    kept, gone = make_topic(1), make_topic(7)
+    names = f"{kept},{gone}" if how == "subscribe" else json.dumps({kept: [0], gone: [0]})
+    given = {how: names, "startingOffsets": "earliest"}
+    plan = planner(**given)
+    plan.prepare_for_available_now()
+    at = step(plan, plan.initial_offset())
+    bus.delete_topic(gone)
+    fill(bus, kept, 2)
+
+    def restarted(**more):
+        made = planner(**given, **more)
+        if not once:
+            made.prepare_for_available_now()
+        return made
+
+    said = fails(lambda: restarted().latest_offset(at, unlimited=once), DataLossError)
+    assert f"{gone}-0 [7, ?): topic {gone}" in said
+    assert "failOnDataLoss=false" in said
+    lax = restarted(failOnDataLoss="false")
+    end = until(
+        lambda: lax.latest_offset(at, unlimited=once), lambda end: gone not in end["topics"]
+    )
+    assert rows(lax, at, end) == [(0, 1, 3)]
+    assert f"going on without {gone}-0" in caplog.text
+    # A name that the checkpoint does not know is a mistake, as at the start.
+    wrong = given | {how: names.replace(kept, f"{kept}-wrong")}
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"{kept}-wrong"):
+        made = planner(**wrong)
+        made.prepare_for_available_now()
+        made.latest_offset(at, unlimited=once)
+
+
+def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topic, caplog):
+    topic = make_topic(20)
+    where = TopicPartition(topic, 0)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    end = step(plan, start)
+    bus.admin.delete_records({where: 8})
+    tasks = plan.ranges(start, end)
+
+    def read(fail):
+        return list(itertools.chain.from_iterable(values_of(bus, task, fail) for task in tasks))
+
+    with pytest.raises(DataLossError, match=rf"cannot fetch records in {topic}-0 \[0, 8\)"):
+        read(True)
+    assert read(False) == [str(number).encode() for number in range(8, 20)]
+    assert f"skipped {topic}-0 [0, 8)" in caplog.text
+    # A partition found later that lacks its first records is loss as well.
+    empty = json.loads(json.dumps(start))
+    empty["topics"] = {}
+    del end["begin"]
+    with pytest.raises(DataLossError, match=f"Added partition {topic}-0 starts from 8 instead"):
+        plan.ranges(empty, end)
+    lax = planner(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+    assert rows(lax, empty, end) == [(0, 8, 20)]
+    assert lax.report() is None or lax.report()["lostRecords"] == 8
+
+
+def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplog):
+    """Ids and ends look right; only the leader epochs tell."""
+    alone = make_cluster(1)
+    with logbus.connect(alone.bootstrap_servers) as other:
+        topic_id = other.create_topic("t", partitions=1)
+        for _ in range(4):
+            fill(other, "t", 5)
+        found = options.read_options(
+            options.parse({"subscribe": "t", "startingOffsets": "earliest"}),
+            alone.bootstrap_servers,
+            streaming=True,
+        )
+        plan = StreamPlanner(found)
+        try:
+            at = plan.initial_offset()
+            while ends(at, "t") != [20]:
+                at = step(plan, at)
+        finally:
+            plan.stop()
+        alone.brokers[0].kill()
+        [log] = Path(alone.directory).glob(f"**/{topic_id}-0/*.log")
+        position = next(
+            p for p, header in iter_headers(log.read_bytes()) if header.base_offset == 10
+        )
+        with log.open("r+b") as file:
+            file.truncate(position)
+        alone.brokers[0].start()
+        fill(other, "t", 30)
+        plan = StreamPlanner(found)
+        try:
+            end = until(
+                lambda: plan.latest_offset(at, unlimited=False), lambda end: ends(end, "t") == [40]
+            )
+            [(item,)] = plan.ranges(at, end)
+        finally:
+            plan.stop()
+        assert (item.start, item.end) == (20, 40)
+        assert 0 <= item.start_epoch < item.leader_epoch
+
+        with pytest.raises(DataLossError, match="the log was cut and written anew"):
+            values_of(other, [item], True)
+        assert len(values_of(other, [item], False)) == 20
+        assert "the log was cut and written anew" in caplog.text
+
+
+@pytest.mark.parametrize("before", ["deleted", "damaged"])
+def test_what_lies_before_a_range_after_a_new_leader_epoch_is_no_loss(make_cluster, caplog, before):
+    """A batch after a change of leaders looks at the record before; that one was read long ago."""
+    alone = make_cluster(1)
+    with logbus.connect(alone.bootstrap_servers) as other:
+        topic_id = other.create_topic("t", partitions=1)
+        for _ in range(2):
+            fill(other, "t", 50)
+        given = {"subscribe": "t", "startingOffsets": "earliest"}
+        found = options.read_options(options.parse(given), alone.bootstrap_servers, streaming=True)
+        plan = StreamPlanner(found)
+        try:
+            at = plan.initial_offset()
+            while ends(at, "t") != [100]:
+                at = step(plan, at)
+            if before == "deleted":
+                other.admin.delete_records({TopicPartition("t", 0): 100})
+        finally:
+            plan.stop()
+        alone.brokers[0].kill()
+        alone.brokers[0].start()
+        fill(other, "t", 50)
+        if before == "damaged":
+            [log] = Path(alone.directory).glob(f"**/{topic_id}-0/*.log")
+            held = log.read_bytes()
+            position = next(p for p, header in iter_headers(held) if header.last_offset == 99)
+            with log.open("r+b") as file:
+                file.seek(position + HEADER_BYTES + 8)
+                file.write(bytes([held[position + HEADER_BYTES + 8] ^ 0xFF]))
+        plan = StreamPlanner(found)
+        try:
+            end = until(
+                lambda: plan.latest_offset(at, unlimited=False),
+                lambda end: ends(end, "t") == [150],
+            )
+            [(item,)] = plan.ranges(at, end)
+        finally:
+            plan.stop()
+        assert 0 <= item.start_epoch < item.leader_epoch
+        lost = skipped.records
+        for fail in (True, False):
+            assert len(values_of(other, [item], fail)) == 50
+        assert skipped.records == lost
+        assert "LOGBUS_DATA_LOSS" not in caplog.text

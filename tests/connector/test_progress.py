@@ -1,0 +1,159 @@
+"""A query's progress in its consumer group: what is published, when, and for whom."""
+
+from __future__ import annotations
+
+from spark_planning import ends, fails, fill, rows, step, until
+
+from broker_lite.errors import DataLossError, GroupLeaseHeldError
+from broker_lite.model import CommittedOffset, TopicPartition
+from pyspark_logbus import group_progress, offset_reader
+
+
+def test_progress_goes_to_the_group_with_the_next_planning_call(planner, bus, make_topic):
+    topic = make_topic(4, 2)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    end = step(plan, start)
+    plan.latest_offset(end, unlimited=False)
+    group = offset_reader.default_group(plan.options, start["cluster"])
+    assert group.startswith("spark-")
+    offsets = until(
+        lambda: bus.admin.committed(group),
+        lambda rows: [rows[w].offset for w in sorted(rows)] == [4, 2],
+    )
+    assert all(group_progress.lease_of(row.metadata)[0] for row in offsets.values())
+    assert until(plan.report, lambda report: report["groupState"] == "published")["group"] == group
+    plan.stop()
+    rows_left = bus.admin.committed(group)
+    assert all(not group_progress.lease_of(row.metadata)[0] for row in rows_left.values())
+
+
+def test_the_next_run_of_a_query_publishes_though_the_last_one_s_lease_lasts(
+    planner, bus, make_topic
+):
+    """Spark ends a run by killing its planner: it may have no time to give the lease back."""
+    topic = make_topic(4)
+    given = {"subscribe": topic, "startingOffsets": "earliest"}
+    first = planner(**given)
+    at = step(first, first.initial_offset())
+    first.latest_offset(at, unlimited=False)
+    group = until(first.report, lambda report: report["groupState"] == "published")["group"]
+    fill(bus, topic, 3)
+    following = planner(**given)  # while the first one still holds its lease
+    following.prepare_for_available_now()
+    end = following.latest_offset(at, unlimited=False)
+    assert end["query"] == at["query"]
+    assert following.latest_offset(end, unlimited=False) == end
+    until(following.report, lambda report: report["groupState"] == "published")
+    assert bus.admin.committed(group)[TopicPartition(topic, 0)].offset == 7
+
+
+def test_what_once_read_is_published_when_it_runs_again(planner, bus, make_topic):
+    """Trigger.Once asks once, before its only batch: nobody tells it that the batch was done."""
+    topic = make_topic(4)
+    given = {"subscribe": topic, "startingOffsets": "earliest", "groupIdPrefix": "team"}
+    first = planner(**given)
+    end = step(first, first.initial_offset(), unlimited=True)
+    first.stop()
+    where, group = TopicPartition(topic, 0), first.report()["group"]
+    assert group.startswith("team-")
+    assert bus.admin.committed(group)[where].offset == 0
+    again = planner(**given)
+    assert again.latest_offset(end, unlimited=True) == end
+    again.stop()
+    assert bus.admin.committed(group)[where].offset == 4
+
+
+def test_a_second_query_on_the_same_group(planner, bus, make_topic, monkeypatch):
+    monkeypatch.setattr(group_progress, "LEASE_MS", 1_000)
+    monkeypatch.setattr(group_progress, "RENEW_MS", 100)
+    topic = make_topic(4)
+    one, two = planner(subscribe=topic), planner(subscribe=topic)
+    at = step(one, one.initial_offset())
+    until(one.report, lambda report: report["groupState"] == "published")
+    at_two = step(two, two.initial_offset())
+    state = until(two.report, lambda report: "held by" in report["groupState"])
+    assert state["group"] == one.report()["group"]
+    named = [planner(subscribe=topic, **{"group.id": f"g-{topic}"}) for _ in range(2)]
+    until(
+        lambda: named[0].latest_offset(at, unlimited=False) and named[0].report(),
+        lambda report: report and report["groupState"] == "published",
+    )
+    assert "give this query another group.id" in fails(
+        lambda: named[1].latest_offset(at_two, unlimited=False), GroupLeaseHeldError
+    )
+
+
+def test_a_query_may_start_from_its_group(planner, bus, make_topic):
+    topic = make_topic(5, 5, 5)
+    group = f"start-{topic}"
+    bus.admin.commit_offsets(
+        group, {TopicPartition(topic, 0): CommittedOffset(2), TopicPartition(topic, 1): 5}
+    )
+    given = {"subscribe": topic, "startingOffsets": "group", "group.id": group}
+    plan = planner(**given)
+    start = plan.initial_offset()
+    assert ends(start, topic) == [2, 5, 0]
+    latest = planner(**given, startingOffsetsFallback="latest")
+    assert ends(latest.initial_offset(), topic) == [2, 5, 5]
+    # The first batch is empty: with it the start is fixed, whatever the group holds by then.
+    first = step(plan, start)
+    assert rows(plan, start, first) == []
+    assert rows(plan, first, step(plan, first)) == [(0, 2, 5), (2, 0, 5)]
+
+
+def test_a_deleted_topic_s_group_offsets_are_not_its_successor_s(planner, bus, make_topic):
+    topic = make_topic(9)
+    group = f"recreated-{topic}"
+    bus.admin.commit_offsets(group, {TopicPartition(topic, 0): 7})
+    bus.delete_topic(topic)
+    make_topic(8, name=topic)
+    plan = planner(subscribe=topic, startingOffsets="group", **{"group.id": group})
+    assert ends(plan.initial_offset(), topic) == [0]
+
+
+def test_a_query_that_ends_leaves_a_recreated_topic_without_offsets(
+    planner, bus, make_topic, make_again, caplog
+):
+    topic, kept = make_topic(10), make_topic(3)
+    group = f"left-{topic}"
+    given = {"subscribe": f"{topic},{kept}", "startingOffsets": "earliest", "group.id": group}
+    plan = planner(**given)
+    first = step(plan, plan.initial_offset())
+    plan.latest_offset(first, unlimited=False)
+    until(plan.report, lambda report: report["groupState"] == "published")
+    make_again(topic, 15)
+    plan.stop()
+    found = bus.admin.committed(group)
+    assert {where: row.offset for where, row in found.items()} == {TopicPartition(kept, 0): 3}
+    assert group_progress.lease_of(found[TopicPartition(kept, 0)].metadata) == ("", 0)
+    assert f"topic '{topic}' was deleted and made again" in caplog.text
+    # Whoever goes on from the group reads all of the new one.
+    again = planner(**(given | {"startingOffsets": "group"})).initial_offset()
+    assert (ends(again, topic), ends(again, kept)) == ([0], [3])
+
+
+def test_loss_is_judged_before_progress_goes_to_the_group(planner, bus, make_topic, make_again):
+    topic = make_topic(10)
+    group = f"judged-{topic}"
+    given = {"subscribe": topic, "startingOffsets": "earliest", "group.id": group}
+    strict = planner(**given)
+    first = step(strict, strict.initial_offset())
+    make_again(topic, 15)
+    assert "made again" in fails(
+        lambda: planner(**given).latest_offset(first, unlimited=False), DataLossError
+    )
+    fails(lambda: strict.latest_offset(first, unlimited=False), DataLossError)
+    strict.stop()
+    assert bus.admin.committed(group) == {}
+    lax = planner(**given, failOnDataLoss="false")
+    end = step(lax, first)
+    assert ends(end, topic) == [15]
+    lax.stop()
+    assert bus.admin.committed(group) == {}
+    lax = planner(**given, failOnDataLoss="false")
+    until(
+        lambda: lax.latest_offset(end, unlimited=False) and lax.report(),
+        lambda report: report and report["groupState"] == "published",
+    )
+    assert bus.admin.committed(group)[TopicPartition(topic, 0)].offset == 15

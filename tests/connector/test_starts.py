@@ -1,0 +1,194 @@
+"""Where a source's query begins, and how it goes on from offset to offset."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from spark_planning import begin_query, ends, fails, fill, rows, step, until
+
+import pyspark_logbus as logbus
+from broker_lite.errors import (
+    DataLossError,
+    InconsistentClusterIdError,
+    InvalidConfigError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from pyspark_logbus import options
+from pyspark_logbus.stream_planner import StreamPlanner
+
+
+def test_a_query_goes_on_from_offset_to_offset(planner, bus, make_topic):
+    topic = make_topic(5, 3)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    assert plan.initial_offset() is start  # asked twice in the first batch
+    assert ends(start, topic) == [0, 0]
+    first = step(plan, start)
+    assert ends(first, topic) == [5, 3]
+    assert rows(plan, start, first) == [(0, 0, 5), (1, 0, 3)]
+    # As JSON and back it is the same text, and nothing new is the very same text.
+    again = json.loads(json.dumps(first))
+    assert json.dumps(plan.latest_offset(again, unlimited=False)) == json.dumps(first)
+    fill(bus, topic, 0, 2)
+    second = step(plan, again)
+    assert ends(second, topic) == [5, 5]
+    assert rows(plan, first, second) == [(1, 3, 5)]
+    report = plan.report()
+    assert report["topics"] == {topic: {"0": 5, "1": 5}}
+    assert report["lostRecords"] == 0
+
+
+def test_repeating_the_first_batch_reads_the_same_rows_though_the_start_moved(
+    planner, bus, make_topic
+):
+    topic = make_topic(10)
+    plan = planner(subscribe=topic, startingOffsets="latest")
+    start = plan.initial_offset()
+    assert ends(start, topic) == [10]
+    fill(bus, topic, 5)
+    # The first batch's end says where the query began, so it is another document at once, with or
+    # without rows: the rows are what is waited for.
+    end = until(
+        lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [15]
+    )
+    fill(bus, topic, 5)
+    restarted = planner(subscribe=topic, startingOffsets="latest")
+    later = restarted.initial_offset()
+    assert ends(later, topic) == [20]
+    assert rows(restarted, later, end) == [(0, 10, 15)]
+    assert ends(step(restarted, end), topic) == [20]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"startingOffsets": '{"%s":{"0":-2,"1":-1,"2":2}}'}, [0, 4, 2]),
+        ({"startingOffsets": '{"%s":{"0":1,"*":"latest"}}'}, [1, 4, 4]),
+        ({"startingOffsets": '{"%s":"earliest"}'}, [0, 0, 0]),
+        ({"startingTimestamp": "1700000000002"}, [2, 2, 2]),
+        (
+            {"startingOffsetsByTimestamp": '{"%s":{"0":1700000000001,"1":5,"2":1700000000003}}'},
+            [1, 0, 3],
+        ),
+        (
+            {"startingTimestamp": "1800000000000", "startingOffsetsByTimestampStrategy": "latest"},
+            [4, 4, 4],
+        ),
+    ],
+)
+def test_where_a_query_starts(planner, bus, make_topic, given, expected):
+    topic = make_topic(0, 0, 0)
+    fill(bus, topic, 4, 4, 4, start_ms=1_700_000_000_000)
+    given = {key: value.replace("%s", topic) for key, value in given.items()}
+    assert ends(planner(subscribe=topic, **given).initial_offset(), topic) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        (
+            {"startingOffsets": '{"%s":{"0":0}}'},
+            InvalidConfigError,
+            "you must specify all TopicPartitions",
+        ),
+        ({"startingOffsets": '{"%s":{"0":0,"1":0,"7":1}}'}, InvalidConfigError, "not read: %s-7"),
+        ({"startingTimestamp": "1800000000000"}, InvalidConfigError, "No offset matched"),
+        ({"startingOffsets": '{"%s":{"0":99,"1":0}}'}, DataLossError, r"%s-0 has \[0, 1\], not 99"),
+    ],
+)
+def test_where_it_cannot_start(planner, make_topic, given, error, said):
+    topic = make_topic(1, 1)
+    given = {key: value.replace("%s", topic) for key, value in given.items()}
+    with pytest.raises(error, match=said.replace("%s", topic)):
+        begin_query(planner(subscribe=topic, **given))
+
+
+def test_missing_topics(planner, bus, make_topic):
+    name = f"missing-{os.getpid()}"
+    for given in ({"subscribe": name}, {"assign": json.dumps({name: [0]})}):
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {name}"):
+            begin_query(planner(**given))
+    with pytest.raises(UnknownTopicOrPartitionError, match="has only 1 partitions"):
+        begin_query(planner(assign=json.dumps({make_topic(1): [0, 1]})))
+    plan = planner(subscribePattern=f"{name}.*", startingOffsets="earliest")
+    begin = plan.initial_offset()
+    assert begin["topics"] == {}
+    first = step(plan, begin)  # the first batch's end says where it began
+    fill_later = make_topic(2, name=f"{name}-later")
+    end = until(
+        lambda: plan.latest_offset(first, unlimited=False),
+        lambda end: fill_later in end["topics"] and ends(end, fill_later) == [2],
+    )
+    assert rows(plan, first, end) == [(0, 0, 2)]
+    bus.delete_topic(fill_later)
+
+
+def test_assigned_partitions_only(planner, make_topic):
+    topic = make_topic(1, 2, 3)
+    plan = planner(assign=json.dumps({topic: [0, 2]}), startingOffsets="earliest")
+    start = plan.initial_offset()
+    end = step(plan, start)
+    assert end["topics"][topic]["offsets"] == {"0": 1, "2": 3}
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(planner, bus, make_topic):
+    topic = make_topic(2)
+    plan = planner(subscribe=topic, startingOffsets="latest")
+    late = planner(subscribe=topic, startingOffsets="latest", newPartitionOffsets="latest")
+    first = step(plan, plan.initial_offset())
+    first_late = step(late, late.initial_offset())
+    bus.admin.create_partitions(topic, 2)
+    fill(bus, topic, 0, 3)
+    whole = lambda end: ends(end, topic) == [2, 3]  # noqa: E731
+    end = until(lambda: plan.latest_offset(first, unlimited=False), whole)
+    assert rows(plan, first, end) == [(1, 0, 3)]
+    # With newPartitionOffsets=latest it begins where it was first seen, whenever that was.
+    seen = until(
+        lambda: late.latest_offset(first_late, unlimited=False),
+        lambda end: len(ends(end, topic)) == 2,
+    )
+    assert rows(late, first_late, seen) == []
+
+
+def test_a_checkpoint_of_another_cluster_or_source(planner, make_topic):
+    topic = make_topic(1)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    other = {**start, "cluster": "elsewhere"}
+    assert "use a new checkpointLocation" in fails(
+        lambda: plan.latest_offset(other, unlimited=False), InconsistentClusterIdError
+    )
+    with pytest.raises(UnsupportedVersionError):
+        plan.latest_offset({**start, "version": 2}, unlimited=False)
+    with pytest.raises(UnsupportedVersionError, match="did not write"):
+        plan.latest_offset({topic: {"0": 1}}, unlimited=False)
+
+
+def test_planning_does_not_wait_for_brokers(planner, bus, make_topic, make_cluster):
+    with (
+        make_cluster(1) as alone,
+        logbus.connect(alone.bootstrap_servers) as other,
+    ):
+        other.create_topic("t", partitions=1)
+        fill(other, "t", 3)
+        found = options.read_options(
+            options.parse({"subscribe": "t", "startingOffsets": "earliest"}),
+            alone.bootstrap_servers,
+            streaming=True,
+        )
+        plan = StreamPlanner(found)
+        try:
+            at = step(plan, plan.initial_offset())
+            alone.brokers[0].kill()
+            # It comes back though nobody answers, and what it says is "nothing new".
+            for _ in range(50):
+                assert plan.latest_offset(at, unlimited=False) == at
+            assert until(plan.report, lambda report: "degraded" in report)
+            alone.brokers[0].start()
+            fill(other, "t", 2)
+            assert ends(step(plan, at), "t") == [5]
+        finally:
+            plan.stop()

@@ -1,0 +1,107 @@
+"""The ranges of a batch query, and what tasks ask the brokers for."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+
+import pytest
+from spark_planning import DEADLINE_S, batch, fill, step, values_of
+
+from broker_lite.errors import DataLossError, InvalidConfigError, LogbusError
+from broker_lite.model import Endpoint
+from broker_lite.wire import fetch
+from broker_lite.wire.api import parse_header
+from pyspark_logbus.datasource import DefaultSource
+from pyspark_logbus.read_task import ReadTask
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, [(0, 0, 6), (1, 0, 6)]),
+        ({"startingOffsets": '{"%s":{"0":2,"1":-2}}', "endingOffsets": '{"%s":{"0":4,"1":-1}}'},
+         [(0, 2, 4), (1, 0, 6)]),
+        ({"startingTimestamp": "1700000000002", "endingTimestamp": "1700000000004"},
+         [(0, 2, 4), (1, 2, 4)]),
+        ({"startingTimestamp": "1700000000005", "endingTimestamp": "1800000000000"},
+         [(0, 5, 6), (1, 5, 6)]),
+        ({"startingOffsets": "earliest", "endingOffsetsByTimestamp":
+          '{"%s":{"0":1700000000001,"1":1800000000000}}'}, [(0, 0, 1), (1, 0, 6)]),
+        ({"minPartitions": "4"}, [(0, 0, 3), (0, 3, 6), (1, 0, 3), (1, 3, 6)]),
+        ({"maxRecordsPerPartition": "4"}, [(0, 0, 3), (0, 3, 6), (1, 0, 3), (1, 3, 6)]),
+        ({"maxPartitions": "1"}, [(0, 0, 6), (1, 0, 6)]),
+        ({"endingOffsets": '{"%s":{"0":99,"1":6}}', "failOnDataLoss": "false"},
+         [(0, 0, 6), (1, 0, 6)]),
+    ],
+)  # fmt: skip
+def test_batches(bus, make_topic, given, expected):
+    topic = make_topic(0, 0)
+    fill(bus, topic, 6, 6, start_ms=1_700_000_000_000)
+    given = {key: value.replace("%s", topic) for key, value in given.items()}
+    assert sorted(batch(bus, subscribe=topic, **given)) == expected
+
+
+def test_batches_that_cannot_be(bus, make_topic):
+    topic = make_topic(6)
+    with pytest.raises(DataLossError, match="endingOffsets names 99, the log ends at 6"):
+        batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 99}}))
+    with pytest.raises(InvalidConfigError, match="behind its end"):
+        batch(
+            bus, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 5}}),
+            endingOffsets=json.dumps({topic: {"0": 3}}),
+        )  # fmt: skip
+    with pytest.raises(InvalidConfigError, match="No offset matched"):
+        batch(bus, subscribe=topic, startingTimestamp="1900000000000")
+
+
+def test_a_leader_that_hangs_is_asked_anew_after_the_request_timeout(planner, bus, make_topic):
+    """pollTimeoutMs is for all of it; with only that, one hung answer took all of the time."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    [(item,)] = plan.ranges(start, step(plan, start))
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        host, port = hung.getsockname()
+        elsewhere = item._replace(leader=Endpoint(host, port))
+        assert len(values_of(bus, [elsewhere], True, request_timeout_ms=200)) == 5
+
+
+def test_what_a_task_s_request_says(planner, make_topic):
+    """client.id, isolation.level, max.partition.fetch.bytes and pollTimeoutMs, on the wire."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    [(item,)] = plan.ranges(start, step(plan, start))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Endpoint(*silent.getsockname())
+        given = {
+            "subscribe": topic, "bootstrap.servers": f"{address.host}:{address.port}",
+            "client.id": "mine", "isolation.level": "read_committed", "pollTimeoutMs": "300",
+            "max.partition.fetch.bytes": "123456",
+        }  # fmt: skip
+        source = DefaultSource(given)
+        reader = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
+        with pytest.raises(LogbusError) as raised:
+            list(reader.read(ReadTask((item._replace(leader=address),))))
+        assert raised.value.retriable, raised.value
+        connection, _ = silent.accept()
+        with connection:
+            connection.settimeout(DEADLINE_S)
+            size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL))
+            frame = memoryview(connection.recv(size, socket.MSG_WAITALL))
+    header = parse_header(frame)
+    request = fetch.decode_request(frame, header.api_version, header.body_at)
+    assert header.client_id == "mine"
+    assert (request.max_bytes, request.isolation_level) == (123456, fetch.READ_COMMITTED)
+    [wanted] = request.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.max_bytes) == (0, 123456)
+
+
+def test_a_cluster_is_found_by_its_zookeeper(cluster, make_topic):
+    topic = make_topic(5)
+    source = DefaultSource({"zookeeper.connect": cluster.zookeeper, "subscribe": topic})
+    reader = source.reader(source.schema())
+    [task] = reader.partitions()
+    assert sum(found.num_rows for found in reader.read(task)) == 5
