@@ -1,8 +1,8 @@
 """Which leader epoch wrote from which offset on: the chain that truncation and readers follow.
 
-Entries rise in both; a new one removes every entry that it contradicts. An assignment is on disk
-when ``assign`` returns, truncations are not (opening the log truncates again). One writer thread;
-readers anywhere: the tuples are replaced, never changed.
+Entries rise in both; a new one removes every entry that it contradicts. ``assign`` and ``cut`` are
+on disk when they return, other truncations not (opening the log truncates again). One writer
+thread; readers anywhere: the tuples are replaced, never changed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,28 @@ class LeaderEpochs:
         return entries[-1][0] if entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let ``epoch`` begin at ``start_offset``; on disk on return. OSError if it cannot be."""
+        """Let ``epoch`` begin at ``start_offset``; on disk on return. OSError: nothing changed."""
+        before = self._entries
         if self.note(epoch, start_offset):
-            self.save()
+            self._save_or_go_back(before)
 
-    def restore(self, entries: Entries) -> None:
-        """Take back an assignment that could not be saved."""
-        self._entries = entries
+    def begin_beyond(self, end_offset: int) -> bool:
+        """Whether an epoch begins at or beyond ``end_offset``."""
+        entries = self._entries
+        return bool(entries) and entries[-1][1] >= end_offset
+
+    def cut(self, end_offset: int) -> None:
+        """As ``truncate_from_end``, on disk on return. OSError: nothing changed."""
+        before = self._entries
+        if self.truncate_from_end(end_offset):
+            self._save_or_go_back(before)
+
+    def _save_or_go_back(self, before: Entries) -> None:
+        try:
+            self.save()
+        except OSError:
+            self._entries = before
+            raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
         """Assign in memory only, for recovery, which saves once; whether anything changed."""

@@ -1,4 +1,4 @@
-"""One partition's log: the writer's half. Appends, rolls, flushes, truncates, deletes.
+"""One partition's log: the writer's half. Appends, rolls, flushes, retains; bounds.py shortens it.
 
 One thread at a time writes (a disk thread of the broker); ``flush`` may run beside an append in
 another thread, for a lock serialises flushes. ``flushed_end`` moves only contiguously: an offset
@@ -9,7 +9,6 @@ write leaves nothing visible: the tail is cut back. A failed fsync stops the who
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import NamedTuple
 
 from broker_lite.config import DAY, LONG_MAX, MINUTE, TopicConfig
@@ -18,7 +17,6 @@ from broker_lite.errors import (
     FencedLeaderEpochError,
     InvalidTimestampError,
     LogbusError,
-    OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -28,12 +26,11 @@ from broker_lite.record.batch import (
     BatchHeader,
     set_log_append_time,
 )
-from broker_lite.storage import paths, producer_state
-from broker_lite.storage.checkpoint import read_whole, write_atomic
+from broker_lite.storage import paths
+from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
-from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
-from broker_lite.storage.reader import LogReader, Tail
+from broker_lite.storage.reader import Tail
 from broker_lite.storage.retention import SegmentFacts, expired_count
 from broker_lite.storage.scan import continuing_headers
 from broker_lite.storage.segment import RELATIVE_OFFSET_MAX, Segment
@@ -43,7 +40,6 @@ WritableBuffer = bytearray | memoryview
 SAVE_EVERY_BYTES = 64 << 20
 """The active segment's indexes and the producers are saved this often, so that a start after a
 crash scans no more than this."""
-SNAPSHOTS_KEPT = 2
 
 
 class Appended(NamedTuple):
@@ -62,8 +58,11 @@ class LogLimits(NamedTuple):
     delete_delay_ms: int = MINUTE
 
 
-class Log(LogReader):
-    """A partition on disk. Opened by ``recovery.open_log``; see ``LogReader`` for reading."""
+class Log(LogBounds):
+    """A partition on disk. Opened by ``recovery.open_log``.
+
+    ``LogReader`` has what any thread may ask, ``LogBounds`` what makes it shorter.
+    """
 
     def __init__(
         self,
@@ -75,30 +74,16 @@ class Log(LogReader):
         config: TopicConfig,
         limits: LogLimits,
     ) -> None:
-        super().__init__(key, segments)
+        super().__init__(key, data, segments, leader_epochs, delete_delay_ms=limits.delete_delay_ms)
         self.config = config
-        self.leader_epochs = leader_epochs
-        self.producers = ProducerState(segments[0].base_offset)
-        self.flushed_end = 0
-        self.directory = paths.partition_dir(data.path, key)
-        self._data = data
-        self._files = data.files
-        self._limits = limits
-        self._flush_lock = threading.Lock()
+        self._producer_expiration_ms = limits.producer_expiration_ms
         self._unflushed_since_ms = NO_TIMESTAMP
-        self._next_save = SAVE_EVERY_BYTES
         self._closed = False
-        self._retired = False
 
     @property
     def failed(self) -> bool:
         """Whether the data directory has stopped, for good."""
         return self._data.failed
-
-    def _check_usable(self) -> None:
-        self._data.check()
-        if self._retired:
-            raise UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
 
     # -- appending -----------------------------------------------------------------------------
 
@@ -212,7 +197,7 @@ class Log(LogReader):
         if self.flushed_end >= first.base_offset:
             self._unflushed_since_ms = now_ms
         self._tail = Tail(active.next_offset, active, active.size_bytes)
-        if position >= self._next_save or position == len(buffer):
+        if position - active.saved_bytes >= SAVE_EVERY_BYTES or position == len(buffer):
             self._save_progress(active)
 
     def _repair(self, active: Segment, error: OSError) -> LogbusError:
@@ -240,7 +225,6 @@ class Log(LogReader):
         except OSError as error:
             raise self._refusal(f"beginning a segment of {self.key}", error) from error
         self._publish((*self._chain[1], segment))
-        self._next_save = SAVE_EVERY_BYTES
         self._note_loaded(old)
         with contextlib.suppress(OSError):
             # Both can be made again from the log file.
@@ -250,11 +234,15 @@ class Log(LogReader):
 
     def _save_progress(self, active: Segment) -> None:
         """Save what shortens the next start, and a new segment's birth; losing it is harmless."""
-        self._next_save = active.size_bytes + SAVE_EVERY_BYTES
+        active.saved_bytes = active.size_bytes
         with contextlib.suppress(OSError):
             active.save_indexes()
             if active.next_offset > active.base_offset and active.size_bytes >= SAVE_EVERY_BYTES:
                 self.save_snapshot()
+
+    def save_snapshot(self, *, sync: bool = False) -> None:
+        """Save the producers as of the log's end. OSError."""
+        self._snapshots.save(self.producers, sync=sync)
 
     def start_epoch(self, leader_epoch: int) -> None:
         """Let ``leader_epoch`` begin at the log's end; on disk on return, nothing if it began."""
@@ -264,11 +252,9 @@ class Log(LogReader):
         if epoch <= self.leader_epochs.latest:
             return
         self._data.check()
-        before = self.leader_epochs.entries
         try:
             self.leader_epochs.assign(epoch, offset)
         except OSError as error:
-            self.leader_epochs.restore(before)
             raise self._refusal(f"writing the leader epochs of {self.key}", error) from error
 
     # -- flushing ------------------------------------------------------------------------------
@@ -309,145 +295,7 @@ class Log(LogReader):
             for segment in waiting:
                 segment.name_synced = True
 
-    # -- shortening ----------------------------------------------------------------------------
-
-    def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Drop every batch that reaches beyond ``offset``; on disk on return. For followers.
-
-        Below the log's start: ``start_at``. Damage does not keep it from cutting there.
-        """
-        with self._flush_lock:
-            self._check_usable()
-            if offset >= self._tail[0]:
-                self._truncate_epochs(offset)
-                return
-            cut, position = (offset, 0) if offset < self.log_start_offset else self._cut_at(offset)
-            if cut <= self.log_start_offset:
-                self._begin_at(offset, offset, now_ms)
-            else:
-                self._cut_log(cut, position, now_ms)
-
-    def start_at(self, offset: int, now_ms: int = 0) -> None:
-        """Drop everything and begin at ``offset``; on disk on return. For followers.
-
-        Cut short by a crash it leaves the log shortened, or empty.
-        """
-        with self._flush_lock:
-            self._check_usable()
-            self._begin_at(offset, offset, now_ms)
-
-    def _cut_at(self, offset: int) -> tuple[int, int]:
-        """The first offset and the position of the batch, or of the damage, that holds one."""
-        try:
-            found = self._locate(offset)[1]
-        except CorruptMessageError:
-            damage = self._damage_over(offset)
-            if damage is None:
-                raise
-            return damage.first_offset, damage.position
-        return found.header.base_offset, found.position
-
-    def _cut_log(self, offset: int, position: int, now_ms: int) -> None:
-        self.flushed_end = min(self.flushed_end, offset)
-        self._data.lower_recovery_point(self.key, offset)
-        self._truncate_epochs(offset)
-        with self._data.guard(f"truncating {self.key}"):
-            self._cut_segments(offset, position, now_ms)
-        self.rebuild_producers(now_ms)
-        self.flushed_end = offset
-
-    def _begin_at(self, offset: int, log_start: int, now_ms: int) -> None:
-        """Empty the log; its first segment begins at ``offset`` then, its records at ``log_start``.
-
-        Cut first, so that no bytes are ever without their epochs. A segment below the log's start
-        is taken for deleted by a start, one above it for damage: hence the order of the rest.
-        """
-        base = self._chain[0][0]
-        self._data.raise_log_start(self.key, self.log_start_offset)
-        if self._tail[0] > base:
-            self._cut_log(base, 0, now_ms)
-        self.flushed_end = min(base, offset)
-        self._data.lower_recovery_point(self.key, self.flushed_end)
-        self._truncate_epochs(base)
-        with self._data.guard(f"beginning {self.key} anew"):
-            for _, name in self._snapshots():
-                self._files.remove(f"{self.directory}/{name}")
-        if offset < base:
-            self._replace_segment(offset, now_ms)
-        self._data.set_log_start(self.key, log_start)
-        if offset > base:
-            self._replace_segment(offset, now_ms)
-        self.log_start_offset = log_start
-        self.corruption = ()
-        self.producers.forget_all(log_start)
-        self.flushed_end = log_start
-
-    def _replace_segment(self, offset: int, now_ms: int) -> None:
-        """Let an empty segment at ``offset`` take the place of the empty one that is there."""
-        old = self._tail[1]
-        with self._data.guard(f"beginning {self.key} anew", spare_full=True):
-            segment = Segment.create(self._files, self.directory, offset)
-        with self._data.guard(f"beginning {self.key} anew"):
-            self._discard(old, now_ms)
-            self._files.sync_dir(self.directory)
-        segment.name_synced = True
-        self._loaded.clear()
-        self._hints[:] = [None] * len(self._hints)
-        self._next_save = SAVE_EVERY_BYTES
-        self._publish((segment,))
-
-    def _cut_segments(self, offset: int, position: int, now_ms: int) -> None:
-        kept = [s for s in self._chain[1] if s.base_offset <= offset]
-        dropped = self._chain[1][len(kept) :]
-        active = kept[-1]
-        self._loaded.clear()
-        active.open_writable()
-        self._hints[:] = [None] * len(self._hints)
-        self._publish(tuple(kept))
-        active.cut(position, offset)
-        self._publish(tuple(kept))
-        for segment in dropped:
-            self._discard(segment, now_ms)
-        for at, name in self._snapshots():
-            if at > offset:
-                self._files.remove(f"{self.directory}/{name}")
-        self.corruption = tuple(d for d in self.corruption if d.first_offset < offset)
-        active.damaged = any(d.segment_base == active.base_offset for d in self.corruption)
-        active.save_indexes()
-        for segment in kept:
-            # Older ones may have been appended to and not flushed yet.
-            if segment is active or not segment.is_synced:
-                segment.datasync()
-        self._files.sync_dir(self.directory)
-        for segment in kept:
-            segment.name_synced = True
-
-    def delete_records_before(self, offset: int) -> int:
-        """Raise the log's start to ``offset``, durably; -1 is the log's end. Returns the start.
-
-        Segments that lie wholly before it go with the next ``apply_retention``. Raises
-        OffsetOutOfRangeError beyond the end.
-        """
-        offset = self._tail[0] if offset < 0 else offset
-        if offset > self._tail[0]:
-            raise OffsetOutOfRangeError(
-                f"records of {self.key} end at {self._tail[0]}; cannot delete up to {offset}"
-            )
-        self._raise_start(offset)
-        return self.log_start_offset
-
-    def _raise_start(self, offset: int) -> None:
-        if offset <= self.log_start_offset:
-            return
-        self._data.check()
-        self._data.raise_log_start(self.key, offset)
-        self._start_now(offset)
-
-    def _start_now(self, offset: int) -> None:
-        self.log_start_offset = offset
-        # Saved with the next epoch; opening the log truncates again.
-        self.leader_epochs.truncate_from_start(offset)
-        self.corruption = tuple(d for d in self.corruption if d.next_offset > offset)
+    # -- retention -----------------------------------------------------------------------------
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Close an active segment past segment.ms, delete whole old ones; how many were deleted.
@@ -460,7 +308,7 @@ class Log(LogReader):
 
     def _apply_retention(self, now_ms: int, high_watermark: int) -> int:
         self._check_usable()
-        self.producers.expire(now_ms, self._limits.producer_expiration_ms)
+        self.producers.expire(now_ms, self._producer_expiration_ms)
         active = self._tail[1]
         if active.size_bytes and now_ms - active.first_append_ms >= self.config.segment_ms:
             self._roll(active.next_offset)
@@ -494,69 +342,16 @@ class Log(LogReader):
             self._data.check()
             self._start_now(offset)
 
-    def _discard(self, segment: Segment, now_ms: int) -> None:
-        for suffix in paths.SEGMENT_SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                self._data.discard(segment.path(suffix), now_ms + self._limits.delete_delay_ms)
-
     def _drop_leftovers(self) -> None:
         """Snapshots and set-aside bytes from before the log's start."""
         start = self.log_start_offset
-        for at, name in self._snapshots():
-            if at < self._chain[0][0]:
-                self._files.remove(f"{self.directory}/{name}")
+        self._snapshots.drop_below(self._chain[0][0])
         for name in self._files.list_dir(self.directory):
             torn = paths.parse_torn_file(name)
             if torn is not None and torn[0] < start:
                 self._files.remove(f"{self.directory}/{name}")
 
-    # -- producers -----------------------------------------------------------------------------
-
-    def save_snapshot(self, *, sync: bool = False) -> None:
-        """Save the producers as of the log's end; older snapshots but one go. OSError."""
-        state = self.producers
-        name = f"{state.next_offset:020d}{paths.SNAPSHOT}"
-        write_atomic(self._files, self.directory, name, state.encode(), sync=sync)
-        for _, old in self._snapshots()[:-SNAPSHOTS_KEPT]:
-            self._files.remove(f"{self.directory}/{old}")
-
-    def _snapshots(self) -> list[tuple[int, str]]:
-        """Offset and name, oldest first."""
-        names = [(paths.parse_segment_file(n), n) for n in self._files.list_dir(self.directory)]
-        return [(found[0], n) for found, n in names if found and found[1] == paths.SNAPSHOT]
-
-    def rebuild_producers(self, now_ms: int) -> None:
-        """Newest sound snapshot at or below the end, and the batches after it."""
-        end = self._tail[0]
-        state = ProducerState(self._chain[0][0])
-        state.forgot = self._chain[0][0] > 0
-        for at, name in reversed(self._snapshots()):
-            if self._chain[0][0] <= at <= end:
-                data = read_whole(self._files, f"{self.directory}/{name}")
-                with contextlib.suppress(CorruptSnapshot):
-                    loaded = producer_state.decode(data or b"")
-                    if loaded.next_offset == at:
-                        state = loaded
-                        break
-        for segment in self._chain[1]:
-            start = max(state.next_offset, segment.base_offset)
-            headers = (found.header for found in self._headers(segment, start, end))
-            producer_state.replay(state, headers, now_ms)
-        state.next_offset = end
-        self.producers = state
-
     # -- closing -------------------------------------------------------------------------------
-
-    def _truncate_epochs(self, offset: int) -> None:
-        """On disk before the batches go: what is in the log is always of a saved epoch."""
-        before = self.leader_epochs.entries
-        if self.leader_epochs.truncate_from_end(offset):
-            try:
-                with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
-                    self.leader_epochs.save()
-            except StorageError:
-                self.leader_epochs.restore(before)
-                raise
 
     def retire(self) -> None:
         """Refuse writes from now on: the partition is being deleted. Waits for a flush."""

@@ -19,6 +19,7 @@ from broker_lite.storage import leader_epochs, paths
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.log import Log, LogLimits
+from broker_lite.storage.producer_snapshots import ProducerSnapshots
 from broker_lite.storage.scan import BadBatch, CorruptRange
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
 
@@ -141,7 +142,9 @@ class _Opening:
         self._end_at(segments, log_start)
         if self._changed:
             self.files.sync_dir(self.directory)
-        self._drop_snapshots(segments[-1].next_offset)
+        if ProducerSnapshots(self.files, self.directory).drop_beyond(segments[-1].next_offset):
+            # Gone before anything is appended: they would one day describe other batches.
+            self.files.sync_dir(self.directory)
         return tuple(segments)
 
     # -- what is there -------------------------------------------------------------------------
@@ -314,20 +317,6 @@ class _Opening:
         fresh.name_synced = True
         self._changed = True
         segments.append(fresh)
-
-    def _drop_snapshots(self, end: int) -> None:
-        """Snapshots of what is no longer there must be gone before anything is appended."""
-        stale = [
-            name
-            for name in self.files.list_dir(self.directory)
-            if (found := paths.parse_segment_file(name))
-            and found[1] == paths.SNAPSHOT
-            and found[0] > end
-        ]
-        for name in stale:
-            self.files.remove(f"{self.directory}/{name}")
-        if stale:
-            self.files.sync_dir(self.directory)
 
     def settle_epochs(self, log: Log) -> None:
         """Epochs of batches that are not there go; what a scan found is saved."""

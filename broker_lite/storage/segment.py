@@ -80,6 +80,7 @@ class Segment:
         "max_timestamp",
         "name_synced",
         "next_offset",
+        "saved_bytes",
         "size_bytes",
         "synced_bytes",
     )
@@ -95,6 +96,8 @@ class Segment:
         self.next_offset = base_offset
         self.size_bytes = 0
         self.synced_bytes = 0
+        self.saved_bytes = 0
+        """Its size when the log's writer last saved what shortens the next start."""
         self.name_synced = False
         self.damaged = False
         self.first_append_ms = NO_TIMESTAMP

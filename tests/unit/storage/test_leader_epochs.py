@@ -87,3 +87,14 @@ def test_file_that_makes_no_sense_is_not_loaded(lines: list[str]) -> None:
     epochs = chain()
     write_atomic(epochs._files, "/d", "leader-epoch-checkpoint", encode_lines(lines))
     assert load(epochs._files, "/d") is None
+
+
+def test_what_cannot_be_saved_has_not_happened() -> None:
+    files = MemFiles()
+    epochs = LeaderEpochs(files, "/no-such-directory", ((2, 10), (7, 20)))
+    with pytest.raises(OSError, match="no-such-directory"):
+        epochs.assign(8, 30)
+    with pytest.raises(OSError, match="no-such-directory"):
+        epochs.cut(15)
+    assert epochs.entries == ((2, 10), (7, 20))
+    assert (epochs.begin_beyond(20), epochs.begin_beyond(21)) == (True, False)

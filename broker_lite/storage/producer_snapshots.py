@@ -1,0 +1,67 @@
+"""The producers' snapshots in a partition's directory: each is named by the offset that it is of.
+
+They shorten a start and are never needed: what is damaged or missing is made up for by an older one
+and a longer replay. One beyond the log's end is not harmless: it would one day describe other
+batches, so whoever shortens the log drops it first. Called by the log's writer, and by a start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from broker_lite.storage import paths, producer_state
+from broker_lite.storage.checkpoint import read_whole, write_atomic
+from broker_lite.storage.files import Files
+from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
+
+SNAPSHOTS_KEPT = 2
+"""The newest may be damaged, or be beyond where the log is cut."""
+
+
+class ProducerSnapshots:
+    """The snapshot files of one log. Every method may raise OSError."""
+
+    __slots__ = ("_directory", "_files")
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+
+    def save(self, state: ProducerState, *, sync: bool = False) -> None:
+        """Write ``state`` as of its end; older ones go but for ``SNAPSHOTS_KEPT``."""
+        name = f"{state.next_offset:020d}{paths.SNAPSHOT}"
+        write_atomic(self._files, self._directory, name, state.encode(), sync=sync)
+        for _, old in self._listed()[:-SNAPSHOTS_KEPT]:
+            self._remove(old)
+
+    def newest(self, first: int, last: int) -> ProducerState | None:
+        """The state in the newest sound snapshot of an offset from ``first`` to ``last``."""
+        for at, name in reversed(self._listed()):
+            if first <= at <= last:
+                data = read_whole(self._files, f"{self._directory}/{name}")
+                with contextlib.suppress(CorruptSnapshot):
+                    state = producer_state.decode(data or b"")
+                    if state.next_offset == at:
+                        return state
+        return None
+
+    def drop_below(self, offset: int) -> None:
+        """Remove those of offsets below ``offset``."""
+        for at, name in self._listed():
+            if at < offset:
+                self._remove(name)
+
+    def drop_beyond(self, offset: int) -> bool:
+        """Remove those of offsets beyond ``offset``; whether there were any. Not synced."""
+        stale = [name for at, name in self._listed() if at > offset]
+        for name in stale:
+            self._remove(name)
+        return bool(stale)
+
+    def _remove(self, name: str) -> None:
+        self._files.remove(f"{self._directory}/{name}")
+
+    def _listed(self) -> list[tuple[int, str]]:
+        """Offset and name, oldest first."""
+        names = [(paths.parse_segment_file(n), n) for n in self._files.list_dir(self._directory)]
+        return [(found[0], n) for found, n in names if found and found[1] == paths.SNAPSHOT]

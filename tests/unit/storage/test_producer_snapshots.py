@@ -1,0 +1,62 @@
+"""Snapshot files: which are kept, which is believed, which go before a log is shortened."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.storage import MemFiles
+from broker_lite.storage.producer_snapshots import ProducerSnapshots
+from broker_lite.storage.producer_state import ProducerState
+
+
+class Kept:
+    """A directory with snapshots of the given offsets."""
+
+    def __init__(self, *offsets: int) -> None:
+        self.files = MemFiles()
+        self.files.make_dir("/d")
+        self.snapshots = ProducerSnapshots(self.files, "/d")
+        for offset in offsets:
+            self.snapshots.save(ProducerState(offset))
+
+    @property
+    def offsets(self) -> list[int]:
+        return [int(name.partition(".")[0]) for name in self.files.list_dir("/d")]
+
+
+def test_the_two_newest_are_kept() -> None:
+    assert Kept(3, 20, 100).offsets == [20, 100]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"), [(0, 99, 20), (0, 100, 100), (21, 99, None), (20, 20, 20)]
+)
+def test_the_newest_within_the_log_is_taken(first: int, last: int, expected: int | None) -> None:
+    found = Kept(20, 100).snapshots.newest(first, last)
+    assert (None if found is None else found.next_offset) == expected
+
+
+def test_a_damaged_one_or_one_of_another_offset_is_passed_over() -> None:
+    kept = Kept(20, 100)
+    path = f"/d/{100:020d}.snapshot"
+    kept.files.remove(path)
+    kept.files.create(path).append([ProducerState(77).encode()])
+    found = kept.snapshots.newest(0, 100)
+    assert found is not None
+    assert found.next_offset == 20
+    kept.files.remove(path)
+    kept.files.create(path).append([b"LBPS"])
+    found = kept.snapshots.newest(0, 100)
+    assert found is not None
+    assert found.next_offset == 20
+
+
+def test_what_lies_outside_of_the_log_goes() -> None:
+    kept = Kept(20, 100)
+    assert not kept.snapshots.drop_beyond(100)
+    assert kept.snapshots.drop_beyond(99)
+    assert kept.offsets == [20]
+    kept.snapshots.drop_below(20)
+    assert kept.offsets == [20]
+    kept.snapshots.drop_below(21)
+    assert kept.offsets == []
