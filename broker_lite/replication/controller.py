@@ -56,8 +56,6 @@ from broker_lite.replication.election import (
 )
 from broker_lite.replication.holding import Holding, as_written
 
-NAMES_PER_WARNING_MAX = 5
-
 _UNCLEAN = "unclean.leader.election.enable"
 
 Keys = Iterable[TopicPartition]

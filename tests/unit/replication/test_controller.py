@@ -12,9 +12,12 @@ from broker_lite.model import (
     NO_BROKER,
     BrokerView,
     Endpoint,
+    LeaderAndIsr,
+    PartitionView,
     ReplicaId,
     StateChange,
     TopicPartition,
+    TopicView,
 )
 from broker_lite.replication import controller_effects as fx
 from broker_lite.replication import controller_events as ev
@@ -204,6 +207,22 @@ def test_states_of_many_partitions_are_several_writes() -> None:
     assert [len(write.changes) for write in writes] == [500, 500, 500]
     [warning] = [effect for effect in effects if isinstance(effect, fx.Warn)]
     assert "and 1495 more" in warning.text
+
+
+@pytest.mark.parametrize("setting", ["two", "-1", ""])
+def test_a_setting_that_cannot_be_read_does_not_end_the_controller(setting: str) -> None:
+    """Every next controller would read it, too."""
+    machine = Controller()
+    live = {n: BrokerView(n, Endpoint("h", 1), f"D{n}", 10 + n) for n in (1, 2, 3)}
+    isr = tuple(ReplicaId(n, f"D{n}") for n in live)
+    state = LeaderAndIsr(1, 0, isr, 1, leader_broker_epoch=11)
+    config = {"min.insync.replicas": setting, "unclean.leader.election.enable": "perhaps"}
+    topic = TopicView("t", "id", (PartitionView(0, (1, 2, 3), state),), config)
+    assert machine.step(0, ev.Loaded(1, live, {"t": topic}, {})) == []
+    effects = machine.step(0, ev.SuspectsChanged({2: 12, 3: 13}))
+    # A majority, as where it is not set: the suspected stay where fewer would be left.
+    [write] = [effect for effect in effects if isinstance(effect, fx.WriteStates)]
+    assert [replica.broker_id for replica in write.changes[0].state.isr] == [1, 2]
 
 
 def test_an_error_carries_what_the_answer_needs() -> None:
