@@ -6,14 +6,16 @@ import pyarrow as pa
 import pytest
 from spark_queries import until
 
+from broker_lite.client.delivery import Delivery
 from broker_lite.client.producer import Producer
 from broker_lite.errors import (
+    DeliveryTimedOutError,
     InvalidPartitionsError,
     InvalidRecordError,
     MessageTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import LATEST_TIMESTAMP
+from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 from broker_lite.record.arrow import HEADERS_TYPE
 from pyspark_logbus import options
 from pyspark_logbus.partition_writer import write_batches
@@ -89,3 +91,31 @@ def test_max_request_size_is_honoured(topic, write):
     with pytest.raises(MessageTooLargeError, match=r"max\.request\.size"):
         write(rows, columns, topic=topic, **{"max.request.size": "4000"})
     assert write(rows, columns, topic=topic) == {topic: 1}
+
+
+def test_a_request_is_tried_again_after_retry_backoff_ms(bus, topic, write, cluster, monkeypatch):
+    """And after twice as long the next time, until delivery.timeout.ms."""
+    pauses, later = [], Delivery._later
+
+    def noted(self, part, batch, error, now_ms):
+        later(self, part, batch, error, now_ms)
+        pauses.append(part.retry_at_ms - now_ms)
+
+    monkeypatch.setattr(Delivery, "_later", noted)
+    name, columns = f"{topic}-alone", SinkColumns(value=0)
+    bus.create_topic(name, partitions=1, replication_factor=1)
+    given = {
+        "topic": name, "kafka.retry.backoff.ms": "7", "request.timeout.ms": "100",
+        "delivery.timeout.ms": "1000",
+    }  # fmt: skip
+    write({"value": [b"a"]}, columns, **given)
+    leader = bus.admin.cluster((name,)).partition(TopicPartition(name, 0)).leader
+    pauses.clear()
+    broker = next(broker for broker in cluster.brokers if broker.id == leader)
+    broker.pause()
+    try:
+        with pytest.raises(DeliveryTimedOutError):
+            write({"value": [b"b"]}, columns, **given)
+    finally:
+        broker.resume()
+    assert pauses[:4] == [7, 14, 28, 56]

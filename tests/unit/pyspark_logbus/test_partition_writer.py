@@ -7,6 +7,7 @@ import datetime
 import pyarrow as pa
 import pytest
 
+from broker_lite.config import ProducerConfig
 from broker_lite.errors import InvalidPartitionsError, InvalidRecordError, NullTopicError
 from broker_lite.record import arrow
 from broker_lite.record.arrow import HEADERS_TYPE
@@ -111,7 +112,15 @@ def test_times_are_rounded_down_to_milliseconds_and_null_is_now(zone):
 
 
 def test_the_producer_is_as_the_options_say():
-    given = options.parse({"kafka.acks": "1", "kafka.compression.type": "lz4", "linger.ms": "7"})
-    config = writer.producer_config(options.write_options(given, "h:1"))
-    assert (config.acks, config.compression, config.linger_ms) == ("1", "lz4", 7)
-    assert not config.idempotence
+    given = {
+        "kafka.acks": "1", "kafka.compression.type": "lz4", "linger.ms": "7",
+        "batch.size": "1000", "max.request.size": "2000", "buffer.memory": "70000",
+        "delivery.timeout.ms": "300", "max.block.ms": "400", "retry.backoff.ms": "5",
+        "request.timeout.ms": "60", "client.id": "mine",
+    }  # fmt: skip
+    config = writer.producer_config(options.write_options(options.parse(given), "h:1"))
+    assert config == ProducerConfig(
+        acks="1", compression="lz4", linger_ms=7, batch_bytes=1000, max_request_bytes=2000,
+        buffer_bytes=70_000, delivery_timeout_ms=300, max_block_ms=400, retry_backoff_ms=5,
+        request_timeout_ms=60, client_id="mine", idempotence=False,
+    )  # fmt: skip
