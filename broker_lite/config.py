@@ -483,6 +483,16 @@ def min_insync(config: TopicConfig, replication_factor: int) -> int:
     return config.min_insync_replicas or replication_factor // 2 + 1
 
 
+def min_insync_of(text: str | None, replication_factor: int) -> int:
+    """The same for a topic's setting as it is written. What cannot be read, of a later version or
+    put there by hand, counts as not set."""
+    try:
+        own = int(text or 0)
+    except ValueError:
+        own = 0
+    return own if own > 0 else replication_factor // 2 + 1
+
+
 C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
 
 

@@ -280,6 +280,7 @@ def replicas() -> Finding:
     from broker_lite.client import discovery
     from broker_lite.client.admin import Admin
     from broker_lite.client.health import cluster_health
+    from broker_lite.config import min_insync_of
 
     try:
         servers = discovery.resolve()
@@ -293,12 +294,9 @@ def replicas() -> Finding:
 
     def min_insync(topic: str, count: int) -> int:
         entry = settings.get(("topic", topic), {}).get("min.insync.replicas")
-        if topic not in short or entry is None:
-            return 1
-        return int(entry.value or 0) or count // 2 + 1
+        return 1 if entry is None else min_insync_of(entry.value, count)
 
-    adding = {where: move.adding for where, move in moves.items()}
-    found = cluster_health(view, adding=adding, min_insync=min_insync)
+    found = cluster_health(view, moves=moves, min_insync=min_insync)
     for state, weight, cure in _REPLICA_STATES:
         rows = [row for row in found if row.state == state]
         if rows:

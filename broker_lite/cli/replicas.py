@@ -124,7 +124,7 @@ def elect(
             {
                 "topic": where.topic,
                 "partition": where.partition,
-                "leader": None if partition is None else partition.leader,
+                "leader": None if partition is None or partition.leader < 0 else partition.leader,
                 "elected": error is None,
                 "why": None if error is None else error.message,
             }

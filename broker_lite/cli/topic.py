@@ -12,6 +12,7 @@ from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, key_values, open_admin
 from broker_lite.cli.replicas import elect, reassign
 from broker_lite.client.health import partition_health
+from broker_lite.config import min_insync_of
 from broker_lite.errors import UnknownTopicOrPartitionError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
@@ -294,11 +295,9 @@ def _health(
     where = TopicPartition(name, part.partition)
     move = moves.get(where)
     adding, removing = ((), ()) if move is None else (move.adding, move.removing)
-    least = int(settings["min.insync.replicas"].value or 0)
     factor = len(part.replicas) - len(removing)
-    found = partition_health(
-        where, part, view.brokers, adding=adding, min_insync=least or factor // 2 + 1
-    )
+    least = min_insync_of(settings["min.insync.replicas"].value, factor)
+    found = partition_health(where, part, view.brokers, adding=adding, min_insync=least)
     moving = f"moving: to {list(adding)} off {list(removing)}" if move is not None else ""
     return {"state": found.state, "why": "; ".join(filter(None, (found.why, moving))) or None}
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from broker_lite.client.cluster import ClusterView, PartitionMetadata
 from broker_lite.model import NO_BROKER, TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.replica_requests import Reassignment
 
 State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
 
@@ -66,21 +69,22 @@ def partition_health(
 def cluster_health(
     view: ClusterView,
     *,
-    adding: Mapping[TopicPartition, Iterable[int]] | None = None,
+    moves: Mapping[TopicPartition, Reassignment] | None = None,
     min_insync: Callable[[str, int], int] = lambda topic, replicas: 1,
 ) -> list[PartitionHealth]:
-    """Every partition of the view; ``min_insync`` by topic and number of replicas."""
-    return [
-        partition_health(
-            where := TopicPartition(name, partition.partition),
-            partition,
-            view.brokers,
-            adding=(adding or {}).get(where, ()),
-            min_insync=min_insync(name, len(partition.replicas)),
-        )
-        for name, topic in view.topics.items()
-        for partition in topic.partitions
-    ]
+    """Every partition of the view; ``min_insync`` by topic and number of replicas, without those
+    that a reassignment is about to remove."""
+    found = []
+    for name, topic in view.topics.items():
+        for partition in topic.partitions:
+            where = TopicPartition(name, partition.partition)
+            move = (moves or {}).get(where)
+            adding, removing = ((), ()) if move is None else (move.adding, move.removing)
+            least = min_insync(name, len(partition.replicas) - len(removing))
+            found.append(
+                partition_health(where, partition, view.brokers, adding=adding, min_insync=least)
+            )
+    return found
 
 
 def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from broker_lite.config import TopicConfig, parse, text
+from broker_lite.config import TopicConfig, min_insync_of, parse, text
 from broker_lite.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -125,15 +125,8 @@ def check_config(topic: str, config: Mapping[str, str], replication_factor: int)
 
 
 def min_insync(topic: TopicView, view: PartitionView) -> int:
-    """How many replicas of a partition must be in sync for acks=all.
-
-    What cannot be read (of a later version, or written by hand) is the default, as for brokers.
-    """
-    try:
-        own = int(topic.config.get(_MIN_INSYNC, "0"))
-    except ValueError:
-        own = 0
-    return own if own > 0 else len(view.target) // 2 + 1
+    """How many replicas of a partition must be in sync for acks=all."""
+    return min_insync_of(topic.config.get(_MIN_INSYNC), len(view.target))
 
 
 def check_replicated(held: Holding, what: str) -> None:

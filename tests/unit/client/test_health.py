@@ -15,6 +15,7 @@ from broker_lite.client.health import (
 )
 from broker_lite.client.replica_plans import off_broker, target, to_brokers, to_factor
 from broker_lite.client.replica_requests import Reassignment
+from broker_lite.config import min_insync_of
 from broker_lite.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 from broker_lite.model import Endpoint, TopicPartition
 
@@ -59,6 +60,23 @@ def test_who_is_being_added_need_not_be_in_sync_yet() -> None:
     partition = PartitionMetadata(0, 1, 0, (3, 1, 2), (1, 2))
     assert partition_health(T0, partition, (1, 2, 3)).state == "under-replicated"
     assert partition_health(T0, partition, (1, 2, 3), adding=(3,)).state == "ok"
+
+
+def test_what_moves_needs_a_majority_of_where_it_goes() -> None:
+    """Not of all six, of which three in sync would be too few."""
+    partition = PartitionMetadata(0, 1, 0, (4, 5, 6, 1, 2, 3), (1, 2, 3))
+    brokers = {number: Endpoint("h", number) for number in range(1, 7)}
+    view = ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=(partition,))})
+    moves = {T0: Reassignment(partition.replicas, (4, 5, 6), (1, 2, 3))}
+    [found] = cluster_health(view, moves=moves, min_insync=lambda _, n: min_insync_of("0", n))
+    assert (found.state, found.why) == ("ok", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "least"), [("0", 2), ("1", 1), ("3", 3), ("two", 2), ("-1", 2), (None, 2)]
+)
+def test_how_many_must_be_in_sync(text: str | None, least: int) -> None:
+    assert min_insync_of(text, 3) == least
 
 
 def test_the_whole_cluster() -> None:
