@@ -50,7 +50,6 @@ class OpenRows(Outcome):
         "is_open",
         "keys",
         "limit_bytes",
-        "opened_ms",
         "partitions",
         "size_bytes",
         "timestamp_ms",
@@ -70,7 +69,6 @@ class OpenRows(Outcome):
         self.size_bytes = 0
         self.limit_bytes = limit_bytes
         self.timestamp_ms = -1
-        self.opened_ms = 0.0
 
     def add_rare(
         self,

@@ -81,13 +81,6 @@ class ClusterView:
         known = self.topics.get(topic)
         return NULL_TOPIC_ID if known is None else known.topic_id
 
-    def topic_name(self, topic_id: str) -> str | None:
-        """The name of the topic that has this id, or None."""
-        for topic in self.topics.values():
-            if topic.topic_id == topic_id:
-                return topic.name
-        return None
-
     def partitions_of(self, topic: str) -> tuple[TopicPartition, ...]:
         """All partitions of a topic, none if it is unknown."""
         known = self.topics.get(topic)

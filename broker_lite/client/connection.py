@@ -30,7 +30,6 @@ BUFFERS_PER_SEND = 512
 """Below IOV_MAX (1024 on Linux and macOS)."""
 READS_PER_TURN = 16
 """So that one busy connection does not starve the others."""
-SOCKET_BUFFER_BYTES = 1 << 20
 
 
 class _Pending(NamedTuple):

@@ -22,10 +22,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_PRODUCER, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
-from broker_lite.record.batch import (
-    BatchHeader,
-    set_log_append_time,
-)
+from broker_lite.record.batch import BatchHeader, set_log_append_time, stamp
 from broker_lite.storage import paths
 from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.directory import DataDirectory
@@ -77,7 +74,6 @@ class Log(LogBounds):
         super().__init__(key, data, segments, leader_epochs, delete_delay_ms=limits.delete_delay_ms)
         self.config = config
         self._producer_expiration_ms = limits.producer_expiration_ms
-        self._unflushed_since_ms = NO_TIMESTAMP
         self._closed = False
 
     @property
@@ -118,7 +114,7 @@ class Log(LogBounds):
                     f"{self.key} is in leader epoch {latest}; {leader_epoch} is over"
                 )
             self.start_epoch(leader_epoch)
-        fmt.STAMP.pack_into(buffer, 0, base, header.length, leader_epoch)
+        stamp(buffer, header, base, leader_epoch)
         header = header._replace(base_offset=base, leader_epoch=leader_epoch)
         self._write(buffer, (header,), now_ms)
         return Appended(base, self._tail[0], append_time, False)
@@ -194,8 +190,6 @@ class Log(LogBounds):
             base = header.base_offset
             self._hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, active, position)
             position += header.length + fmt.LENGTH_PREFIX_BYTES
-        if self.flushed_end >= first.base_offset:
-            self._unflushed_since_ms = now_ms
         self._tail = Tail(active.next_offset, active, active.size_bytes)
         if position - active.saved_bytes >= SAVE_EVERY_BYTES or position == len(buffer):
             self._save_progress(active)
@@ -258,14 +252,6 @@ class Log(LogBounds):
             raise self._refusal(f"writing the leader epochs of {self.key}", error) from error
 
     # -- flushing ------------------------------------------------------------------------------
-
-    def needs_flush(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms is reached."""
-        waiting = self._tail[0] - self.flushed_end
-        return waiting > 0 and (
-            waiting >= self.config.flush_messages
-            or now_ms - self._unflushed_since_ms >= self.config.flush_ms
-        )
 
     def flush(self) -> int:
         """Put everything appended before the call on disk; returns ``flushed_end``.

@@ -83,12 +83,6 @@ class OffsetIndex:
         count = len(self._offsets)
         return self._entry(bisect_right(self._positions, position, 0, count) - 1)
 
-    def after_position(self, position: int) -> list[Entry]:
-        """The entries beyond ``position``; recovery looks there for a batch that can be read."""
-        count = len(self._offsets)
-        first = bisect_right(self._positions, position, 0, count)
-        return [self._entry(i) for i in range(first, count)]
-
     def _entry(self, i: int) -> Entry:
         if i < 0:
             return Entry(self.base_offset, 0)

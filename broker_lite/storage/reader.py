@@ -25,7 +25,6 @@ from broker_lite.model import ListedOffset, OffsetAndEpoch, PartitionKey
 from broker_lite.record import arrow, transcode
 from broker_lite.record import format as fmt
 from broker_lite.record.arrays import numpy_of
-from broker_lite.record.batch import BatchHeader
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.offset_index import Entry
@@ -33,7 +32,6 @@ from broker_lite.storage.scan import (
     BadBatch,
     CorruptRange,
     FoundBatch,
-    InspectedBatch,
     chained_header,
     read_batch,
     walk_batches,
@@ -331,17 +329,6 @@ class LogReader:
                 at = (header.base_offset, header.next_offset, segment.base_offset, position)
                 found.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
         return found
-
-    def inspect(self, start: int, end: int) -> Iterator[InspectedBatch]:
-        """Each batch from ``start`` to ``end`` with its problem, if it has one."""
-        start, end = max(start, self.log_start_offset), min(end, self._tail[0])
-        for item in self._checked(start, end):
-            if isinstance(item, CorruptRange):
-                bad = BatchHeader(item.first_offset, item.length - 12, *([-1] * 11))
-                yield InspectedBatch(item.segment_base, item.position, bad, item.reason)
-            else:
-                segment, (position, header) = item
-                yield InspectedBatch(segment.base_offset, position, header, "")
 
     def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, FoundBatch] | CorruptRange]:
         """Sound batches and bad ranges in order, every checksum computed."""

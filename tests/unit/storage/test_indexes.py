@@ -25,7 +25,6 @@ def test_floor_by_offset_and_by_position() -> None:
         assert index.floor(BASE + offset) == (BASE + found, position)
     for position, expected in [(99, 0), (100, 100), (899, 250), (10**6, 900)]:
         assert index.floor_position(position).position == expected
-    assert [e.position for e in index.after_position(100)] == [250, 900]
     assert OffsetIndex(BASE).last() == (BASE, 0)
 
 

@@ -61,20 +61,6 @@ def test_nothing_counts_before_its_flush() -> None:
     assert log.flush() == 2
 
 
-def test_flush_thresholds() -> None:
-    disk = Disk(dataclasses.replace(SMALL, flush_messages=3, flush_ms=100))
-    log = disk.log
-    assert not log.needs_flush(0)
-    append(log, now_ms=50)
-    append(log, now_ms=60)
-    assert not log.needs_flush(149)
-    assert log.needs_flush(150)
-    append(log, now_ms=61)
-    assert log.needs_flush(61)
-    log.flush()
-    assert not log.needs_flush(10_000)
-
-
 def test_group_commit_is_one_datasync_for_many_appends() -> None:
     disk = Disk()
     append(disk.log)
