@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from data_calls import Place, produce_request, rows_batch
+from data_calls import Place, list_offsets, produce_request, read, rows_batch
 from plain_connection import PlainConnection
 from replicated import Load, Watched, until
 
@@ -18,7 +18,7 @@ from broker_lite import errors
 from broker_lite.client import connect, read_range
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
-from broker_lite.wire import produce
+from broker_lite.wire import fetch, produce
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("replication")]
 
@@ -156,6 +156,37 @@ def test_what_was_not_acknowledged_is_cut_after_a_failover(watched: Watched) -> 
     assert b"nobody else has this" not in watched.all_alike()
     load.check()
     more.check()
+
+
+def test_fetches_of_another_epoch_or_registration_are_refused(watched: Watched) -> None:
+    """A reader's and a follower's, over a socket; the offsets of an epoch that is over, too."""
+    with Load(watched) as load:
+        pass
+    where = TopicPartition(watched.topic, 0)
+    leader, epoch, isr = watched.state()
+    first, *others = isr - {leader}
+    watched.bus.admin.reassign({where: [first, leader, *others]})
+    watched.bus.admin.elect_leaders([where])
+    until(lambda: watched.state()[:2] == (first, epoch + 1), "leadership does not move")
+    place = place_of(watched)
+    with PlainConnection(place.address) as connection:
+        for named, error in (
+            (epoch + 1, None),
+            (epoch, errors.FencedLeaderEpochError),
+            (epoch + 2, errors.UnknownLeaderEpochError),
+        ):
+            code = 0 if error is None else error.code
+            assert read(connection, place, 0, epoch=named).error_code == code
+            assert list_offsets(connection, place.name, -2, epoch=named).error_code == code
+        row = fetch.FetchPartition(0, 0, 1000, epoch + 1, -1, 0)
+        request = fetch.FetchRequest(
+            [fetch.FetchTopic("", place.topic_id, [row])], 0, replica_id=leader, replica_epoch=1
+        )
+        connection.send(fetch.encode_request(request, correlation_id=1, client_id=None))
+        [topic] = fetch.decode_response(connection.receive()).topics
+        assert topic.partitions[0].error_code == errors.StaleBrokerEpochError.code
+        assert not len(topic.partitions[0].records)
+    load.check()
 
 
 def test_an_empty_disk_catches_up_before_it_leads(watched: Watched) -> None:

@@ -13,6 +13,7 @@ from worlds import SimWorld, World, until
 from broker_lite.errors import (
     BrokerIdNotRegisteredError,
     ElectionNotNeededError,
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -499,6 +500,27 @@ def test_more_replicas_than_brokers_are_refused(world: World) -> None:
         assert isinstance(result.error, InvalidReplicationFactorError)
         assert "only 3 brokers live (1, 2, 3)" in str(result.error)
         assert "t" not in controller.snapshot.topics
+
+    run(world, body)
+
+
+def test_more_in_sync_than_there_are_replicas_is_refused(world: World) -> None:
+    """When a topic is made, when it is changed, and when its replicas become fewer."""
+
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        controller = cluster.controller().registry
+        setting = {"min.insync.replicas": "3"}
+        [result] = await controller.create_topics([NewTopic("t", 1, 2, None, setting)])
+        assert isinstance(result.error, InvalidConfigError)
+        assert "min.insync.replicas=3 is more than its replication factor 2" in str(result.error)
+        await create(cluster.controller(), "t", 1, factor=3, **setting)
+        with pytest.raises(InvalidConfigError, match="more than its replication factor 3"):
+            await controller.alter_topic_config("t", {"min.insync.replicas": "4"})
+        outcomes = await controller.reassign({T0: [1, 2]})
+        assert isinstance(outcomes[T0], InvalidReplicaAssignmentError)
+        assert "nothing could be acknowledged" in str(outcomes[T0])
+        assert view_of(cluster.controller()).removing == ()
 
     run(world, body)
 

@@ -205,7 +205,8 @@ def test_damage_on_disk_is_named_and_never_delivered(make_cluster: Make) -> None
 
 
 def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
-    """The data plane goes on; what needs ZooKeeper is refused, retriably, and works afterwards.
+    """The data plane goes on, with followers too; what needs ZooKeeper is refused, retriably, and
+    works afterwards. An in-sync replica that hangs meanwhile is waited for: nobody can take it out.
 
     A group's commit that is under way meanwhile, or asked for with little time, is lost neither
     silently nor for good.
@@ -215,8 +216,13 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
     server = running.zookeeper_server
     assert server is not None
     where = TopicPartition(place.name, 0)
+    with Admin(running.bootstrap_servers) as making:
+        making.create_topic("copied", 1, 2, {"min.insync.replicas": "1"})
+    copied = find_topic(running, "copied")
+    follower = running.brokers[1 - copied.leader]
     with (
         PlainConnection(place.address) as leader,
+        PlainConnection(copied.address) as other,
         Admin(running.bootstrap_servers) as admin,
         Admin(running.bootstrap_servers, timeout_ms=2000) as hasty,
         connect(running.bootstrap_servers) as bus,
@@ -225,7 +231,8 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
         ) as consumer,
         ThreadPoolExecutor(1) as pool,
     ):
-        assert send_batch(leader, place, rows_batch([b"before"])).error_code == 0
+        for topic, connection in ((place, leader), (copied, other)):
+            assert send_batch(connection, topic, rows_batch([b"before"])).error_code == 0
         assert len(consumer.poll(20.0)) == 1
         consumer.commit()
         server.stop()
@@ -236,12 +243,18 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
         count = 1
         while time.monotonic() < until:
             assert send_batch(leader, place, rows_batch([b"during"])).error_code == 0
+            assert send_batch(other, copied, rows_batch([b"during"])).error_code == 0
             count += 1
             assert len(consumer.poll(20.0)) == 1, "reading goes on without commits"
             assert read(leader, place, 0).high_watermark == count
             assert list_offsets(leader, place.name, -1).offset == count
             time.sleep(0.2)
         assert consumer.commit_error is None or consumer.commit_error.retriable
+        follower.pause()
+        waited = send_batch(other, copied, rows_batch([b"waits"]), timeout_ms=1000)
+        assert waited.error_code == errors.RequestTimedOutError.code
+        follower.resume()
+        assert send_batch(other, copied, rows_batch([b"both have it"])).error_code == 0
         server.start()
         # It waited for ZooKeeper, or says that it may be tried again, which then works.
         try:
@@ -258,10 +271,11 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
             except errors.RetriableError:
                 time.sleep(0.1)
         after = find_topic(running, "after")
-        with PlainConnection(after.address) as other:
-            assert send_batch(other, after, rows_batch([b"x"])).error_code == 0
+        with PlainConnection(after.address) as later:
+            assert send_batch(later, after, rows_batch([b"x"])).error_code == 0
     again = find_topic(running, "steady")
     assert len(read_all(again)) == count
+    assert len(read_all(find_topic(running, "copied"))) == count + 2
     assert all(broker.is_running for broker in running.brokers)
 
 
