@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
-from broker_lite.cli.main import EXIT_CRITICAL
+from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
 
 if TYPE_CHECKING:
+    from broker_lite.storage.inspection import FileCheck
     from broker_lite.storage.scan import InspectedBatch
 
 _PATHS = click.argument(
@@ -22,7 +23,7 @@ _PATHS = click.argument(
 
 @click.group()
 def storage() -> None:
-    """Look into segment files, and at logs that were set aside."""
+    """Look into segment files, check data directories, show logs that were set aside."""
 
 
 @storage.command()
@@ -45,30 +46,34 @@ def inspect(paths: tuple[Path, ...], count: int | None, form: str | None) -> Non
 @_PATHS
 @output.output_option
 def verify(paths: tuple[Path, ...], form: str | None) -> int:
-    """Check every batch of segment files; exit code 5 if one is bad."""
-    bad, rows = 0, []
-    for path in _segments(paths):
-        batches = records = size = 0
-        problems = []
-        for batch in _batches(path):
-            batches += 1
-            if batch.problem:
-                problems.append(f"position {batch.position}: {batch.problem}")
-            else:
-                records += batch.header.record_count
-                size += batch.header.size_bytes
-        bad += bool(problems)
-        rows.append(
-            {
-                "file": str(path),
-                "batches": batches,
-                "records": records,
-                "bytes": size,
-                "problems": problems,
-            }
-        )
+    """Check segment files, or whole data directories (log.dir), and change nothing.
+
+    Every batch: checksum, order, length. In a data directory also what a start would look at:
+    leader epochs, segments that are gone, an end before the recovery point, the small files. Where
+    a broker runs there, its last batch may be seen half written.
+
+    \b
+    Exit codes: 0  all well
+                4  only files that a start makes again from the log (made_again)
+                5  batches, or what tells where they begin and end, are damaged or gone
+    """
+    checks = [check for path in paths for check in _checks(path)]
+    rows = [
+        {
+            "file": check.path,
+            "batches": check.batches,
+            "records": check.records,
+            "bytes": check.size_bytes,
+            "problems": list(check.problems),
+            "made_again": check.is_made_again,
+        }
+        for check in checks
+    ]
     output.show(rows, form)
-    return EXIT_CRITICAL if bad else 0
+    bad = [check for check in checks if check.problems]
+    if any(not check.is_made_again for check in bad):
+        return EXIT_CRITICAL
+    return EXIT_WARNING if bad else 0
 
 
 @storage.command()
@@ -105,13 +110,36 @@ def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
             yield path
 
 
+def _checks(path: Path) -> Iterator[FileCheck]:
+    """Of a file, of a data directory, of a partition's, or of whatever lies below a folder."""
+    from broker_lite.storage import inspection
+    from broker_lite.storage.files import OsFiles
+    from broker_lite.storage.paths import META, parse_partition_dir
+
+    if not path.is_dir():
+        _check_name(path)
+        yield inspection.check_segment(OsFiles(), str(path))
+    elif (path / META).exists():
+        yield from inspection.check_directory(OsFiles(), str(path))
+    elif parse_partition_dir(path.name):
+        yield from inspection.check_partition(OsFiles(), str(path))
+    else:
+        for below in sorted(path.iterdir()):
+            if below.is_dir() or (below.suffix == ".log" and below.stem.isdigit()):
+                yield from _checks(below)
+
+
 def _batches(path: Path) -> Iterator[InspectedBatch]:
     from broker_lite.storage.files import OsFiles
     from broker_lite.storage.scan import inspect_file
 
+    _check_name(path)
+    return inspect_file(OsFiles(), str(path))
+
+
+def _check_name(path: Path) -> None:
     if not path.stem.isdigit():
         raise click.BadParameter(f"{path} is not a segment file (its name is its first offset)")
-    return inspect_file(OsFiles(), str(path))
 
 
 def _row(path: Path, batch: InspectedBatch) -> dict[str, Any]:

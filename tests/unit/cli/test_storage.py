@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
+from stored import append
 
 from broker_lite.cli.storage import storage
 from broker_lite.model import PartitionKey
@@ -34,3 +36,33 @@ def test_strays_are_shown_and_deleted(tmp_path: Path) -> None:
     )
     assert logs.create(stray).log_end_offset == 0
     logs.close_clean()
+
+
+def test_verify_tells_what_is_lost_from_what_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster" / "broker-0"
+    logs = LogManager(OsFiles(), str(folder))
+    logs.lock()
+    logs.open_all(0)
+    log = logs.create(PartitionKey("abcdefghijklmnopqrstuQ", 0))
+    append(log)
+    logs.close_clean()
+
+    def verify(path: Path) -> tuple[int, list[dict[str, Any]]]:
+        done = CliRunner().invoke(
+            storage, ["verify", str(path), "-o", "json"], standalone_mode=False
+        )
+        return done.return_value, [row for row in json.loads(done.output) if row["problems"]]
+
+    segment = next(folder.rglob("*.log"))
+    for path in (tmp_path, folder, segment.parent, segment):
+        assert verify(path) == (0, [])
+    segment.with_suffix(".index").write_bytes(b"LB")
+    code, (row,) = verify(tmp_path)
+    assert (code, row["made_again"]) == (4, True)
+    segment.write_bytes(segment.read_bytes()[:-1])
+    code, found = verify(tmp_path)
+    assert (code, [row["made_again"] for row in found]) == (5, [False, True])
+    assert found[0]["problems"] == [
+        "position 0: the batch is cut",
+        "ends at 0, where 1 was on disk",
+    ]

@@ -1,0 +1,123 @@
+"""What an offline check names: one damage a case, and nothing where a start would be well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from stored import DATA, FOLDER, KEY, Disk, segment_name
+
+from broker_lite.storage import paths
+from broker_lite.storage.inspection import FileCheck, check_directory, check_partition
+
+LAST = 68
+
+
+def written() -> Disk:
+    """Eighty batches of 120 bytes in segments from 0, 34 and 68, flushed, with a checkpoint."""
+    disk = Disk()
+    disk.write(80, checkpoint=True)
+    return disk
+
+
+def checked(disk: Disk) -> list[FileCheck]:
+    return list(check_directory(disk.files, DATA))
+
+
+def problems(disk: Disk) -> dict[str, tuple[str, ...]]:
+    """By the last part of the path; files without a problem are left out."""
+    return {c.path.rpartition("/")[2]: c.problems for c in checked(disk) if c.problems}
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_directory_that_is_well(clean: bool) -> None:
+    disk = written()
+    if clean:
+        disk.reopen(clean=True)
+    found = checked(disk)
+    assert [(c.path.rpartition("/")[2], c.batches, c.end_offset) for c in found] == [
+        (segment_name(0), 34, 34),
+        (segment_name(34), 34, LAST),
+        (segment_name(LAST), 12, 80),
+    ]
+    assert not any(c.problems for c in found)
+    assert sum(c.size_bytes for c in found) == 80 * 120
+
+
+def test_records_that_were_deleted_are_not_missed() -> None:
+    disk = written()
+    disk.log.delete_records_before(50)
+    disk.log.apply_retention(0, 80)
+    assert [c.end_offset for c in checked(disk)] == [LAST, 80]
+    assert problems(disk) == {}
+
+
+Damage = Callable[[Disk], None]
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "said"),
+    [
+        (lambda d: d.flip(segment_name(34), 6 * 120 + 70), segment_name(34),
+         "position 720: the checksum is wrong"),
+        (lambda d: d.flip(segment_name(34), 6 * 120 + 12), segment_name(34),
+         "position 720: leader epoch"),
+        (lambda d: d.shrink(segment_name(34), 240), segment_name(LAST),
+         "begins at 68, where 66 was to come next"),
+        (lambda d: d.remove(segment_name(0)), segment_name(34),
+         "begins at 34, where 0 was to come next"),
+        (lambda d: d.remove(segment_name(34)), segment_name(LAST),
+         "begins at 68, where 34 was to come next"),
+        (lambda d: d.shrink(segment_name(LAST), 120), segment_name(LAST),
+         "ends at 79, where 80 was on disk"),
+        (lambda d: d.shrink(segment_name(LAST), 5), segment_name(LAST),
+         "position 1320: the batch is cut"),
+    ],
+)  # fmt: skip
+def test_what_is_lost(damage: Damage, file: str, said: str) -> None:
+    disk = written()
+    damage(disk)
+    assert any(said in problem for problem in problems(disk)[file])
+    assert not any(c.is_made_again for c in checked(disk) if c.problems)
+
+
+def test_everything_is_lost() -> None:
+    disk = written()
+    for name in disk.names(paths.LOG):
+        disk.remove(name)
+    (found,) = checked(disk)
+    assert found.problems == ("no segment, where 80 were on disk",)
+
+
+@pytest.mark.parametrize(
+    "name", [paths.LEADER_EPOCHS, segment_name(34, paths.INDEX), segment_name(34, paths.TIME_INDEX),
+             segment_name(80, paths.SNAPSHOT)]
+)  # fmt: skip
+def test_what_a_start_makes_again(name: str) -> None:
+    disk = written()
+    disk.reopen(clean=True)
+    disk.flip(name, 3)
+    assert list(problems(disk)) == [name]
+    assert [c.is_made_again for c in checked(disk) if c.problems] == [True]
+
+
+@pytest.mark.parametrize("name", [paths.META, paths.RECOVERY_POINTS, paths.LOG_STARTS])
+def test_the_directory_s_own_files(name: str) -> None:
+    disk = written()
+    disk.log.delete_records_before(1)
+    file = disk.files.open(f"{DATA}/{name}", writable=True)
+    data = bytearray(file.pread(0, file.size))
+    data[2] ^= 1
+    file.truncate(0)
+    file.append([bytes(data)])
+    assert problems(disk)[name] == ("the checksum is wrong",)
+
+
+def test_a_partition_that_was_set_aside_is_checked_alone() -> None:
+    disk = written()
+    disk.manager.set_aside(KEY, 1000)
+    assert [c.batches for c in checked(disk)] == [34, 34, 12]
+    assert problems(disk) == {}
+    stray = paths.stray_dir(DATA, KEY, 1000)
+    assert [c.end_offset for c in check_partition(disk.files, stray)] == [34, LAST, 80]
+    assert not disk.files.exists(FOLDER)
