@@ -1,0 +1,170 @@
+"""What replication refuses: each case has its own error, named in README.md and in a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from broker_lite import errors
+from broker_lite.errors import LogbusError
+from broker_lite.model import (
+    BrokerView,
+    Endpoint,
+    LeaderAndIsr,
+    OffsetAndEpoch,
+    PartitionKey,
+    PartitionView,
+    ReplicaId,
+    TopicPartition,
+    TopicView,
+)
+from broker_lite.replication import controller_effects as fx
+from broker_lite.replication import controller_events as ev
+from broker_lite.replication.controller import Controller
+from broker_lite.replication.effects import AnswerFollower, Reply
+from broker_lite.replication.events import (
+    ACKS_ALL,
+    AppendRequested,
+    EpochStarted,
+    FollowerFetched,
+    LeaderAndIsrChanged,
+    Limits,
+)
+from broker_lite.replication.partition import Partition
+
+ROOT = Path(__file__).parents[3]
+ROW = re.compile(
+    r"\| (?P<what>.+) \| (?P<name>[A-Z_]+) \| (?P<code>\d+) \| `(?P<test>test_\w+)` \|"
+)
+LOCAL, OTHER = ReplicaId(1, "A"), ReplicaId(2, "B")
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_each_is_in_the_table_of_errors_and_has_a_test() -> None:
+    text = (ROOT / "broker_lite/replication/README.md").read_text("utf-8")
+    section = text.partition("## What is refused\n")[2].partition("\n## ")[0]
+    rows = [match for line in section.splitlines() if (match := ROW.fullmatch(line))]
+    table = [line for line in section.splitlines() if line.startswith("| ")]
+    # But for the head, every row is one.
+    assert len(rows) == len(table) - 1 > 20
+    known = {(row.name, row.code) for row in errors.TABLE}
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for row in rows:
+        assert (row["name"], int(row["code"])) in known, row["what"]
+        assert f"def {row['test']}(" in sources, row["what"]
+
+
+def leader(min_insync: int = 1) -> Partition:
+    """Leads epoch 5 with 20 records, all on its disk; the other replica was not heard of yet."""
+    partition = Partition(
+        PartitionKey("T", 0), LOCAL, log_end_offset=20, flushed_end=20, high_watermark=0
+    )
+    state = LeaderAndIsr(1, 5, (LOCAL, OTHER), 1, leader_broker_epoch=9)
+    partition.step(0, LeaderAndIsrChanged(state, frozenset((9,)), Limits(min_insync), (1, 2)))
+    return partition
+
+
+def verdict(partition: Partition, replica: ReplicaId, epoch: int) -> LogbusError | None:
+    end = OffsetAndEpoch(20, 4)
+    effects = partition.step(0, FollowerFetched(replica, epoch, 20, 4, end, 0, 0))
+    assert len(effects) == 1, "what is refused counts for nothing"
+    assert isinstance(effects[0], AnswerFollower)
+    return effects[0].error
+
+
+def test_fetches_that_a_leader_does_not_count() -> None:
+    partition = leader()
+    # Its epoch is not in the epoch file yet, so it has none to tell of.
+    assert isinstance(verdict(partition, OTHER, 5), errors.UnknownLeaderEpochError)
+    partition.step(0, EpochStarted(5, 20, 20))
+    assert isinstance(verdict(partition, OTHER, 4), errors.FencedLeaderEpochError)
+    assert isinstance(verdict(partition, OTHER, 6), errors.UnknownLeaderEpochError)
+    assert isinstance(verdict(partition, OTHER, -1), errors.FencedLeaderEpochError)
+    stranger = verdict(partition, ReplicaId(3, "C"), 5)
+    assert isinstance(stranger, errors.UnknownLeaderEpochError)
+    assert "is not assigned to broker 3" in str(stranger)
+    with pytest.raises(errors.OffsetNotAvailableError):
+        partition.latest_offset()
+    assert partition.high_watermark == 0
+    state = LeaderAndIsr(2, 6, (LOCAL, OTHER), 1, leader_broker_epoch=8)
+    partition.step(0, LeaderAndIsrChanged(state, frozenset((9,)), Limits(), (1, 2)))
+    assert isinstance(verdict(partition, OTHER, 6), errors.NotLeaderError)
+    [reply] = partition.step(0, AppendRequested(7, ACKS_ALL, b""))
+    assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotLeaderError)
+
+
+def test_too_few_in_sync_is_told_from_what_is_in_doubt() -> None:
+    """Before the append nothing happened; afterwards the record may be in the log."""
+    partition = leader(min_insync=3)
+    [reply] = partition.step(0, AppendRequested(7, ACKS_ALL, b""))
+    assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotEnoughReplicasError)
+    assert reply.error.definite and not errors.NotEnoughReplicasAfterAppendError.definite
+
+
+def cluster() -> Controller:
+    """Brokers 1 and 2 live, 3 is away and 4 was never there. t-0 is led by its preferred replica;
+    t-1 by nobody, for who has everything is away."""
+    live = {
+        number: BrokerView(
+            number, Endpoint("h", 1), f"D{number}", 10 + number, None, {"metadata": 2}
+        )
+        for number in (1, 2)
+    }
+    isr = {number: ReplicaId(number, f"D{number}") for number in (1, 2, 3)}
+    led = LeaderAndIsr(1, 0, (isr[1], isr[2]), 1, leader_broker_epoch=11)
+    nobody = LeaderAndIsr(-1, 1, (isr[3],), 1)
+    partitions = (PartitionView(0, (1, 2), led), PartitionView(1, (3,), nobody))
+    topics = {"t": TopicView("t", "id", partitions, {})}
+    machine = Controller()
+    machine.step(0, ev.Loaded(1, live, topics, {"metadata": 2}, (1, 2, 3)))
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "cure"),
+    [
+        (ev.ReassignmentRequested(1, {T0: None}), errors.NoReassignmentInProgressError, ""),
+        (
+            ev.ReassignmentRequested(1, {T0: [1, 4]}),
+            errors.InvalidReplicaAssignmentError,
+            "live brokers: [1, 2]",
+        ),
+        (
+            ev.ReassignmentRequested(1, {T0: [1]}, may_change_factor=False),
+            errors.InvalidReplicationFactorError,
+            "does not allow",
+        ),
+        (ev.ElectionRequested(1, False, [T0]), errors.ElectionNotNeededError, "preferred"),
+        (ev.ElectionRequested(1, True, [T0]), errors.ElectionNotNeededError, "broker 1"),
+        (
+            ev.ElectionRequested(1, False, [T1]),
+            errors.PreferredLeaderNotAvailableError,
+            "does not live",
+        ),
+        (
+            ev.ElectionRequested(1, True, [T1]),
+            errors.EligibleLeadersNotAvailableError,
+            "start one",
+        ),
+        (
+            ev.ElectionRequested(1, True, [TopicPartition("t", 2)]),
+            errors.UnknownTopicOrPartitionError,
+            "it has 2",
+        ),
+        (ev.RetirementRequested(1, 1), errors.InvalidRequestError, "stop it first"),
+        (ev.RetirementRequested(1, 3), errors.InvalidRequestError, "logbus topic reassign"),
+        (ev.RetirementRequested(1, 4), errors.BrokerIdNotRegisteredError, "never"),
+    ],
+)
+def test_requests_about_replicas_that_cannot_be_met(
+    request_: ev.Request, error: type[LogbusError], cure: str
+) -> None:
+    effects: Sequence[fx.ControllerEffect] = cluster().step(0, request_)
+    [answer] = effects
+    assert isinstance(answer, fx.Answer)
+    found = [answer.error, *answer.outcomes.values()]
+    [said] = [each for each in found if each is not None]
+    assert type(said) is error and cure in str(said)
