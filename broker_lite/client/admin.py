@@ -16,6 +16,7 @@ from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import join, parse_endpoints
 from broker_lite.client.replica_requests import Reassignment
 from broker_lite.client.steps import Operation
+from broker_lite.config import value_text
 from broker_lite.errors import (
     InvalidConfigError,
     InvalidTopicError,
@@ -150,9 +151,10 @@ class Admin:
     ) -> str:
         """Make a topic and return its id once every broker serves it.
 
-        -1 takes the brokers' defaults. Raises TopicExistsError (unless ``if_not_exists``),
-        InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError or
-        InvalidConfigError.
+        -1 takes the brokers' defaults. ``config``: settings of ``conf/topic.conf``, as text or as
+        Python values. ``validate_only`` asks whether it could be made, and makes nothing. Raises
+        TopicExistsError (unless ``if_not_exists``), InvalidTopicError, InvalidPartitionsError,
+        InvalidReplicationFactorError or InvalidConfigError.
         """
         if not is_valid_name(name):
             raise InvalidTopicError(
@@ -162,7 +164,7 @@ class Admin:
             name,
             partitions,
             replication_factor,
-            configs=tuple((key, _text(value)) for key, value in (config or {}).items()),
+            configs=tuple((key, value_text(value)) for key, value in (config or {}).items()),
         )
         try:
             topic_id: str = self._run(
@@ -271,7 +273,7 @@ class Admin:
         self, topic: str, changes: Mapping[str, object], *, validate_only: bool = False
     ) -> None:
         """Change settings; None puts one back to its default. Raises InvalidConfigError."""
-        rows = {key: None if value is None else _text(value) for key, value in changes.items()}
+        rows = {key: None if value is None else value_text(value) for key, value in changes.items()}
         self._run(
             admin_requests.alter_configs(
                 self._cluster,
@@ -380,9 +382,3 @@ class Admin:
                     LogDir(broker_id, row.log_dir, error, row.total_bytes, row.usable_bytes, sizes)
                 )
         return found
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

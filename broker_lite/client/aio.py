@@ -24,7 +24,7 @@ from broker_lite.client.futures import BatchFuture, BatchMetadata, Outcome, Reco
 from broker_lite.client.loop import LoopShell, resolve_with
 from broker_lite.client.options import build, check_names
 from broker_lite.client.producer import Producer
-from broker_lite.config import ConsumerConfig, ProducerConfig
+from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
 from broker_lite.errors import (
     BufferFullError,
     LogbusError,
@@ -96,7 +96,7 @@ class AsyncBus:
         if_not_exists: bool = False,
     ) -> str:
         """Make a topic; its id. See ``Admin.create_topic``."""
-        rows = tuple((key, str(value)) for key, value in (config or {}).items())
+        rows = tuple((key, value_text(value)) for key, value in (config or {}).items())
         topic = topic_calls.CreatableTopic(name, partitions, replication_factor, configs=rows)
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         try:

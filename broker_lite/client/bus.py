@@ -57,8 +57,13 @@ class Bus:
         return f"Bus({self.bootstrap_servers!r})"
 
     def producer(self, **options: Any) -> Producer:
-        """A producer; its options are those of ``ProducerConfig``, by name or as Kafka spells them
-        (``acks``, ``linger_ms``, ``batch_bytes``, ``compression``, …)."""
+        """A producer; nothing is asked of the cluster before its first record.
+
+        Options are those of ``ProducerConfig``, by name or as Kafka spells them: ``acks`` ("all"),
+        ``linger_ms`` (5), ``batch_bytes`` (1 MiB), ``buffer_bytes`` (64 MiB), ``compression``
+        ("none", "lz4", "zstd"), ``delivery_timeout_ms`` (120,000), … ``conf/client.conf`` explains
+        them. Raises InvalidConfigError.
+        """
         from broker_lite.client.producer import Producer
 
         return Producer(self.bootstrap_servers, build(ProducerConfig, options, self._options))
@@ -72,8 +77,10 @@ class Bus:
     ) -> Consumer:
         """A consumer of topics (or of chosen ``partitions``), as ``group`` or for itself.
 
-        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest", "none"),
-        ``auto_commit``, ``isolation_level``, … Raises UnknownTopicOrPartitionError.
+        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest" (default),
+        "none"), ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000), ``on_corrupt``
+        ("fail" or "skip"), ``isolation_level``, … ``conf/client.conf`` explains them. Raises
+        UnknownTopicOrPartitionError, InvalidConfigError.
         """
         from broker_lite.client.consumer import Consumer
 

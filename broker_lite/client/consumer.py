@@ -143,7 +143,13 @@ class Consumer:
                     break  # time to commit; or sought, paused, or polled in between
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """The next records, in order within each partition; [] if none came in ``timeout_s``."""
+        """The next records, in order within each partition; [] if none came in ``timeout_s``
+        (0: what is here already).
+
+        Raises CorruptMessageError in damage (unless ``on_corrupt="skip"``), OffsetOutOfRangeError
+        where the log has no such offset and ``start="none"`` (``seek`` leads past both),
+        UnknownTopicIdError or UnknownTopicOrPartitionError where the topic was deleted, ClosedError.
+        """
         self._intake.settle()
         found: list[Record] = []
         try:
@@ -161,6 +167,8 @@ class Consumer:
 
         key, value, topic, partition, offset, timestamp (us, UTC), timestampType; with ``headers``
         also these. Values lie where they were received; nothing is copied unless batches are small.
+        ``timeout_s`` and errors are those of ``poll``; ``max_rows`` None: some 4096, or as many
+        as one batch brings.
         """
         self._intake.settle()
         parts = Parts()
@@ -212,7 +220,8 @@ class Consumer:
         return self._intake.assignment()
 
     def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
-        """The offset of the next record of a partition that will be handed out."""
+        """The offset of the next record of a partition that will be handed out. Raises
+        UnknownTopicOrPartitionError for one that is not read."""
         where = self._where(topic, partition)
         found = self._intake.position(where)
         assert found is not None
@@ -242,7 +251,7 @@ class Consumer:
         self._seek_listed(LATEST_TIMESTAMP, wheres)
 
     def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
-        """Go on from the first record at or after a time, else from the end."""
+        """Go on from the first record at or after a time (ms since 1970), else from the end."""
         self._seek_listed(int(timestamp_ms), wheres)
 
     def _seek_listed(self, timestamp_ms: int, wheres: tuple[TopicPartition, ...]) -> None:
@@ -307,7 +316,8 @@ class Consumer:
     # -- the group
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of the partitions that are read; absent where there is none."""
+        """The group's offsets of the partitions that are read; absent where there is none. Raises
+        InvalidGroupIdError without a group."""
         return self._admin.committed(self._group(), self.assignment())
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:

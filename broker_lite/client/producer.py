@@ -126,8 +126,9 @@ class Producer:
         """Send a record; the future tells where it went.
 
         ``partition`` None: by the key's murmur2, or without a key the batch's sticky partition.
-        ``headers``: pairs of name and bytes, or a dict. ``value`` None is a tombstone. Blocks while
-        the producer's memory is full. Raises MessageTooLargeError, BufferFullError,
+        ``headers``: pairs of name and bytes, or a dict. ``value`` None is a tombstone; text is
+        sent as UTF-8. ``timestamp_ms`` is since 1970. Blocks while ``buffer_bytes`` wait or are
+        under way, at most ``max_block_ms``. Raises MessageTooLargeError, BufferFullError,
         InvalidRecordError, ClosedError; everything later comes from the future.
         """
         if value.__class__ is bytes:
@@ -181,6 +182,7 @@ class Producer:
         Columns ``key``, ``value`` (binary or string), ``headers``, ``timestamp`` and ``partition``
         are taken where they are there; ``key=`` and ``value=`` name other columns for these two.
         Rows are sent as they lie in memory; keep the memory unchanged until the future is done.
+        ``partition`` is for all rows, ``timestamp_ms`` for those without one. Blocks as ``send``.
         Raises InvalidSchemaError, MessageTooLargeError, BufferFullError, ClosedError.
         """
         outcomes = [
