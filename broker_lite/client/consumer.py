@@ -148,7 +148,8 @@ class Consumer:
 
         Raises CorruptMessageError in damage (unless ``on_corrupt="skip"``), OffsetOutOfRangeError
         where the log has no such offset and ``start="none"`` (``seek`` leads past both),
-        UnknownTopicIdError or UnknownTopicOrPartitionError where the topic was deleted, ClosedError.
+        UnknownTopicIdError or UnknownTopicOrPartitionError where the topic was deleted, and
+        ClosedError.
         """
         self._intake.settle()
         found: list[Record] = []
