@@ -201,6 +201,11 @@ class AsyncConsumer:
 
     def _note_out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
         position = self._intake.position(where) or 0
+        goes_on_at = self._follower.truncated_at(error)
+        if goes_on_at is not None:
+            self._intake.begin({where: goes_on_at})
+            self._follower.note_truncation(where, position, goes_on_at)
+            return
         if self._follower.reset_timestamp(where, position) is None:
             raise error
         self._out_of_range.append((where, position))

@@ -410,6 +410,11 @@ class Consumer:
     def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
         """The log begins behind the position, or ends before it: go by ``start``."""
         before = self.position(where)
+        goes_on_at = self._follower.truncated_at(error)
+        if goes_on_at is not None:
+            self._intake.begin({where: goes_on_at})
+            self._follower.note_truncation(where, before, goes_on_at)
+            return
         timestamp = self._follower.reset_timestamp(where, before)
         if timestamp is None:
             ends = self._admin.list_offsets({where: EARLIEST_TIMESTAMP})

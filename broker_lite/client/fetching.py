@@ -24,7 +24,7 @@ from broker_lite.client.cluster import (
     made_again,
     unknown_topic,
 )
-from broker_lite.client.received import RawBatch, cut
+from broker_lite.client.received import LogTruncatedError, RawBatch, cut
 from broker_lite.client.steps import FetchExchange, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -35,7 +35,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from broker_lite.model import NULL_TOPIC_ID, Endpoint, TopicPartition
+from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, TopicPartition
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
@@ -82,6 +82,7 @@ class _Source:
         "is_paused",
         "is_stopped",
         "lane",
+        "last_epoch",
         "offset",
         "retry_at_ms",
         "topic_id",
@@ -98,6 +99,8 @@ class _Source:
         self.offset = offset
         self.generation = generation
         self.at_boundary = False
+        self.last_epoch = NO_EPOCH
+        """The leader epoch of what is before ``offset``, where that was read."""
         self.buffered_bytes = 0
         self.is_stopped = False
         self.failures = 0
@@ -250,6 +253,7 @@ class FetchEngine:
                         source.offset,
                         config.partition_fetch_bytes,
                         current_leader_epoch=view.leader_epoch(where),
+                        last_fetched_epoch=source.last_epoch,
                     )
                 )
             topics.append(FetchTopic("", self._sources[rows[0]].topic_id, partitions))
@@ -318,6 +322,9 @@ class FetchEngine:
         if row.error_code:
             self._again(where, error_for(row.error_code))
             return
+        if row.diverging is not None:
+            self._truncated(where, min(row.diverging.offset, source.offset))
+            return
         source.high_watermark = row.high_watermark
         source.failures = 0
         source.doubted_until_ms = 0.0
@@ -329,6 +336,7 @@ class FetchEngine:
         if found.batches:
             size_bytes = sum(batch.header.size_bytes for batch in found.batches)
             source.offset = found.next_offset
+            source.last_epoch = found.batches[-1].header.leader_epoch
             source.at_boundary = True
             source.buffered_bytes += size_bytes
             self._total_bytes += size_bytes
@@ -345,6 +353,15 @@ class FetchEngine:
         source = self._sources[where]
         source.is_stopped = True
         self._arrive(Arrival(where, source.generation, [], 0, error))
+
+    def _truncated(self, where: TopicPartition, offset: int) -> None:
+        """What was read from ``offset`` on is not in the log any more, whatever is there now."""
+        position = self._sources[where].offset
+        message = (
+            f"{where} offset {position}: an unclean election lost what was there from offset "
+            f"{offset} on"
+        )
+        self._stop(where, LogTruncatedError(message, offset))
 
     def _again(self, where: TopicPartition, problem: LogbusError) -> None:
         source = self._sources[where]
@@ -408,6 +425,7 @@ class FetchEngine:
                 self._stop(where, error)
             else:
                 source.offset, source.at_boundary = result[0], True
+                source.last_epoch = NO_EPOCH
                 skipped = (offset, result[0])
                 self._arrive(Arrival(where, generation, [], 0, None, skipped))
             self.pump()

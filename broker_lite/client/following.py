@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.received import LogTruncatedError
 from broker_lite.client.starting import starting_offsets
 from broker_lite.client.steps import Shell, spawn
 from broker_lite.config import ConsumerConfig
@@ -27,7 +28,8 @@ logger = logging.getLogger("logbus.consumer")
 
 
 class Reset(NamedTuple):
-    """A position that was not in the log, and where reading went on instead, by ``start``."""
+    """A position that was not in the log, and where reading went on instead: by ``start``, or
+    where an unclean election had cut the log."""
 
     where: TopicPartition
     from_offset: int
@@ -94,6 +96,25 @@ class Follower:
         if self._config.start == "earliest" or self._began.get(where) == position:
             return EARLIEST_TIMESTAMP
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
+
+    def truncated_at(self, error: LogbusError) -> int | None:
+        """Where to go on in a log that was truncated; None: it was not, or a user must say it."""
+        if isinstance(error, LogTruncatedError) and self._config.start != "none":
+            return error.offset
+        return None
+
+    def note_truncation(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
+        """Keep a reset to where a log was truncated; never silent, since records were lost."""
+        logger.warning(
+            "topic %r partition %d: an unclean election lost what was read from offset %d to %d; "
+            "reading goes on at %d, with what was written since",
+            where.topic,
+            where.partition,
+            to_offset,
+            from_offset - 1,
+            to_offset,
+        )
+        self.resets.append(Reset(where, from_offset, to_offset))
 
     def note_reset(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
         """Keep a reset; the first one of each partition is a warning in the log."""

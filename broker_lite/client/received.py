@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from broker_lite.client.arrays import python_of
-from broker_lite.errors import CorruptMessageError
-from broker_lite.model import TopicPartition
+from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
+from broker_lite.model import NO_OFFSET, TopicPartition
 from broker_lite.record import arrow, transcode
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import Columns
@@ -103,6 +103,14 @@ def cut(
     if not batches and end:
         return Cut(batches, offset, damaged(where, offset, f"{end} bytes hold no whole batch"))
     return Cut(batches, offset, None)
+
+
+class LogTruncatedError(OffsetOutOfRangeError):
+    """Carries where reading can go on: what was read behind ``offset`` is not in the log now."""
+
+    def __init__(self, message: str = "", offset: int = NO_OFFSET) -> None:
+        super().__init__(message)
+        self.offset = offset
 
 
 def damaged(where: TopicPartition, offset: int, reason: str) -> CorruptMessageError:

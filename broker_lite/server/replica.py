@@ -18,7 +18,7 @@ from broker_lite.errors import (
     NotLeaderError,
     StorageError,
 )
-from broker_lite.model import ReplicaId
+from broker_lite.model import LeaderAndIsr, ReplicaId
 from broker_lite.replication import partition as replication
 from broker_lite.replication.effects import (
     AnswerFollower,
@@ -130,10 +130,16 @@ class Replica:
         return self.role.leader_epoch
 
     @property
+    def state(self) -> LeaderAndIsr | None:
+        """Who leads and who is in sync, as far as is known here; None: nothing is."""
+        role = self.role.role
+        return None if isinstance(role, replication.Offline) else role.state
+
+    @property
     def isr(self) -> tuple[ReplicaId, ...]:
         """Who is in sync, as far as is known here."""
-        role = self.role.role
-        return () if isinstance(role, replication.Offline) else role.state.isr
+        state = self.state
+        return () if state is None else state.isr
 
     @property
     def is_under_replicated(self) -> bool:
@@ -331,6 +337,20 @@ class Replica:
                 error.message,
             )
         self.deliver(CorruptionFound(offset))
+
+    def say_what_is_lost(self, before: LeaderAndIsr | None) -> None:
+        """Of an unclean election: one write made the leader of a replica that was not in sync."""
+        now, role = self.state, self.role
+        if before is None or now is None or not role.is_leader or role.local in before.isr:
+            return
+        if now.version == before.version + 1:
+            logger.warning(
+                "%s: leads from offset %d on although it was not in sync; what brokers %s had from "
+                "there on is LOST, acknowledged or not",
+                self,
+                role.log_end_offset,
+                sorted(other.broker_id for other in before.isr),
+            )
 
     def leadership_changed(self) -> None:
         """Waiting fetches find out by themselves what they must answer now."""

@@ -416,7 +416,7 @@ class ReplicaManager:
             self._ticking[replica] = None
         else:
             self._ticking.pop(replica, None)
-        was_leader, epoch = replica.role.is_leader, replica.leader_epoch
+        before, was_leader, epoch = replica.state, replica.role.is_leader, replica.leader_epoch
         if len(partition.replicas) > 1:
             self._replicated[replica] = None
             self._tick_slowly()
@@ -433,6 +433,7 @@ class ReplicaManager:
         if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
             role = "leads" if replica.role.is_leader else "follows"
             logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
+            replica.say_what_is_lost(before)
 
     def _remove(self, replica: Replica, why: str) -> None:
         """Nobody wants it here any more: whoever waits gets told, then the log goes."""

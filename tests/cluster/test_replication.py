@@ -15,7 +15,7 @@ from plain_connection import PlainConnection
 from replicated import Load, Watched, until
 
 from broker_lite import errors
-from broker_lite.client import connect, read_range
+from broker_lite.client import Consumer, connect, read_range
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 from broker_lite.wire import fetch, produce
@@ -200,6 +200,57 @@ def test_an_empty_disk_catches_up_before_it_leads(watched: Watched) -> None:
         load.more()
     load.check()
     watched.all_alike()
+
+
+def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
+    watched: Watched,
+) -> None:
+    bus, cluster = watched.bus, watched.cluster
+    name = "unclean"
+    bus.create_topic(name, replication_factor=2, config={"min.insync.replicas": "1"})
+    topic, where = Watched(cluster, bus, name), TopicPartition(name, 0)
+    until(lambda: len(topic.state()[2]) == 2, "nobody leads")
+    number, _, isr = topic.state()
+    leader, follower = cluster.brokers[number], cluster.brokers[(isr - {number}).pop()]
+
+    def send(word: bytes, count: int) -> list[bytes]:
+        values = [b"%b-%d" % (word, n) for n in range(count)]
+        with bus.producer() as producer:
+            for value in values:
+                producer.send(name, value)
+        return values
+
+    def read_on(consumer: Consumer, count: int) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        until(
+            lambda: bool(found.extend(r.value for r in consumer.poll(0.2)) or len(found) >= count),
+            f"fewer than {count} records came",
+        )
+        return found
+
+    kept = send(b"kept", 30)
+    follower.kill()
+    topic.in_sync(leader.id)
+    lost = send(b"lost", 30)
+    with bus.consumer(name, start="earliest") as consumer:
+        assert read_on(consumer, 60) == kept + lost
+        leader.kill()
+        follower.start()
+        until(
+            lambda: bus.admin.elect_leaders([where], unclean=True)[where] is None,
+            "nobody is elected",
+        )
+        # One batch, which begins before the reader's offset and ends behind it.
+        new = send(b"new", 50)
+        assert read_on(consumer, 50) == new
+        assert consumer.resets == [(where, 60, 30)]
+    said = "".join(Path(broker.log).read_text() for broker in cluster.brokers)
+    assert f"{where}: UNCLEAN election: broker {follower.id} leads" in said
+    assert f"{where}: leads from offset 30 on although it was not in sync" in said
+    leader.start()
+    topic.in_sync(leader.id, follower.id)
+    until(lambda: topic.bytes_on(leader) == topic.bytes_on(follower), "they stay different")
+    assert b"lost" not in topic.bytes_on(leader)
 
 
 def test_too_few_in_sync_refuse_acks_all(watched: Watched) -> None:

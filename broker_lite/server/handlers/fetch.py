@@ -22,12 +22,13 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     wire_code,
 )
-from broker_lite.model import NO_EPOCH, NO_OFFSET
+from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.server import ranges
 from broker_lite.server.connection import Reply
 from broker_lite.server.parts import Parts
 from broker_lite.server.replica import Replica
+from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import RequestHeader
 
@@ -61,11 +62,17 @@ class _Row(NamedTuple):
     wanted: wire.FetchPartition
     replica: Replica | None = None
     error: LogbusError | None = None
+    diverging: OffsetAndEpoch | None = None
+    """Where the log parts from what the reader has of it."""
 
     @property
     def has_records(self) -> bool:
         replica = self.replica
-        return replica is not None and replica.high_watermark > self.wanted.fetch_offset
+        return (
+            replica is not None
+            and self.diverging is None
+            and replica.high_watermark > self.wanted.fetch_offset
+        )
 
 
 class _Fetch:
@@ -110,7 +117,7 @@ class _Fetch:
             self._leave()
             return
         rows = self._rows()
-        if any(row.error is not None for row in rows):
+        if any(row.error is not None or row.diverging is not None for row in rows):
             self._collect(rows)
         elif not any(row.has_records for row in rows):
             self._wait(rows)
@@ -132,8 +139,10 @@ class _Fetch:
                     else:
                         replica = replicas.find(topic.name, wanted.partition)
                     replica.check_leader(wanted.current_leader_epoch)
-                    _check_range(replica, wanted.fetch_offset)
-                    rows.append(_Row(wanted, replica))
+                    diverging = _diverging(replica.log, wanted)
+                    if diverging is None:
+                        _check_range(replica, wanted.fetch_offset)
+                    rows.append(_Row(wanted, replica, None, diverging))
                 except LogbusError as error:
                     rows.append(_Row(wanted, None, error))
         return rows
@@ -276,6 +285,7 @@ class _Fetch:
             replica.log.log_start_offset,
             found.parts if found is not None else (),
             () if self._message.isolation_level == wire.READ_COMMITTED else None,
+            row.diverging,
         )
 
     def _refusal(self, wanted: wire.FetchPartition, error: LogbusError) -> wire.PartitionAnswer:
@@ -311,6 +321,18 @@ class _OutOfRange(OffsetOutOfRangeError):
     def __init__(self, replica: Replica, offset: int) -> None:
         super().__init__(f"{replica} has no offset {offset}")
         self.replica = replica
+
+
+def _diverging(log: Log, wanted: wire.FetchPartition) -> OffsetAndEpoch | None:
+    """Where the log leaves what the reader has read, if that is before its offset: an unclean
+    election lost the rest. Readers that do not say what they read last find out by the offset."""
+    epoch, offset = wanted.last_fetched_epoch, wanted.fetch_offset
+    if epoch == NO_EPOCH or offset < log.log_start_offset:
+        return None
+    end = log.end_offset_for(epoch)
+    if end is None:
+        return OffsetAndEpoch(log.log_end_offset, log.leader_epochs.latest)
+    return None if end.leader_epoch == epoch and offset <= end.offset else end
 
 
 def _check_range(replica: Replica, offset: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from broker_lite.client.arrays import binary_of
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.intake import JOINED_BYTES, ROW_SCHEMA, Intake, Parts, arrow_rows
+from broker_lite.client.received import LogTruncatedError
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
@@ -20,7 +22,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import TopicPartition
+from broker_lite.model import OffsetAndEpoch, TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, stamp
@@ -253,6 +255,29 @@ def test_an_offset_out_of_range_is_the_readers_decision() -> None:
     assert bench.fetches() == []
     bench.begin({T0: 60})
     assert asked_offsets(bench.fetch()) == {0: 60}
+
+
+def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing_was() -> None:
+    """It may have other records at the reader's offset by now, in a batch that begins there."""
+    bench = Bench()
+    bench.begin({T0: 0})
+    bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
+    assert bench.values() == [b"0", b"1", b"2"]
+    asked = bench.fetch("tail")
+    (wanted,) = asked.message.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, 4)
+    asked.fetched([PartitionAnswer(0, 0, 9, 9, 0, (), None, OffsetAndEpoch(1, 4))])
+    bench.world.run()
+    told: list[LogbusError] = []
+    assert not bench.intake.advance(lambda where, error: told.append(error))
+    [error] = told
+    assert isinstance(error, LogTruncatedError) and error.offset == 1
+    assert "t-0 offset 3: an unclean election lost" in str(error)
+    assert type(pickle.loads(pickle.dumps(error))) is LogTruncatedError
+    # What a seek leads to was not read before, so there is nothing to compare.
+    bench.begin({T0: 1})
+    (wanted,) = bench.fetch().message.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, -1)
 
 
 def test_out_of_range_names_the_partition() -> None:
