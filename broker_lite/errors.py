@@ -120,6 +120,12 @@ class IllegalGenerationError(LogbusError):
     code, name = 22, "ILLEGAL_GENERATION"
 
 
+class InconsistentGroupProtocolError(LogbusError):
+    """The group is of the other kind: native and Kafka members do not mix."""
+
+    code, name = 23, "INCONSISTENT_GROUP_PROTOCOL"
+
+
 class InvalidGroupIdError(LogbusError):
     code, name = 24, "INVALID_GROUP_ID"
 
@@ -216,6 +222,26 @@ class NonEmptyGroupError(LogbusError):
 
 class GroupIdNotFoundError(LogbusError):
     code, name = 69, "GROUP_ID_NOT_FOUND"
+
+
+class MemberIdRequiredError(LogbusError):
+    """The answer to a first join: join again with the member id that it gives."""
+
+    code, name = 79, "MEMBER_ID_REQUIRED"
+
+
+class GroupMaxSizeReachedError(LogbusError):
+    code, name = 81, "GROUP_MAX_SIZE_REACHED"
+
+
+class FencedInstanceIdError(LogbusError):
+    """Another process joined under the same group.instance.id, and is the member now."""
+
+    code, name = 82, "FENCED_INSTANCE_ID"
+
+
+class GroupSubscribedToTopicError(LogbusError):
+    code, name = 86, "GROUP_SUBSCRIBED_TO_TOPIC"
 
 
 class FencedLeaderEpochError(RetriableError):
@@ -376,6 +402,13 @@ class ClosedError(LogbusError):
     """The producer, consumer or connection was closed."""
 
     code, name = 10017, "CLOSED"
+
+
+class NotOwnerError(LogbusError):
+    """A commit of a partition that the consumer does not own (any more): its next owner goes on
+    from the offset that was committed before."""
+
+    code, name = 10018, "NOT_OWNER"
 
 
 _DEFAULT_MESSAGES: dict[str, str] = {

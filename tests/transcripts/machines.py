@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller_machine import ControllerMachine
+from group_machine import GroupMachine
 
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
 from broker_lite.model import (
@@ -184,7 +185,11 @@ class PartitionMachine:
 
 
 Machine = PartitionMachine | ControllerMachine
-MACHINES: dict[str, Any] = {"partition": PartitionMachine, "controller": ControllerMachine}
+MACHINES: dict[str, Any] = {
+    "partition": PartitionMachine,
+    "controller": ControllerMachine,
+    "group": GroupMachine,
+}
 
 
 def _state(state: LeaderAndIsr) -> str:

@@ -1,0 +1,113 @@
+"""What happens to a Kafka group: the inputs of ``group.Group.step``.
+
+Tuples of values, made by the shell (``server/group_coordinator.py``) on its one thread. A token
+names one request and is never reused; each gets exactly one ``effects.Reply``, at once or later.
+``instance_id`` is a static member's name (``group.instance.id``), None for all others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker_lite.errors import LogbusError
+
+
+class Limits(NamedTuple):
+    """The broker's settings that a group obeys."""
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    """How long the first members of an empty group wait for others, so that one rebalance does."""
+    size_max: int = 1_000
+    member_bytes_max: int = 256 << 10
+    """Of what one member says of itself: a group of the largest size has to fit into memory."""
+
+
+class Protocol(NamedTuple):
+    """A way to assign partitions that a member knows, with its subscription in that form."""
+
+    name: str
+    metadata: bytes
+
+
+class Join(NamedTuple):
+    """JoinGroup. ``new_member_id`` is what the shell made up for a member that has no id yet;
+    ``must_ask_twice``: such a member is only told its id, and joins with it (KIP-394)."""
+
+    token: int
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    new_member_id: str
+    must_ask_twice: bool = True
+    can_skip_assignment: bool = True
+    """Version 9: a static leader that returns may be told that it has nothing to assign."""
+
+
+class Sync(NamedTuple):
+    """SyncGroup. ``assignments`` (member id, bytes) come from the leader alone."""
+
+    token: int
+    member_id: str
+    instance_id: str | None
+    generation: int
+    assignments: tuple[tuple[str, bytes], ...] = ()
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+class Heartbeat(NamedTuple):
+    token: int
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+class Leaver(NamedTuple):
+    """A static member may be named by its instance id alone: that is how an operator removes it."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+class Leave(NamedTuple):
+    token: int
+    members: tuple[Leaver, ...]
+
+
+class Commit(NamedTuple):
+    """May this commit be written? Without a member (empty id, generation -1) while there are none.
+
+    ``is_transactional``: TxnOffsetCommit, which an older producer sends without a member.
+    """
+
+    token: int
+    member_id: str
+    instance_id: str | None
+    generation: int
+    is_transactional: bool = False
+
+
+class GenerationWritten(NamedTuple):
+    """``effects.WriteGeneration`` is in ZooKeeper."""
+
+    generation: int
+
+
+class Tick(NamedTuple):
+    """Time has passed; due whenever ``Group.deadline_ms`` has come."""
+
+
+class Resigned(NamedTuple):
+    """This broker is not the group's coordinator any more: whoever waits is told so."""
+
+    error: LogbusError
+
+
+Event = Join | Sync | Heartbeat | Leave | Commit | GenerationWritten | Tick | Resigned

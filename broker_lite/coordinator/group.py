@@ -1,0 +1,532 @@
+"""One Kafka group, as its coordinator knows it: ``step(now_ms, event) -> effects``. Pure.
+
+At every instant a member is waiting for a rebalance to gather (its JoinGroup), for the leader's
+assignment (its SyncGroup), or must be heard of within its session timeout. A generation begins when
+ZooKeeper holds its number, and consists of whoever waits then. ``deadline_ms`` is when a Tick is
+due at the latest; one that comes too early does nothing. Called by ``server/group_coordinator.py``
+on the loop thread, and by transcripts.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from broker_lite.coordinator import effects as fx
+from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.members import (
+    CONSUMER,
+    Member,
+    MemberView,
+    Roster,
+    choose_protocol,
+    is_same_subscription,
+)
+from broker_lite.errors import (
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidRequestError,
+    InvalidSessionTimeoutError,
+    LogbusError,
+    MemberIdRequiredError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+NEVER = 1 << 62
+NEW_MEMBER_WAIT_MS = 300_000
+"""A member whose first join waits for longer is taken for one that gave up."""
+
+
+class State(StrEnum):
+    """By the names that clients are told."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class GroupView(NamedTuple):
+    """What DescribeGroups tells; ``protocol`` and subscriptions only while Stable."""
+
+    state: State
+    protocol_type: str
+    protocol: str
+    generation: int
+    members: tuple[MemberView, ...]
+
+
+class Group:
+    """``generation`` is the one in ZooKeeper; members of before are unknown to this coordinator."""
+
+    def __init__(self, name: str, limits: ev.Limits, generation: int) -> None:
+        self.name = name
+        self.state = State.EMPTY
+        self.generation = generation
+        self.deadline_ms = NEVER
+        self._limits = limits
+        self._now_ms = 0
+        self._effects: list[fx.Effect] = []
+        self._roster = Roster()
+        self._protocol: str | None = None
+        self._written_empty: bool | None = None
+        """What the generation that is being written says of the group; None: none is."""
+        self._join_deadline_ms = NEVER
+        self._sync_deadline_ms = NEVER
+        self._is_first = False
+        """The group was empty: it waits for others although all whom it knows have joined."""
+        self._first_left_ms = 0
+        self._others_came = False
+
+    def step(self, now_ms: int, event: ev.Event) -> list[fx.Effect]:
+        """What to do, in this order. Requests that make no sense are answered with an error."""
+        self._now_ms = now_ms
+        self._effects = []
+        match event:
+            case ev.Join():
+                self._join(event)
+            case ev.Sync():
+                self._sync(event)
+            case ev.Heartbeat():
+                self._reply(event.token, fx.HeartbeatResult(self._heard(event)))
+            case ev.Leave():
+                self._leave(event)
+            case ev.Commit():
+                self._reply(event.token, fx.CommitResult(self._committing(event)))
+            case ev.GenerationWritten():
+                self._written(event.generation)
+            case ev.Tick():
+                self._tick()
+            case ev.Resigned():
+                self._resign(event.error)
+        return self._effects
+
+    # What others see.
+
+    @property
+    def size(self) -> int:
+        """Members, and those that were told an id to join with."""
+        return self._roster.size
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is in it or about to be: its coordinator may forget it."""
+        return self.state is State.EMPTY and not self.size and self._written_empty is None
+
+    def view(self) -> GroupView:
+        """The group and its members, in the order of joining."""
+        stable = self.state is State.STABLE
+        protocol = self._protocol if stable else None
+        return GroupView(
+            State.EMPTY if not self._roster.members else self.state,
+            self._roster.protocol_type or CONSUMER,
+            protocol or "",
+            self.generation,
+            tuple(
+                MemberView(
+                    row.member_id,
+                    row.instance_id,
+                    row.client_id,
+                    row.client_host,
+                    row.metadata(protocol) if stable else b"",
+                    row.assignment if stable else b"",
+                )
+                for row in self._roster.members.values()
+            ),
+        )
+
+    def subscribed(self) -> frozenset[str] | None:
+        """Topics that members are subscribed to; None where that cannot be told."""
+        return self._roster.subscribed(self._protocol)
+
+    # Joining.
+
+    def _join(self, event: ev.Join) -> None:
+        error = self._why_not(event)
+        if error is None and event.member_id:
+            error = self._join_known(event)
+        elif error is None and event.instance_id in self._roster.static:
+            self._return_static(event)
+        elif error is None and event.must_ask_twice and event.instance_id is None:
+            self._roster.pending[event.new_member_id] = self._now_ms + event.session_timeout_ms
+            self._arm(self._now_ms + event.session_timeout_ms)
+            error = MemberIdRequiredError("join again with the member id of this answer")
+            self._reply(event.token, fx.JoinResult(error, event.new_member_id))
+            return
+        elif error is None:
+            self._add(event, event.new_member_id)
+        if error is not None:
+            self._reply(event.token, fx.JoinResult(error, event.member_id))
+
+    def _why_not(self, event: ev.Join) -> LogbusError | None:
+        limits = self._limits
+        low, high = limits.session_timeout_min_ms, limits.session_timeout_max_ms
+        if not low <= event.session_timeout_ms <= high:
+            return InvalidSessionTimeoutError(
+                f"session.timeout.ms={event.session_timeout_ms}: give {low} to {high}"
+            )
+        if event.rebalance_timeout_ms < 0:
+            return InvalidRequestError(f"a rebalance timeout of {event.rebalance_timeout_ms} ms")
+        size = sum(len(row.metadata) + len(row.name) for row in event.protocols)
+        if size > limits.member_bytes_max:
+            return InvalidRequestError(
+                f"a member of group {self.name!r} says {size} bytes of itself; at most "
+                f"{limits.member_bytes_max} are taken"
+            )
+        own = self._roster.find(event.member_id, event.instance_id)
+        if not self._roster.fits(event.protocol_type, event.protocols, own):
+            return InconsistentGroupProtocolError(
+                f"group {self.name!r} is of type {self._roster.protocol_type!r} and knows "
+                f"{self._roster.known()}; give an assignment strategy that all its members know"
+            )
+        if not event.member_id and own is None and self.size >= limits.size_max:
+            return GroupMaxSizeReachedError(
+                f"group {self.name!r} has {self.size} members, as many as group.max.size allows"
+            )
+        return None
+
+    def _join_known(self, event: ev.Join) -> LogbusError | None:
+        if event.member_id in self._roster.pending and event.instance_id is None:
+            del self._roster.pending[event.member_id]
+            self._add(event, event.member_id)
+            return None
+        error = self._roster.why_not(event.member_id, event.instance_id)
+        if error is not None:
+            return error
+        member = self._roster.members[event.member_id]
+        same = member.protocols == event.protocols
+        leads = self._roster.leader == event.member_id
+        if same and (self.state is State.COMPLETING or (self.state is State.STABLE and not leads)):
+            # It did not get the answer to its join, or asks for no reason: nothing has changed.
+            self._renew(member)
+            self._reply(event.token, self._joined(member))
+            return None
+        self._roster.update(member, event)
+        self._wait_for_join(member, event.token)
+        return None
+
+    def _add(self, event: ev.Join, member_id: str) -> None:
+        member = Member(
+            member_id,
+            event.instance_id,
+            event.client_id,
+            event.client_host,
+            event.session_timeout_ms,
+            event.rebalance_timeout_ms,
+            event.protocols,
+            self._now_ms + NEW_MEMBER_WAIT_MS,
+        )
+        self._roster.add(member, event.protocol_type)
+        self._others_came = True
+        self._arm(member.session_deadline_ms)
+        self._wait_for_join(member, event.token)
+
+    def _return_static(self, event: ev.Join) -> None:
+        """A static member was started again: it takes its own place under a new member id, and
+        whatever process still has the old one is fenced."""
+        assert event.instance_id is not None
+        old = self._roster.static[event.instance_id]
+        led = self._roster.leader == old
+        member = self._roster.members[old]
+        fenced = FencedInstanceIdError(f"{event.instance_id!r} was started elsewhere")
+        self._answer_waiting(member, fenced)
+        before = member.metadata(self._protocol)
+        self._roster.rename(member, event.new_member_id)
+        self._roster.update(member, event)
+        settled = self.state is State.STABLE and is_same_subscription(
+            self._roster.protocol_type, before, member.metadata(self._protocol)
+        )
+        if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
+            self._wait_for_join(member, event.token)
+            return
+        self._renew(member)
+        member.has_synced = False
+        self._sync_deadline_ms = self._now_ms + self._roster.rebalance_timeout_ms()
+        self._arm(self._sync_deadline_ms)
+        result = self._joined(member)
+        if led and event.can_skip_assignment:
+            result = result._replace(skip_assignment=True)
+        elif led:
+            # It would assign anew if it took itself for the leader.
+            result = result._replace(leader=old, members=())
+        self._reply(event.token, result)
+
+    def _wait_for_join(self, member: Member, token: int) -> None:
+        """Answered when the group is gathered; an earlier join of the same member gives way."""
+        self._answer_waiting(member, RebalanceInProgressError("it has joined again since"))
+        member.join_token = token
+        if self.state is State.PREPARING:
+            self._try_to_gather()
+        else:
+            self._rebalance()
+
+    # A rebalance: gather, write the generation, assign.
+
+    def _rebalance(self) -> None:
+        if self.state is State.COMPLETING:
+            again = RebalanceInProgressError(f"group {self.name!r} gathers again")
+            for member in self._roster.members.values():
+                if member.sync_token is not None:
+                    self._answer_waiting(member, again)
+                    self._renew(member)
+        limits = self._limits
+        self._is_first = self.state is State.EMPTY and limits.initial_rebalance_delay_ms > 0
+        wait_ms = self._roster.rebalance_timeout_ms()
+        if self._is_first:
+            self._first_left_ms = max(wait_ms - limits.initial_rebalance_delay_ms, 0)
+            self._others_came = False
+            wait_ms = limits.initial_rebalance_delay_ms
+        self.state = State.PREPARING
+        self._sync_deadline_ms = NEVER
+        self._wait_until(self._now_ms + wait_ms)
+        self._try_to_gather()
+
+    def _wait_until(self, join_deadline_ms: int) -> None:
+        self._join_deadline_ms = join_deadline_ms
+        self._arm(join_deadline_ms)
+
+    def _try_to_gather(self) -> None:
+        if self.state is not State.PREPARING or self._is_first or self._roster.pending:
+            return
+        if all(row.join_token is not None for row in self._roster.members.values()):
+            self._gathered()
+
+    def _join_time_is_over(self) -> None:
+        if self._is_first and self._others_came and self._first_left_ms > 0:
+            wait_ms = min(self._limits.initial_rebalance_delay_ms, self._first_left_ms)
+            self._first_left_ms -= wait_ms
+            self._others_came = False
+            self._wait_until(self._now_ms + wait_ms)
+            return
+        self._gathered()
+
+    def _gathered(self) -> None:
+        if self._written_empty is not None:
+            return
+        for member in list(self._roster.members.values()):
+            if member.join_token is None and member.instance_id is None:
+                self._remove(member)
+        if self._roster.members and self._roster.first_waiting() is None:
+            # Static members alone, all away: until they come, or their sessions end.
+            self._wait_until(self._now_ms + self._roster.rebalance_timeout_ms())
+            return
+        self._is_first = False
+        self._join_deadline_ms = NEVER
+        self._written_empty = not self._roster.members
+        self._effects.append(fx.WriteGeneration(self.generation + 1, self._written_empty))
+
+    def _written(self, generation: int) -> None:
+        """The generation's members are those who wait now: some left meanwhile, or came."""
+        was_empty, self._written_empty = self._written_empty, None
+        assert was_empty is not None and generation == self.generation + 1
+        self.generation = generation
+        if was_empty is not (not self._roster.members):
+            self._gathered()
+            return
+        if not self._roster.members:
+            self.state = State.EMPTY
+            self._protocol = self._roster.leader = None
+            return
+        chosen = self._roster.first_waiting()
+        if chosen is None:
+            self._wait_until(self._now_ms + self._roster.rebalance_timeout_ms())
+            return
+        if (
+            self._roster.leader is None
+            or self._roster.members[self._roster.leader].join_token is None
+        ):
+            self._roster.leader = chosen
+        self._protocol = choose_protocol(list(self._roster.members.values()))
+        self.state = State.COMPLETING
+        self._sync_deadline_ms = self._now_ms + self._roster.rebalance_timeout_ms()
+        self._arm(self._sync_deadline_ms)
+        for member in self._roster.members.values():
+            token, member.join_token = member.join_token, None
+            # A static member that is away has its session to come back in.
+            member.has_synced = token is None
+            if token is not None:
+                member.is_new = False
+                self._renew(member)
+                self._reply(token, self._joined(member))
+
+    def _joined(self, member: Member) -> fx.JoinResult:
+        assert self._roster.leader is not None
+        rows: tuple[fx.JoinedMember, ...] = ()
+        if member.member_id == self._roster.leader:
+            rows = tuple(
+                fx.JoinedMember(row.member_id, row.instance_id, row.metadata(self._protocol))
+                for row in self._roster.members.values()
+            )
+        return fx.JoinResult(
+            None,
+            member.member_id,
+            self.generation,
+            self._roster.protocol_type,
+            self._protocol,
+            self._roster.leader,
+            rows,
+        )
+
+    def _sync(self, event: ev.Sync) -> None:
+        error = self._of_generation(event.member_id, event.instance_id, event.generation)
+        if error is None and self.state is State.PREPARING:
+            error = RebalanceInProgressError(f"group {self.name!r} gathers; join again")
+        elif error is None and (
+            event.protocol_type not in (None, self._roster.protocol_type)
+            or event.protocol_name not in (None, self._protocol)
+        ):
+            error = InconsistentGroupProtocolError(
+                f"group {self.name!r} chose {self._protocol!r}, type {self._roster.protocol_type!r}"
+            )
+        if error is not None:
+            self._reply(event.token, fx.SyncResult(error))
+            return
+        member = self._roster.members[event.member_id]
+        self._answer_waiting(member, RebalanceInProgressError("it has asked again since"))
+        member.has_synced = True
+        member.sync_token = event.token
+        if self.state is State.COMPLETING and event.member_id == self._roster.leader:
+            assigned = dict(event.assignments)
+            for row in self._roster.members.values():
+                row.assignment = assigned.get(row.member_id, b"")
+            self.state = State.STABLE
+            for row in self._roster.members.values():
+                self._answer_sync(row)
+        elif self.state is State.STABLE:
+            self._answer_sync(member)
+
+    def _answer_sync(self, member: Member) -> None:
+        token, member.sync_token = member.sync_token, None
+        if token is None:
+            return
+        self._renew(member)
+        result = fx.SyncResult(None, member.assignment, self._roster.protocol_type, self._protocol)
+        self._reply(token, result)
+
+    # Members that are there, and that are not.
+
+    def _of_generation(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> LogbusError | None:
+        error = self._roster.why_not(member_id, instance_id)
+        if error is None and generation != self.generation:
+            return IllegalGenerationError(
+                f"group {self.name!r} is in generation {self.generation}, not {generation}"
+            )
+        return error
+
+    def _heard(self, event: ev.Heartbeat) -> LogbusError | None:
+        error = self._of_generation(event.member_id, event.instance_id, event.generation)
+        if error is not None:
+            return error
+        self._renew(self._roster.members[event.member_id])
+        if self.state is State.PREPARING:
+            return RebalanceInProgressError(f"group {self.name!r} gathers; join again")
+        return None
+
+    def _committing(self, event: ev.Commit) -> LogbusError | None:
+        if event.generation < 0 and not self._roster.members:
+            return None
+        if event.generation < 0 and not event.member_id and event.instance_id is None:
+            if event.is_transactional:
+                return None
+            return UnknownMemberIdError(
+                f"group {self.name!r} has members; only they commit while they are there"
+            )
+        error = self._of_generation(event.member_id, event.instance_id, event.generation)
+        if error is not None:
+            return error
+        if not event.is_transactional and (
+            self.state is State.COMPLETING or self._written_empty is not None
+        ):
+            return RebalanceInProgressError(f"group {self.name!r} is being assigned anew")
+        self._renew(self._roster.members[event.member_id])
+        return None
+
+    def _leave(self, event: ev.Leave) -> None:
+        errors: list[LogbusError | None] = []
+        count = len(self._roster.members)
+        for who in event.members:
+            member_id = who.member_id
+            if who.instance_id is not None and not member_id:
+                member_id = self._roster.static.get(who.instance_id, "")
+            if who.instance_id is None and self._roster.pending.pop(member_id, None) is not None:
+                errors.append(None)
+                continue
+            error = self._roster.why_not(member_id, who.instance_id)
+            if error is None:
+                self._remove(self._roster.members[member_id])
+            errors.append(error)
+        self._reply(event.token, fx.LeaveResult(tuple(errors)))
+        self._after_removals(count)
+
+    def _remove(self, member: Member) -> None:
+        self._roster.remove(member)
+        gone = UnknownMemberIdError(f"{member.member_id!r} left group {self.name!r}")
+        self._answer_waiting(member, gone)
+
+    def _after_removals(self, count_before: int) -> None:
+        """Who is left shares the partitions anew."""
+        if self.state in (State.STABLE, State.COMPLETING):
+            if len(self._roster.members) < count_before:
+                self._rebalance()
+        elif self.state is State.PREPARING:
+            if not self._roster.members:
+                self._is_first = False
+            self._try_to_gather()
+
+    def _tick(self) -> None:
+        now_ms = self._now_ms
+        count = len(self._roster.members)
+        self._roster.pending = {
+            key: until for key, until in self._roster.pending.items() if until > now_ms
+        }
+        for member in list(self._roster.members.values()):
+            may_expire = member.is_new or not member.is_waiting
+            if may_expire and member.session_deadline_ms <= now_ms:
+                self._remove(member)
+        if self._sync_deadline_ms <= now_ms:
+            self._sync_deadline_ms = NEVER
+            for member in [row for row in self._roster.members.values() if not row.has_synced]:
+                self._remove(member)
+        self._after_removals(count)
+        if self.state is State.PREPARING and self._join_deadline_ms <= now_ms:
+            self._join_time_is_over()
+        self.deadline_ms = NEVER
+        for until in self._roster.pending.values():
+            self._arm(until)
+        for member in self._roster.members.values():
+            if member.is_new or not member.is_waiting:
+                self._arm(member.session_deadline_ms)
+        self._arm(min(self._join_deadline_ms, self._sync_deadline_ms))
+
+    def _resign(self, error: LogbusError) -> None:
+        for member in self._roster.members.values():
+            self._answer_waiting(member, error)
+        self.state = State.DEAD
+        self.deadline_ms = NEVER
+
+    # Small things.
+
+    def _renew(self, member: Member) -> None:
+        if not member.is_new:
+            member.session_deadline_ms = self._now_ms + member.session_timeout_ms
+            self._arm(member.session_deadline_ms)
+
+    def _arm(self, at_ms: int) -> None:
+        self.deadline_ms = min(self.deadline_ms, at_ms)
+
+    def _answer_waiting(self, member: Member, error: LogbusError) -> None:
+        join, sync = member.join_token, member.sync_token
+        member.join_token = member.sync_token = None
+        if join is not None:
+            self._reply(join, fx.JoinResult(error, member.member_id))
+        if sync is not None:
+            self._reply(sync, fx.SyncResult(error))
+
+    def _reply(self, token: int, result: fx.Result) -> None:
+        self._effects.append(fx.Reply(token, result))
