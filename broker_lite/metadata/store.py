@@ -112,6 +112,10 @@ class MetadataStore(Protocol):
     @property
     def session_id(self) -> int: ...
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """What ZooKeeper granted: after so long without contact it ends the session."""
+
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """The znode, or None. A watch is set in both cases and fires once."""
 

@@ -1,12 +1,12 @@
 """Every path and every JSON that logbus keeps in ZooKeeper, below its chroot. Pure.
 
-    /brokers/ids/<id> (ephemeral)               listeners, directory, features, partitions held
-    /brokers/disks/<directory id>               whose it is, and how often it was started
+    /brokers/ids/<id> (ephemeral) /brokers/disks/<directory id>        who is there, on which disk
     /brokers/topics/<t>                         topic id, assignment
     /brokers/topics/<t>/partitions/<p>/state    leader and ISR
     /controller (ephemeral) /controller_epoch   who decides; each decision checks its version
     /features /config/topics/<t> /cluster/id /latest_producer_id_block /changes
     /consumers/<group>[/offsets/<t>/<p>]        kind, committed offsets
+    /consumers/<group>/{coordinator | ids/<consumer> owners/<t>/<p>}   of a Kafka | native group
 
 Values are JSON with "version", the lowest that can say them; a reader refuses one that it does not
 know, and nobody writes one before ``/features`` has it as "metadata".
@@ -133,6 +133,33 @@ def offset_path(group: str, topic: str, partition: int) -> str:
     return f"{group_path(group)}/offsets/{topic}/{partition}"
 
 
+def coordinator_path(group: str) -> str:
+    """Which broker writes a group's offsets: each of its writes checks this version."""
+    return f"{group_path(group)}/coordinator"
+
+
+def consumers_path(group: str) -> str:
+    """The consumer registry of a native group."""
+    return f"{group_path(group)}/ids"
+
+
+def consumer_path(group: str, consumer: str) -> str:
+    return f"{group_path(group)}/ids/{consumer}"
+
+
+def owners_path(group: str) -> str:
+    """The ownership registry of a native group."""
+    return f"{group_path(group)}/owners"
+
+
+def topic_owners_path(group: str, topic: str) -> str:
+    return f"{group_path(group)}/owners/{topic}"
+
+
+def owner_path(group: str, topic: str, partition: int) -> str:
+    return f"{group_path(group)}/owners/{topic}/{partition}"
+
+
 # Values.
 
 
@@ -189,6 +216,43 @@ class ProducerIdBlock(NamedTuple):
     broker_id: int
     first: int
     next: int
+
+
+class Coordinator(NamedTuple):
+    """/consumers/<group>/coordinator. ``epoch`` counts claims, ``generation`` rebalances of Kafka
+    members: neither ever restarts. ``empty_since_ms``: None while there are members."""
+
+    broker_id: int
+    broker_epoch: int
+    epoch: int
+    generation: int
+    empty_since_ms: int | None
+
+
+class Subscription(NamedTuple):
+    """/consumers/<group>/ids/<consumer>: what a consumer of a native group reads, topics by name
+    or (``pattern``) all that match as a whole, and with how many streams."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    streams: int
+    host: str = ""
+    client_id: str = ""
+
+
+class Owner(NamedTuple):
+    """/consumers/<group>/owners/<t>/<p>: which stream of which consumer reads a partition."""
+
+    consumer: str
+    stream: int
+
+
+class FirstLook(NamedTuple):
+    """/consumers/<group>/offsets/<t>: how many partitions a topic had when a native group read it
+    first. Those behind were added later, and are read from their beginning."""
+
+    topic_id: str
+    partition_count: int
 
 
 class Change(NamedTuple):
@@ -354,6 +418,66 @@ def encode_group(kind: str) -> bytes:
 
 def decode_group(path: str, data: bytes) -> str:
     return str(_decode(path, data)["kind"])
+
+
+def encode_coordinator(value: Coordinator) -> bytes:
+    return _encode(
+        {
+            "broker": value.broker_id,
+            "broker_epoch": value.broker_epoch,
+            "epoch": value.epoch,
+            "generation": value.generation,
+            "empty_since_ms": value.empty_since_ms,
+        }
+    )
+
+
+def decode_coordinator(path: str, data: bytes) -> Coordinator:
+    value = _decode(path, data)
+    return Coordinator(
+        value["broker"],
+        value["broker_epoch"],
+        value["epoch"],
+        value["generation"],
+        value["empty_since_ms"],
+    )
+
+
+def encode_subscription(value: Subscription) -> bytes:
+    return _encode(
+        {
+            "topics": list(value.topics),
+            "pattern": value.pattern,
+            "streams": value.streams,
+            "host": value.host,
+            "client_id": value.client_id,
+        }
+    )
+
+
+def decode_subscription(path: str, data: bytes) -> Subscription:
+    value = _decode(path, data)
+    topics, pattern, streams = value["topics"], value["pattern"], value["streams"]
+    host, client_id = value.get("host", ""), value.get("client_id", "")
+    return Subscription(tuple(topics), pattern, int(streams), str(host), str(client_id))
+
+
+def encode_owner(value: Owner) -> bytes:
+    return _encode({"consumer": value.consumer, "stream": value.stream})
+
+
+def decode_owner(path: str, data: bytes) -> Owner:
+    value = _decode(path, data)
+    return Owner(str(value["consumer"]), int(value["stream"]))
+
+
+def encode_first_look(value: FirstLook) -> bytes:
+    return _encode({"topic_id": value.topic_id, "partitions": value.partition_count})
+
+
+def decode_first_look(path: str, data: bytes) -> FirstLook:
+    value = _decode(path, data)
+    return FirstLook(str(value["topic_id"]), int(value["partitions"]))
 
 
 def encode_offset(value: CommittedOffset) -> bytes:

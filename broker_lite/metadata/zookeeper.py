@@ -126,6 +126,8 @@ class ZooKeeperStore:
         self._session_timeout_ms = session_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._client: KazooClient = _client(self._hosts, session_timeout_ms / 1000)
+        self._granted_timeout_ms = session_timeout_ms
+        self._note_granted_timeout()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_event: Callable[[StoreEvent], None] = _ignore
         self._connected = False
@@ -140,6 +142,23 @@ class ZooKeeperStore:
     @property
     def session_id(self) -> int:
         return self._session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What ZooKeeper granted, which is within its own bounds, not what was asked for."""
+        return self._granted_timeout_ms
+
+    def _note_granted_timeout(self) -> None:
+        """kazoo knows it where it connects and keeps no more than two thirds of it, to itself."""
+        handler: Any = self._client._connection
+        connect = handler._connect
+
+        def noting(*where: Any) -> Any:
+            read_timeout_ms, connect_timeout_ms = connect(*where)
+            self._granted_timeout_ms = round(read_timeout_ms * 3 / 2)
+            return read_timeout_ms, connect_timeout_ms
+
+        handler._connect = noting
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
         """Connect and make the chroot. Raises CoordinationUnavailableError after the timeout."""

@@ -278,6 +278,10 @@ class SimZk:
     def session_id(self) -> int:
         return self._session.session_id if self._session else 0
 
+    @property
+    def session_timeout_ms(self) -> int:
+        return round(self._service.session_timeout_s * 1000)
+
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
         self._on_event = on_event
         if not (self._service.running and self._reachable):

@@ -1,0 +1,62 @@
+"""The range algorithm: which stream of which consumer reads a partition. Pure.
+
+Every consumer computes it for itself, from the same registries, and comes to the same result: for
+each topic the partitions in order are cut into as many ranges as there are streams in order, the
+first ones longer by one where it does not come out even.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from broker_lite.errors import InvalidConfigError
+from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.model import TopicPartition
+
+INTERNAL_PREFIX = "__"
+"""Topics that no pattern matches."""
+
+
+def assign(
+    subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
+) -> dict[TopicPartition, Owner]:
+    """The owner of every partition of these topics that anybody subscribed to."""
+    owners = {}
+    for topic in sorted(partition_counts):
+        streams = [
+            Owner(consumer, stream)
+            for consumer in sorted(subscriptions)
+            if covers(subscriptions[consumer], topic)
+            for stream in range(subscriptions[consumer].streams)
+        ]
+        if not streams:
+            continue
+        each, rest = divmod(partition_counts[topic], len(streams))
+        partition = 0
+        for position, owner in enumerate(streams):
+            for _ in range(each + (position < rest)):
+                owners[TopicPartition(topic, partition)] = owner
+                partition += 1
+    return owners
+
+
+def covers(subscription: Subscription, topic: str) -> bool:
+    """Whether a consumer reads a topic."""
+    if topic in subscription.topics:
+        return True
+    if subscription.pattern is None or topic.startswith(INTERNAL_PREFIX):
+        return False
+    try:
+        return re.fullmatch(subscription.pattern, topic) is not None
+    except re.error:
+        return False
+
+
+def check_pattern(pattern: str) -> str:
+    """A pattern that can be matched; raises InvalidConfigError."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidConfigError(f"pattern={pattern!r} is no regular expression: {error}") from None
+    return pattern

@@ -1,0 +1,200 @@
+"""What one consumer knows of its group: who is in it, and which partitions there are. Pure.
+
+Everything is read with a watch, so a change that is missed by a read fires the watch of that read.
+Only what a watch named is read again. Each topic is made ready for the group as it is met: its
+places in the ownership and offset registries, and how many partitions it had when the group first
+read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from broker_lite.client.native.asking import Asking
+from broker_lite.client.native.assignment import assign, covers
+from broker_lite.errors import UnsupportedVersionError
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Refused, Set, Znode
+from broker_lite.metadata.znodes import Assignment, FirstLook, Owner, Subscription
+from broker_lite.model import TopicPartition
+
+
+class TopicFacts(NamedTuple):
+    """A topic that the consumer reads; ``first_count``: partitions when the group began."""
+
+    topic_id: str
+    partition_count: int
+    first_count: int
+
+
+class View:
+    """``on_looked`` is called when everything that a look asked for is known."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        group: str,
+        subscription: Subscription,
+        on_looked: Callable[[], None],
+    ) -> None:
+        self.members: dict[str, Subscription] = {}
+        self.topics: dict[str, TopicFacts] = {}
+        self.is_looking = False
+        self._asking = asking
+        self._group = group
+        self._subscription = subscription
+        self._on_looked = on_looked
+        self._left = 0
+        self._names = set(subscription.topics)
+        self._stale_topics: set[str] = set()
+        self._stale_members = self._stale_names = False
+        self._paths = {znodes.topic_path(name): name for name in subscription.topics}
+        self.mark_all()
+
+    @property
+    def is_stale(self) -> bool:
+        return self._stale_members or self._stale_names or bool(self._stale_topics)
+
+    def owners(self) -> dict[TopicPartition, Owner]:
+        """Who is to own what, by this view."""
+        counts = {name: facts.partition_count for name, facts in self.topics.items()}
+        return assign(self.members, counts)
+
+    # What is to be read again.
+
+    def mark_all(self) -> None:
+        self._stale_members = True
+        self._stale_names = self._subscription.pattern is not None
+        self._stale_topics = set(self._names)
+
+    def mark(self, path: str) -> None:
+        """A watch fired."""
+        if path == znodes.consumers_path(self._group):
+            self._stale_members = True
+        elif path == znodes.TOPICS:
+            self._stale_names = True
+        elif path in self._paths:
+            self._stale_topics.add(self._paths[path])
+
+    def mark_topic(self, topic: str) -> None:
+        """Its places in the registries are gone: make it ready again."""
+        self.topics.pop(topic, None)
+        self._stale_topics.add(topic)
+
+    def forget(self) -> None:
+        """The connection is lost: what was asked is not answered, and every watch is void."""
+        self.is_looking = False
+        self._left = 0
+        self.mark_all()
+
+    # Looking.
+
+    def look(self) -> None:
+        """Read what is stale."""
+        assert not self.is_looking
+        self.is_looking = True
+        self._left = 1
+        if self._stale_members:
+            self._stale_members = False
+            self._left += 1
+            self._asking.list(znodes.consumers_path(self._group), self._listed, watch=True)
+        if self._stale_names:
+            self._stale_names = False
+            self._left += 1
+            self._asking.list(znodes.TOPICS, self._named, watch=True)
+        self._read_topics()
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.is_looking = False
+            self._on_looked()
+
+    def _listed(self, names: list[str] | None) -> None:
+        found = names or []
+        self.members = {name: self.members[name] for name in found if name in self.members}
+        for name in found:
+            if name not in self.members:
+                self._left += 1
+                path = znodes.consumer_path(self._group, name)
+                self._asking.get(path, partial(self._member, name, path))
+        self._one_less()
+
+    def _member(self, name: str, path: str, znode: Znode | None) -> None:
+        # One that is gone again has fired the watch of the list.
+        if znode is not None:
+            try:
+                self.members[name] = znodes.decode_subscription(path, znode.data)
+            except UnsupportedVersionError:
+                # Not ours, or of a later version: it gets nothing, and all others agree on that.
+                self.members[name] = Subscription((), None, 0)
+        self._one_less()
+
+    def _named(self, names: list[str] | None) -> None:
+        matching = {name for name in names or () if covers(self._subscription, name)}
+        for name in self._names - matching - set(self._subscription.topics):
+            self.topics.pop(name, None)
+        new = matching - self._names
+        self._names = matching | set(self._subscription.topics)
+        self._paths = {znodes.topic_path(name): name for name in self._names}
+        self._stale_topics |= new
+        self._read_topics()
+        self._one_less()
+
+    def _read_topics(self) -> None:
+        for topic in sorted(self._stale_topics & self._names):
+            self._left += 1
+            self._asking.get(znodes.topic_path(topic), partial(self._topic, topic), watch=True)
+        self._stale_topics.clear()
+
+    def _topic(self, topic: str, znode: Znode | None) -> None:
+        if znode is None:
+            self.topics.pop(topic, None)
+            self._one_less()
+            return
+        found = znodes.decode_assignment(znodes.topic_path(topic), znode.data)
+        known = self.topics.get(topic)
+        if known is not None and known.topic_id == found.topic_id:
+            self.topics[topic] = known._replace(partition_count=len(found.replicas))
+            self._one_less()
+            return
+        first = FirstLook(found.topic_id, len(found.replicas))
+        path = znodes.topic_offsets_path(self._group, topic)
+        self._asking.write([Create(znodes.topic_owners_path(self._group, topic))], _either_way)
+        self._asking.write([Create(path, znodes.encode_first_look(first))], _either_way)
+        self._asking.get(path, partial(self._first_look, topic, found))
+
+    def _first_look(self, topic: str, found: Assignment, znode: Znode | None) -> None:
+        path = znodes.topic_offsets_path(self._group, topic)
+        count = len(found.replicas)
+        if znode is None:
+            # The group is being deleted.
+            self._again(topic, Refused(0, Create(path), "missing"))
+            return
+        known = znodes.decode_first_look(path, znode.data) if znode.data else None
+        if known is not None and known.topic_id == found.topic_id:
+            self._ready(topic, TopicFacts(found.topic_id, count, known.partition_count), None)
+            return
+        first = znodes.encode_first_look(FirstLook(found.topic_id, count))
+        facts = TopicFacts(found.topic_id, count, count)
+        self._asking.write([Set(path, first, znode.version)], partial(self._ready, topic, facts))
+
+    def _ready(self, topic: str, facts: TopicFacts, refused: Refused | None) -> None:
+        if refused is not None:
+            self._again(topic, refused)
+            return
+        if topic in self._names:
+            self.topics[topic] = facts
+        self._one_less()
+
+    def _again(self, topic: str, refused: Refused) -> None:
+        self.topics.pop(topic, None)
+        self._stale_topics.add(topic)
+        self._one_less()
+
+
+def _either_way(refused: Refused | None) -> None:
+    """It is there now, or its parent is not, which the next read shows."""

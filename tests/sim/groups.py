@@ -1,0 +1,476 @@
+"""Native groups in virtual time: production members on a simulated ZooKeeper, whatever breaks.
+
+Consumers join, leave, are killed, stopped and cut off, lose their sessions and hear late; topics
+grow, vanish and come back; somebody resets offsets. Every write is checked as it happens: an offset
+is written by its partition's owner alone and never goes back but by a reset; and every hand-out:
+by the owner alone. At the end everything is healed: each partition has the owner that the range
+algorithm names, and goes on. ``python -m sim.groups --seeds 1000`` runs many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from sim.scheduler import OUTSIDE, Owner, SimLoop, stream
+from sim.zk import SimZk, ZkService
+
+from broker_lite.client.native.assignment import assign, covers
+from broker_lite.client.native.events import Start
+from broker_lite.client.native.member import Member
+from broker_lite.errors import (
+    ClosedError,
+    CoordinationUnavailableError,
+    LogbusError,
+    NotOwnerError,
+    UnknownTopicIdError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Delete, Operation, Set
+from broker_lite.metadata.znodes import Assignment, Subscription
+from broker_lite.model import CommittedOffset, TopicPartition
+
+GROUP = "g"
+SESSION_S = 3.0
+CHAOS_S = 40.0
+SETTLE_S = 12.0
+QUIET_S = 4.0
+REQUESTS_PER_S_MAX = 12
+"""Of one member while nothing happens: heartbeats and its commits."""
+TOPICS = ("alpha", "beta", "beta-two")
+EXPECTED = NotOwnerError | CoordinationUnavailableError | UnknownTopicIdError | ClosedError
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class FairZk(ZkService):
+    """A session ends after its whole timeout without a sign of life, and not a moment before:
+    what members may hand out rests on that."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng, session_timeout_s=SESSION_S)
+        self._silences: Counter[int] = Counter()
+
+    def watch_silence(self, session: Any) -> None:
+        self._silences[session.session_id] += 1
+        number = self._silences[session.session_id]
+
+        def expire() -> None:
+            is_silent = not session.connected or session.client.is_paused
+            is_same = self._silences[session.session_id] == number
+            if self.running and session.alive and is_silent and is_same:
+                self.end_session(session)
+
+        self.loop.call_later(self.session_timeout_s, expire, context=OUTSIDE)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+
+class Reader:
+    """One consumer: a production member, and an application that hands out what it owns."""
+
+    def __init__(self, world: World, name: str, subscription: Subscription) -> None:
+        self.world = world
+        self.name = name
+        self.subscription = subscription
+        self.owner = Owner(self)
+        self.zk: SimZk = world.service.client(self.owner.context)
+        self.alive = True
+        self.refused: LogbusError | None = None
+        self.expired_at = -1e9
+        self.positions: dict[TopicPartition, int] = {}
+        self.topic_ids: dict[TopicPartition, str] = {}
+        self.stopping: set[TopicPartition] = set()
+        self.member = Member(
+            GROUP,
+            name,
+            subscription,
+            self,
+            make_store=lambda: self.zk,
+            now_ms=lambda: world.loop.time() * 1000,
+        )
+        self.spawn(self.run())
+
+    def spawn(self, coroutine: Any) -> None:
+        self.world.loop.create_task(coroutine, context=self.owner.context)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.member.start()
+                break
+            except CoordinationUnavailableError:
+                await asyncio.sleep(0.5)
+        chance = self.world.chance
+        while self.alive and self.refused is None:
+            await asyncio.sleep(0.01 + chance.random() * 0.1)
+            self.hand_out()
+            if chance.random() < 0.3:
+                self.spawn(self.commit())
+
+    def hand_out(self) -> None:
+        now_ms = self.world.loop.time() * 1000
+        for where in list(self.positions):
+            if self.alive and where not in self.stopping and now_ms < self.member.lease_until_ms:
+                self.world.handed_out(self, where)
+                self.positions[where] += self.world.chance.randrange(1, 20)
+
+    async def commit(self) -> None:
+        rows = {
+            where: CommittedOffset(at, topic_id=self.topic_ids[where])
+            for where, at in self.positions.items()
+        }
+        with suppress(LogbusError):
+            for error in (await self.member.commit(rows)).values():
+                self.world.counts[type(error).__name__] += 1
+                if not isinstance(error, EXPECTED):
+                    self.world.fail(f"{self.name}: a commit failed: {error}")
+
+    # What the member calls.
+
+    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
+        self.world.counts["claims"] += 1
+        self.positions[where] = 0 if start.committed is None else start.committed.offset
+        self.topic_ids[where] = start.topic_id
+        self.stopping.discard(where)
+
+    def take(self, stream: int, where: TopicPartition) -> None:
+        self.stopping.add(where)
+        self.spawn(self.settle(where))
+
+    async def settle(self, where: TopicPartition) -> None:
+        chance = self.world.chance
+        await asyncio.sleep(chance.random() * (0.02 if chance.random() < 0.9 else 1.0))
+        at = self.positions.pop(where, None) if where in self.stopping else None
+        self.stopping.discard(where)
+        final = None if at is None else CommittedOffset(at, topic_id=self.topic_ids[where])
+        self.member.settled(where, final if chance.random() < 0.8 else None)
+
+    def lose(self, stream: int, where: TopicPartition) -> None:
+        self.world.counts["losses"] += 1
+        self.positions.pop(where, None)
+        self.stopping.discard(where)
+
+    def refuse(self, error: LogbusError) -> None:
+        self.refused = error
+
+    # Its end.
+
+    def kill(self) -> None:
+        self.alive = False
+        self.owner.die()
+        self.zk.kill()
+
+    async def leave(self) -> None:
+        self.alive = False
+        await self.commit()
+        await self.member.close()
+
+
+class World:
+    """One seed."""
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop = loop
+        self.chance = stream(seed, "groups")
+        self.service = FairZk(stream(seed, "zookeeper"))
+        self.admin = self.service.open_session(self.service.client(OUTSIDE))
+        self.readers: list[Reader] = []
+        self.counts: Counter[str] = Counter()
+        self.requests = 0
+        self.problems: list[BaseException] = []
+        self.topics: dict[str, Assignment] = {}
+        self._offsets: dict[str, CommittedOffset] = {}
+        self._number = 0
+        self._topic_number = 0
+
+    # Checks.
+
+    def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
+        """As ZooKeeper does it."""
+        deleted = {each.path for each in operations if isinstance(each, Delete)}
+        for operation in operations:
+            _, _, kind, *rest = f"{operation.path}/".split("/")[1:] + [""] * 3
+            if kind != "offsets" or len(rest) < 3 or not rest[1] or isinstance(operation, Delete):
+                continue
+            assert isinstance(operation, Create | Set)
+            where = TopicPartition(rest[0], int(rest[1]))
+            offset = znodes.decode_offset(operation.path, operation.data)
+            before = self._offsets.get(operation.path)
+            self._offsets[operation.path] = offset
+            if session_id == self.admin.session_id:
+                continue
+            owner_path = znodes.owner_path(GROUP, *where)
+            owner = self.service.peek(owner_path)
+            if owner_path not in deleted and (owner is None or owner.session_id != session_id):
+                raise Violation(f"{where} was written by {session_id}, its owner is {owner}")
+            if before and before.topic_id == offset.topic_id and offset.offset < before.offset:
+                raise Violation(f"{where} went back from {before.offset} to {offset.offset}")
+            self.counts["commits"] += before is None or before.offset < offset.offset
+
+    def handed_out(self, reader: Reader, where: TopicPartition) -> None:
+        self.counts["handed out"] += 1
+        owner = self.service.peek(znodes.owner_path(GROUP, *where))
+        if owner is not None and owner.session_id == reader.zk.session_id:
+            return
+        # A session that ZooKeeper ends against its own rules is not heard of in time.
+        if self.loop.time() - reader.expired_at > SESSION_S:
+            self.fail(f"{where} was handed out by {reader.name}; its owner is {owner}")
+
+    def fail(self, message: str) -> NoReturn:
+        """At once: what a task raises is heard of when it is collected."""
+        violation = Violation(f"at {self.loop.now:.3f} s: {message}")
+        self.problems.append(violation)
+        raise violation
+
+    # What happens.
+
+    def administrate(self, operations: Sequence[Operation]) -> None:
+        """By somebody who is always there."""
+        refused = self.service.write(self.admin, operations)
+        assert refused is None, refused
+
+    @property
+    def living(self) -> list[Reader]:
+        return [reader for reader in self.readers if reader.alive]
+
+    def join(self) -> None:
+        self._number += 1
+        streams = self.chance.choice((1, 1, 1, 2, 3))
+        subscription = self.chance.choice(
+            (
+                Subscription(("alpha",), None, streams),
+                Subscription(("alpha", "beta"), None, streams),
+                Subscription((), "beta.*", streams),
+                Subscription(TOPICS, None, streams),
+            )
+        )
+        name = f"c{self.chance.randrange(1000):03}-{self._number}"
+        self.readers.append(Reader(self, name, subscription))
+        self.counts["joins"] += 1
+
+    def set_topic(self, topic: str, count: int, *, is_new: bool = False) -> None:
+        known = self.topics.get(topic)
+        if known is None or is_new:
+            self._topic_number += 1
+            known = Assignment(f"id{self._topic_number}", ())
+        value = known._replace(replicas=((1,),) * max(count, len(known.replicas)))
+        path, data = znodes.topic_path(topic), znodes.encode_assignment(value)
+        if topic in self.topics:
+            self.administrate([Set(path, data)])
+        else:
+            self.administrate([Create(path, data)])
+        self.topics[topic] = value
+
+    def delete_topic(self, topic: str) -> None:
+        if self.topics.pop(topic, None) is not None:
+            self.administrate([Delete(znodes.topic_path(topic))])
+
+    def reset(self) -> None:
+        """Somebody sets an offset, though the group lives."""
+        path = self.chance.choice(sorted(self._offsets))
+        znode = self.service.peek(path)
+        if znode is not None:
+            offset = znodes.decode_offset(path, znode.data)
+            data = znodes.encode_offset(offset._replace(offset=self.chance.randrange(500)))
+            self.administrate([Set(path, data, znode.version)])
+
+    def start(self) -> None:
+        self.service.on_write = self.wrote
+        count_requests(self)
+        for path in znodes.PERSISTENT_PATHS:
+            self.administrate([Create(path)])
+        for topic in TOPICS[: self.chance.randrange(1, 4)]:
+            self.set_topic(topic, self.chance.randrange(1, 10))
+        for _ in range(self.chance.randrange(1, 6)):
+            self.join()
+
+    async def chaos(self) -> None:
+        end = self.loop.time() + CHAOS_S
+        chance = self.chance
+        if chance.random() < 0.5:
+            self.service.lost_reply_rate = chance.random() * 0.05
+            self.service.lost_request_rate = chance.random() * 0.05
+        while self.loop.time() < end:
+            await asyncio.sleep(chance.expovariate(1.5))
+            await self.fault(chance.random())
+
+    async def fault(self, dice: float) -> None:
+        chance, living = self.chance, self.living
+        reader = chance.choice(living) if living else None
+        if dice < 0.2 and len(living) < 8:
+            self.join()
+        elif dice < 0.27 and reader is not None:
+            self.counts["leaves"] += 1
+            reader.spawn(reader.leave())
+        elif dice < 0.37 and reader is not None:
+            self.counts["kills"] += 1
+            reader.kill()
+        elif dice < 0.47 and reader is not None:
+            self.counts["stops"] += 1
+            reader.owner.pause()
+            reader.zk.pause()
+            self.later(chance.random() * 2 * SESSION_S, lambda: self.go_on(reader))
+        elif dice < 0.59 and reader is not None:
+            self.counts["cuts"] += 1
+            reader.zk.cut()
+            self.later(chance.random() * 1.5 * SESSION_S, reader.zk.heal)
+        elif dice < 0.64 and reader is not None and reader.zk.connected:
+            self.counts["expiries"] += 1
+            reader.expired_at = self.loop.time()
+            reader.zk.expire()
+        elif dice < 0.72 and reader is not None:
+            reader.zk.lag_s = chance.choice((0.0, 0.05, 0.5, 2.0))
+        elif dice < 0.75 and self.service.running:
+            self.counts["outages"] += 1
+            self.service.stop()
+            self.later(chance.random() * 2 * SESSION_S, self.service.start)
+        elif self.service.running:
+            self.administer(chance.random())
+
+    def administer(self, dice: float) -> None:
+        topic = self.chance.choice(TOPICS)
+        if dice < 0.4:
+            self.counts["grown"] += 1
+            self.set_topic(topic, self.chance.randrange(1, 12))
+        elif dice < 0.6:
+            self.counts["deleted"] += 1
+            self.delete_topic(topic)
+        elif dice < 0.75:
+            # Deleted and made again before anybody may have heard of the first.
+            self.delete_topic(topic)
+            self.set_topic(topic, self.chance.randrange(1, 8))
+        elif self._offsets:
+            self.counts["resets"] += 1
+            self.reset()
+
+    def later(self, delay_s: float, function: Any) -> None:
+        self.loop.call_later(delay_s, function, context=OUTSIDE)
+
+    def go_on(self, reader: Reader) -> None:
+        if reader.alive:
+            reader.zk.resume()
+            reader.owner.resume(self.loop)
+
+    # The end.
+
+    async def settle(self) -> None:
+        await asyncio.sleep(2 * SESSION_S)
+        self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
+        for reader in self.living:
+            reader.zk.lag_s = 0.0
+        if not self.living:
+            self.join()
+        if not self.topics:
+            self.set_topic("alpha", 3)
+        await asyncio.sleep(SETTLE_S)
+        self.check_settled()
+        before = {path: offset.offset for path, offset in self._offsets.items()}
+        requests, commits = self.requests, self.counts["commits"]
+        await asyncio.sleep(QUIET_S)
+        self.check_settled()
+        each = (self.requests - requests - self.counts["commits"] + commits) / QUIET_S
+        if each > REQUESTS_PER_S_MAX * len(self.living):
+            raise Violation(f"{each:.0f} requests a second by {len(self.living)} members at rest")
+        for where in self.expected():
+            path = znodes.offset_path(GROUP, *where)
+            if self._offsets[path].offset <= before[path]:
+                raise Violation(f"{where} does not go on: {self._offsets[path]}")
+
+    def expected(self) -> dict[TopicPartition, znodes.Owner]:
+        subscriptions = {reader.name: reader.subscription for reader in self.living}
+        return assign(subscriptions, {t: len(row.replicas) for t, row in self.topics.items()})
+
+    def check_settled(self) -> None:
+        for reader in self.living:
+            if reader.refused is not None:
+                raise Violation(f"{reader.name} was refused: {reader.refused}")
+            if not reader.member.machine.is_settled:
+                raise Violation(f"{reader.name} is not settled: {reader.member.machine.phase}")
+        expected = self.expected()
+        for where, owner in expected.items():
+            path = znodes.owner_path(GROUP, *where)
+            znode = self.service.peek(path)
+            if znode is None or znodes.decode_owner(path, znode.data) != owner:
+                raise Violation(f"{where} should be of {owner}, is of {znode}")
+        for topic in TOPICS:
+            for name in self.service.peek_children(znodes.topic_owners_path(GROUP, topic)):
+                if TopicPartition(topic, int(name)) not in expected:
+                    raise Violation(f"{topic}-{name} has an owner and should have none")
+        for reader in self.living:
+            mine = {where for where, owner in expected.items() if owner.consumer == reader.name}
+            if set(reader.positions) != mine:
+                raise Violation(f"{reader.name} reads {set(reader.positions)}, owns {mine}")
+            assert all(covers(reader.subscription, where.topic) for where in mine)
+
+
+def count_requests(world: World) -> None:
+    """Count what the service is asked."""
+    service = world.service
+    for name in ("get", "children", "write"):
+        original = getattr(service, name)
+
+        def counted(*values: Any, _original: Any = original) -> Any:
+            world.requests += 1
+            return _original(*values)
+
+        setattr(service, name, counted)
+
+
+def run(seed: int) -> Counter[str]:
+    """One seed; raises Violation with the seed in it."""
+    loop = SimLoop()  # type: ignore[abstract]
+    world = World(loop, seed)
+    problems = world.problems
+
+    def trouble(_: Any, context: dict[str, Any]) -> None:
+        problems.append(context.get("exception") or RuntimeError(context["message"]))
+
+    async def play() -> None:
+        world.start()
+        await world.chaos()
+        await world.settle()
+
+    loop.set_exception_handler(trouble)
+    try:
+        loop.run_until_complete(play())
+        if problems:
+            raise problems[0]
+    except Exception as error:
+        first = problems[0] if problems else error
+        name = type(first).__name__
+        raise Violation(f"seed {seed}, ended at {loop.now:.3f} s: {name}: {first}") from first
+    finally:
+        loop.finish()
+    world.counts["steps"] = loop.steps
+    return world.counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Seeds of native groups in virtual time")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    began, counts = time.monotonic(), Counter[str]()
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            counts += run(seed)
+        except Violation as violation:
+            sys.exit(str(violation))
+    seconds = time.monotonic() - began
+    print(f"{options.seeds} seeds in {seconds:.0f} s: {dict(sorted(counts.items()))}")
+
+
+if __name__ == "__main__":
+    main()
