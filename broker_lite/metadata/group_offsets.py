@@ -1,30 +1,34 @@
 """The offsets of consumer groups, at /consumers/<group>/offsets/<topic>/<partition>. Loop thread.
 
-A commit is answered when ZooKeeper has it. Commits of one group that arrive while one is being
-written, or within ``interval_ms`` after it, share one write; of two for one partition the later
-stands. Every offset names its topic's id: one of a deleted topic is never its successor's.
+A commit is answered when ZooKeeper has it; only the broker that has claimed the group writes them
+(``group_claims``), many commits at once (``group_writer``). Every offset names its topic's id: one
+of a deleted topic is never its successor's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from broker_lite.errors import (
     CoordinationUnavailableError,
     GroupIdNotFoundError,
     LogbusError,
-    UnknownServerError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     WriteConflictError,
 )
 from broker_lite.metadata import znodes
+from broker_lite.metadata.group_claims import Claim, make_claim
+from broker_lite.metadata.group_writer import GroupWriter
 from broker_lite.metadata.loader import gather
-from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set
+from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused
 from broker_lite.model import (
+    NO_EPOCH,
+    NO_OFFSET,
     NO_TIMESTAMP,
     NULL_TOPIC_ID,
     CommittedOffset,
@@ -32,26 +36,25 @@ from broker_lite.model import (
     TopicView,
 )
 
-logger = logging.getLogger("logbus.groups")
-
-WRITE_BYTES_MAX = 512 << 10
-"""ZooKeeper takes 1 MB at once (jute.maxbuffer), paths included."""
 KNOWN_MAX = 10_000
-"""Groups and group topics whose znodes are remembered to exist."""
+"""Claims that are remembered."""
 ATTEMPTS_MAX = 20
 DELETES_PER_WRITE_MAX = 1000
+COMMIT_WAIT_S = 5.0
+"""A commit that ZooKeeper has not confirmed by then is answered with an error to try again."""
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Commits that will share a write."""
+class GroupAge(NamedTuple):
+    """Since when nobody has been in a group (None: somebody is, or it is not known), and its newest
+    commit (None: it has no offset)."""
 
-    done: asyncio.Future[None]
-    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    empty_since_ms: int | None
+    newest_commit_ms: int | None
 
 
 class GroupOffsets:
-    """``find_topic`` looks into the present snapshot; ``now_ms`` is the wall clock."""
+    """``find_topic`` looks into the present snapshot; ``now_ms`` is the wall clock; ``identity`` is
+    this broker's id and the epoch of its present registration."""
 
     def __init__(
         self,
@@ -60,23 +63,67 @@ class GroupOffsets:
         find_topic: Callable[[str], TopicView | None],
         now_ms: Callable[[], int],
         interval_ms: int,
+        identity: Callable[[], tuple[int, int]],
+        wait_connected: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._find_topic = find_topic
         self._now_ms = now_ms
-        self._interval_s = interval_ms / 1000
-        self._batches: dict[str, _Batch] = {}
-        self._writers: dict[str, asyncio.Task[None]] = {}
-        self._groups: set[str] = set()
-        """Groups whose znodes are known to be there."""
-        self._known: dict[str, set[str]] = {}
-        """Path of a group's topic to the partitions that have an offset there."""
+        self._identity = identity
+        self._writer = GroupWriter(store, interval_ms=interval_ms, wait_connected=wait_connected)
+        self._claims: dict[str, Claim] = {}
+        self._claiming: dict[str, asyncio.Task[Claim]] = {}
+
+    async def claim(self, group: str) -> Claim:
+        """This broker's claim of the group, made if it is not held. Raises as ``make_claim``."""
+        claim, broker_epoch = self._claims.get(group), self._identity()[1]
+        if broker_epoch == NO_EPOCH:
+            raise CoordinationUnavailableError("this broker is not registered; try again later")
+        if claim is not None and claim.held and claim.value.broker_epoch == broker_epoch:
+            return claim
+        task = self._claiming.get(group)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._make_claim(group))
+            self._claiming[group] = task
+            task.add_done_callback(lambda _: self._claiming.pop(group, None))
+        return await asyncio.shield(task)
+
+    async def _make_claim(self, group: str) -> Claim:
+        broker_id, broker_epoch = self._identity()
+        claim = await make_claim(
+            self._store,
+            group,
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            now_ms=self._now_ms,
+        )
+        if len(self._claims) > KNOWN_MAX:
+            self._claims.clear()
+        self._claims[group] = claim
+        return claim
+
+    def release(self, claim: Claim) -> None:
+        """Forget the claim: what is still to be written by it fails."""
+        claim.held = False
+        if self._claims.get(claim.group) is claim:
+            del self._claims[claim.group]
+
+    async def begin_generation(self, claim: Claim, generation: int, *, is_empty: bool) -> None:
+        """Returns when ZooKeeper holds it, after all that was committed before, however long that
+        takes. Raises NotCoordinatorError."""
+        empty_ms = self._now_ms() if is_empty else None
+        value = claim.value._replace(generation=generation, empty_since_ms=empty_ms)
+        await asyncio.shield(self._writer.begin_generation(claim, value))
 
     async def commit(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        claim: Claim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
         """Fills in topic id and time where missing. Raises CoordinationUnavailableError,
-        InvalidGroupIdError; what is wrong with one partition is in the answer."""
+        InvalidGroupIdError, NotCoordinatorError where ``claim`` is lost (without one the group is
+        claimed again); what is wrong with one partition is in the answer."""
         znodes.group_path(group)
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
@@ -88,17 +135,33 @@ class GroupOffsets:
                 results[key] = None
             except LogbusError as error:
                 results[key] = error
-        if not accepted:
-            return results
-        batch = self._batches.get(group)
-        if batch is None:
-            loop = asyncio.get_running_loop()
-            batch = self._batches[group] = _Batch(loop.create_future())
-            if group not in self._writers:
-                self._writers[group] = loop.create_task(self._write_batches(group))
-        batch.offsets.update(accepted)
-        await asyncio.shield(batch.done)
+        if accepted:
+            try:
+                async with asyncio.timeout(COMMIT_WAIT_S):
+                    await self._commit(group, accepted, claim)
+            except TimeoutError:
+                raise CoordinationUnavailableError(
+                    "ZooKeeper did not confirm the commit in time; commit again"
+                ) from None
         return results
+
+    async def _commit(
+        self,
+        group: str,
+        offsets: dict[TopicPartition, CommittedOffset],
+        claim: Claim | None,
+    ) -> None:
+        if claim is not None:
+            await asyncio.shield(self._writer.commit(claim, offsets))
+            return
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                found = await self.claim(group)
+                await asyncio.shield(self._writer.commit(found, offsets))
+                return
+            except NotCoordinatorError:
+                continue
+        raise WriteConflictError(f"group {group!r} is being claimed by others; commit again")
 
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None
@@ -113,7 +176,8 @@ class GroupOffsets:
             if znode is None or topic is None or not 0 <= key.partition < len(topic.partitions):
                 continue
             offset = znodes.decode_offset(znodes.offset_path(group, *key), znode.data)
-            if offset.topic_id == topic.topic_id:
+            # A native member that has a partition and committed nothing yet writes no offset there.
+            if offset.topic_id == topic.topic_id and offset.offset != NO_OFFSET:
                 found[key] = offset
         return found
 
@@ -129,35 +193,76 @@ class GroupOffsets:
         kinds = await gather([self.kind(group) for group in groups])
         return {group: kind for group, kind in zip(groups, kinds) if kind is not None}
 
+    async def native_members(self, group: str) -> list[str]:
+        """Consumers of a native group that are there."""
+        return await self._store.children(znodes.consumers_path(group)) or []
+
+    async def age(self, group: str) -> GroupAge:
+        """What the retention of its offsets goes by."""
+        path = znodes.coordinator_path(group)
+        znode = await self._store.get(path)
+        empty_ms = None
+        if znode is not None:
+            empty_ms = znodes.decode_coordinator(path, znode.data).empty_since_ms
+        if await self.native_members(group):
+            empty_ms = None
+        keys = await self._committed(group)
+        paths = [znodes.offset_path(group, *key) for key in keys]
+        times = [
+            znodes.decode_offset(path, row.data).commit_ms
+            for path, row in zip(paths, await gather([self._store.get(path) for path in paths]))
+            if row is not None
+        ]
+        return GroupAge(empty_ms, max(times, default=None))
+
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
-        """None: the whole group. Raises GroupIdNotFoundError, WriteConflictError."""
+        """None: the whole group. Raises GroupIdNotFoundError, WriteConflictError, and
+        NonEmptyGroupError where a native member is in it."""
         if await self.kind(group) is None:
             raise GroupIdNotFoundError(f"there is no group {group!r}")
         for _ in range(ATTEMPTS_MAX):
+            if await self.native_members(group):
+                raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
+            claim = await self.claim(group)
+            check = Check(znodes.coordinator_path(group), claim.version)
             if partitions is None:
-                paths = [path async for path in self._below(znodes.group_path(group))]
+                # What members have there is theirs to delete: it makes the write be refused.
+                theirs = f"{znodes.consumers_path(group)}/"
+                below = [path async for path in self._below(znodes.group_path(group))]
+                paths = [p for p in below[:-1] if p != check.path and not p.startswith(theirs)]
+                last: list[Operation] = [Delete(*check), Delete(below[-1])]
+                self.release(claim)
             else:
                 wanted = [znodes.offset_path(group, *key) for key in partitions]
                 there = await gather([self._store.get(path) for path in wanted])
                 paths = [path for path, znode in zip(wanted, there) if znode is not None]
-            self._groups.discard(group)
-            self._known.clear()
-            for at in range(0, len(paths), DELETES_PER_WRITE_MAX):
-                chunk = [Delete(path) for path in paths[at : at + DELETES_PER_WRITE_MAX]]
-                if await self._store.write(chunk) is not None:
-                    break
-            else:
+                last = []
+            self._writer.forget(group)
+            refused = await self._delete(check, paths, last)
+            if refused is None:
                 return
+            if refused.operation.path == check.path and claim.version == check.version:
+                self.release(claim)
         raise WriteConflictError(f"group {group!r} is being written to; try again")
+
+    async def _delete(
+        self, check: Check, paths: list[str], last: list[Operation]
+    ) -> Refused | None:
+        writes: list[list[Operation]] = [
+            [check, *(Delete(path) for path in paths[at : at + DELETES_PER_WRITE_MAX])]
+            for at in range(0, len(paths), DELETES_PER_WRITE_MAX)
+        ]
+        for write in (*writes, last) if last else writes:
+            refused = await self._store.write(write)
+            if refused is not None:
+                return refused
+        return None
 
     def close(self) -> None:
         """What is not written yet fails."""
-        for task in self._writers.values():
+        self._writer.close()
+        for task in self._claiming.values():
             task.cancel()
-        for batch in self._batches.values():
-            _fail(batch, CoordinationUnavailableError("the broker stops; commit again"))
-
-    # Commits.
 
     def _complete(self, key: TopicPartition, offset: CommittedOffset) -> CommittedOffset:
         topic = self._find_topic(key.topic)
@@ -167,76 +272,6 @@ class GroupOffsets:
             raise UnknownTopicIdError(f"topic {key.topic!r} was deleted and made again")
         commit_ms = self._now_ms() if offset.commit_ms == NO_TIMESTAMP else offset.commit_ms
         return offset._replace(topic_id=topic.topic_id, commit_ms=commit_ms)
-
-    async def _write_batches(self, group: str) -> None:
-        try:
-            while group in self._batches:
-                batch = self._batches.pop(group)
-                try:
-                    await self._write(group, batch.offsets)
-                except LogbusError as error:
-                    _fail(batch, error)
-                except asyncio.CancelledError:
-                    _fail(batch, CoordinationUnavailableError("the broker stops; commit again"))
-                    raise
-                except Exception as error:
-                    # A mistake of ours. Whoever waits is told; the next batch is another matter.
-                    logger.exception("group %s: its offsets could not be written", group)
-                    _fail(batch, UnknownServerError(f"the offsets could not be written: {error}"))
-                else:
-                    batch.done.set_result(None)
-                if self._interval_s:
-                    await asyncio.sleep(self._interval_s)
-        finally:
-            del self._writers[group]
-
-    async def _write(self, group: str, offsets: dict[TopicPartition, CommittedOffset]) -> None:
-        topics = sorted({key.topic for key in offsets})
-        for part in _parts(group, offsets):
-            for _ in range(ATTEMPTS_MAX):
-                await self._learn(group, topics)
-                refused = await self._store.write(self._operations(group, part))
-                if refused is None:
-                    for key in part:
-                        path = znodes.topic_offsets_path(group, key.topic)
-                        self._known.get(path, set()).add(str(key.partition))
-                    break
-                # Somebody made or deleted znodes of this group: look again.
-                self._groups.discard(group)
-                for topic in topics:
-                    self._known.pop(znodes.topic_offsets_path(group, topic), None)
-            else:
-                raise WriteConflictError(f"group {group!r} is being deleted; commit again")
-
-    async def _learn(self, group: str, topics: list[str]) -> None:
-        """Make the parents and note which offsets exist, where that is not known yet."""
-        if group not in self._groups:
-            if len(self._groups) > KNOWN_MAX:
-                self._groups.clear()
-            kind = znodes.encode_group(znodes.KIND_KAFKA)
-            await self._store.write([Create(znodes.group_path(group), kind)])
-            await self._store.write([Create(znodes.offsets_path(group))])
-            self._groups.add(group)
-        if len(self._known) > KNOWN_MAX:
-            self._known.clear()
-        for topic in topics:
-            path = znodes.topic_offsets_path(group, topic)
-            if path not in self._known:
-                await self._store.write([Create(path)])
-                self._known[path] = set(await self._store.children(path) or ())
-
-    def _operations(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> list[Operation]:
-        operations: list[Operation] = []
-        for key, offset in offsets.items():
-            path, data = znodes.offset_path(group, *key), znodes.encode_offset(offset)
-            known = self._known.get(znodes.topic_offsets_path(group, key.topic), ())
-            there = str(key.partition) in known
-            operations.append(Set(path, data) if there else Create(path, data))
-        return operations
-
-    # Reads.
 
     async def _committed(self, group: str) -> list[TopicPartition]:
         topics = await self._store.children(znodes.offsets_path(group)) or []
@@ -254,26 +289,3 @@ class GroupOffsets:
             async for inner in self._below(f"{path}/{name}"):
                 yield inner
         yield path
-
-
-def _parts(
-    group: str, offsets: dict[TopicPartition, CommittedOffset]
-) -> Iterator[dict[TopicPartition, CommittedOffset]]:
-    """As few writes as ZooKeeper's limit allows."""
-    part: dict[TopicPartition, CommittedOffset] = {}
-    size = 0
-    for key, offset in offsets.items():
-        cost = 300 + len(group) * 3 + len(key.topic) + 6 * len(offset.metadata)
-        if part and size + cost > WRITE_BYTES_MAX:
-            yield part
-            part, size = {}, 0
-        part[key] = offset
-        size += cost
-    yield part
-
-
-def _fail(batch: _Batch, error: LogbusError) -> None:
-    if not batch.done.done():
-        batch.done.set_exception(error)
-        # Nobody may be waiting any more.
-        batch.done.exception()

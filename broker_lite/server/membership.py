@@ -116,7 +116,7 @@ class Membership:
         own = self.snapshot.brokers.get(self._config.broker_id)
         if own is None or not own.draining:
             return own is not None
-        brokers = self._live_brokers()
+        brokers = self.live_brokers()
         return any(
             can_be_left(view.state, own, brokers)
             for topic in self.snapshot.topics.values()
@@ -186,7 +186,7 @@ class Membership:
             del self._suspects[broker_id]
             self._controller.suspects_changed(self._suspects)
 
-    def _live_brokers(self) -> Mapping[int, BrokerView]:
+    def live_brokers(self) -> Mapping[int, BrokerView]:
         """The registered ones that are not suspected."""
         return {
             broker_id: broker

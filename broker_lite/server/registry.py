@@ -22,7 +22,8 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
-from broker_lite.metadata.group_offsets import GroupOffsets
+from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
 from broker_lite.metadata.producer_ids import ProducerIds
 from broker_lite.metadata.registration import prepare
 from broker_lite.metadata.store import MetadataStore
@@ -127,6 +128,8 @@ class Registry(Membership):
             find_topic=lambda name: self.snapshot.topics.get(name),
             now_ms=now_ms,
             interval_ms=config.offset_commit_interval_ms,
+            identity=lambda: (config.broker_id, self.broker_epoch),
+            wait_connected=self._wait_connected,
         )
         self._producer_ids = ProducerIds(store, config.broker_id)
         self._states = StateWrites(
@@ -134,7 +137,7 @@ class Registry(Membership):
             config.broker_id,
             wait_connected=self._wait_connected,
             seen=lambda: Seen(self._fresh.topics, self._sequence),
-            live=self._live_brokers,
+            live=self.live_brokers,
         )
 
     async def start(self, registration: BrokerRegistration) -> str:
@@ -329,13 +332,30 @@ class Registry(Membership):
         self._check_controller()
         await self._controller.request(lambda token: RetirementRequested(token, broker_id))
 
-    # Groups: on any broker.
+    # Groups: who writes one claims it, wherever it was.
+
+    async def claim_group(self, group: str) -> Claim:
+        """Be the broker that writes the group's offsets, from now until another claims it."""
+        return await self._groups.claim(group)
+
+    def release_group(self, claim: Claim) -> None:
+        """Write nothing more by this claim."""
+        self._groups.release(claim)
+
+    async def begin_generation(self, claim: Claim, generation: int, *, is_empty: bool) -> None:
+        """Returns when ZooKeeper holds it, however long that takes. Raises NotCoordinatorError."""
+        await self._groups.begin_generation(claim, generation, is_empty=is_empty)
 
     async def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        claim: Claim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Answered when ZooKeeper has them. Fills in the topic id and the time where missing."""
-        return await self._groups.commit(group, offsets)
+        """Answered when ZooKeeper has them. Fills in the topic id and the time where missing.
+
+        Without a claim the group is claimed; NotCoordinatorError where the one given is lost."""
+        return await self._groups.commit(group, offsets, claim)
 
     async def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -352,6 +372,14 @@ class Registry(Membership):
     async def list_groups(self) -> list[GroupListing]:
         """Every group that has state in ZooKeeper."""
         return [GroupListing(*row) for row in (await self._groups.kinds()).items()]
+
+    async def native_members(self, group: str) -> list[str]:
+        """The consumers of a native group that are there."""
+        return await self._groups.native_members(group)
+
+    async def group_age(self, group: str) -> GroupAge:
+        """What the retention of its offsets goes by."""
+        return await self._groups.age(group)
 
     async def group_kind(self, group: str) -> str | None:
         """ "kafka", "native", or None if there is no such group."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from broker_lite.errors import LogbusError
 from broker_lite.metadata import registration, znodes
-from broker_lite.metadata.group_offsets import GroupOffsets
+from broker_lite.metadata.group_writer import GroupWriter
 from broker_lite.metadata.store import Check, Create, Set
 from broker_lite.model import NO_BROKER, BrokerView, LeaderAndIsr, ReplicaId
 from broker_lite.replication import controller, election, isr, reassignment
@@ -456,7 +456,7 @@ def lost_answers_mean_done(patch: Patch) -> None:
 def commits_are_not_written(patch: Patch) -> None:
     """Groups' offsets are acknowledged and forgotten."""
 
-    async def write(self: GroupOffsets, group: str, offsets: Any) -> None:
+    async def write(self: GroupWriter, parts: Any) -> None:
         """Nothing."""
 
-    patch.setattr(GroupOffsets, "_write", write)
+    patch.setattr(GroupWriter, "_write", write)

@@ -21,7 +21,8 @@ from broker_lite.model import (
 
 
 class FaultyStore:
-    """Takes every write but the first, which ends in an error that nobody plans for."""
+    """Takes the claim, and every write after it but the first, which ends in an error that nobody
+    plans for."""
 
     connected = True
 
@@ -30,8 +31,11 @@ class FaultyStore:
 
     async def write(self, operations: Sequence[Operation]) -> None:
         self.writes += 1
-        if self.writes == 1:
+        if self.writes == 4:
             raise ZeroDivisionError
+
+    async def get(self, path: str) -> None:
+        return None
 
     async def children(self, path: str) -> None:
         return None
@@ -46,9 +50,17 @@ def test_an_error_that_nobody_expects_ends_one_commit_and_not_the_group(
     store: Any = FaultyStore()
     commit = {TopicPartition("t", 0): CommittedOffset(5)}
 
+    async def connected() -> None:
+        """At once."""
+
     async def main() -> None:
         groups = GroupOffsets(
-            store, find_topic={"t": topic}.get, now_ms=lambda: 1000, interval_ms=1
+            store,
+            find_topic={"t": topic}.get,
+            now_ms=lambda: 1000,
+            interval_ms=1,
+            identity=lambda: (1, 7),
+            wait_connected=connected,
         )
         with pytest.raises(UnknownServerError, match="could not be written"):
             await asyncio.wait_for(groups.commit("g", commit), 10)
