@@ -324,9 +324,27 @@ class BrokerConfig(_Config):
     offset_commit_interval_ms: int = _key(
         "offset.commit.interval.ms",
         20,
-        "commits of one group that arrive within this time share one ZooKeeper write",
+        "commits of all groups that arrive within this time share one ZooKeeper write",
         "ms",
         at_least=0,
+    )
+    offsets_retention_minutes: int = _key(
+        "offsets.retention.minutes", 10_080, "then an empty group is deleted", "min", at_least=1
+    )
+    offsets_retention_check_ms: int = _key(
+        "offsets.retention.check.interval.ms", 10 * MINUTE, "how often", "ms", at_least=10
+    )
+    group_session_timeout_min_ms: int = _key(
+        "group.min.session.timeout.ms", 6 * SECOND, "shortest session", "ms", at_least=1
+    )
+    group_session_timeout_max_ms: int = _key(
+        "group.max.session.timeout.ms", 30 * MINUTE, "longest session", "ms", at_least=1
+    )
+    group_initial_rebalance_delay_ms: int = _key(
+        "group.initial.rebalance.delay.ms", 250, "wait for a group's others", "ms", at_least=0
+    )
+    group_size_max: int = _key(
+        "group.max.size", 1000, "members of one group; more are refused", at_least=1
     )
     replica_lag_ms: int = _key(
         "replica.lag.time.max.ms",
@@ -346,6 +364,14 @@ class BrokerConfig(_Config):
     metrics_port: int = _key(
         "metrics.port", -1, "port of /metrics; -1 none, 0 a free one", at_least=-1, at_most=65535
     )
+
+    def validate(self) -> None:
+        shortest, longest = self.group_session_timeout_min_ms, self.group_session_timeout_max_ms
+        if shortest > longest:
+            raise InvalidConfigError(
+                f"group.min.session.timeout.ms={shortest} is longer than "
+                f"group.max.session.timeout.ms={longest}; lower it to {longest}"
+            )
 
     def topic_defaults(self) -> Mapping[str, str]:
         """Topic settings that this broker's file overrides (none are kept on the broker yet)."""

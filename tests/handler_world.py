@@ -17,11 +17,12 @@ import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
 from sim import scheduler
+from sim.disk import SimClock
 from sim.zk import SimZk, ZkService
 
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint, topic_id_text
-from broker_lite.server.clock import Clock
+from broker_lite.server.group_coordinator import GroupCoordinator
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import BrokerRegistration, Registry
 from broker_lite.wire import tables
@@ -42,9 +43,10 @@ class World:
         for broker_id in range(1, count + 1):
             store = self.service.client()
             config = BrokerConfig(broker_id=broker_id, **cast(Any, settings))
+            clock = SimClock(asyncio.get_running_loop())
             registry = Registry(
                 config,
-                now_ms=lambda: 1_700_000_000_000,
+                now_ms=clock.now_ms,
                 store=store,
                 random_bytes=random.Random(broker_id).randbytes,
             )
@@ -52,8 +54,10 @@ class World:
             directory = topic_id_text(bytes([broker_id]) * 16)
             await registry.start(BrokerRegistration(broker_id, endpoint, directory, 1))
             nothing = cast(Any, None)
+            groups = GroupCoordinator(config, registry, clock=clock)
+            registry.on_change(groups.snapshot_changed)
             self.brokers[broker_id] = Parts(
-                config, Clock(), registry, nothing, nothing, nothing, nothing, endpoint
+                config, clock, registry, nothing, nothing, nothing, nothing, endpoint, groups
             )
             self.stores[broker_id] = store
         while not all(self._settled(parts, count) for parts in self.brokers.values()):

@@ -26,6 +26,7 @@ from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
 from broker_lite.server.dispatch import Dispatcher
+from broker_lite.server.group_coordinator import GroupCoordinator
 from broker_lite.server.listener import Listener
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
@@ -122,6 +123,7 @@ class Broker:
             cluster=registry,
             net=peers,
         )
+        groups = GroupCoordinator(config, registry, clock=clock)
         parts = Parts(
             config=config,
             clock=clock,
@@ -131,12 +133,14 @@ class Broker:
             disk=disk,
             metrics=self._metrics,
             endpoint=listener.endpoint,
+            groups=groups,
         )
-        registry.on_change(peers.apply)
-        registry.on_change(replicas.apply)
+        for apply in (groups.snapshot_changed, peers.apply, replicas.apply):
+            registry.on_change(apply)
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(self._loop, dispatcher.begin)
         stack.push_async_callback(self._finish, listener, dispatcher, replicas)
+        stack.callback(groups.close)
         stack.push_async_callback(self._drain, registry)
         stack.callback(self._watch.close)
         await self._serve_metrics()

@@ -31,7 +31,10 @@ from broker_lite.server.handlers import (
     elect_leaders,
     fetch,
     find_coordinator,
+    heartbeat,
     init_producer_id,
+    join_group,
+    leave_group,
     list_groups,
     list_offsets,
     list_partition_reassignments,
@@ -43,11 +46,12 @@ from broker_lite.server.handlers import (
     offsets_for_bytes,
     produce,
     replace_configs,
+    sync_group,
     unregister_broker,
 )
 from broker_lite.server.parts import Parts
 from broker_lite.wire import tables
-from broker_lite.wire.api import ApiKey, RequestHeader, is_served, parse_header
+from broker_lite.wire.api import VERSIONS, ApiKey, RequestHeader, is_served, parse_header
 
 logger = logging.getLogger("logbus.dispatch")
 
@@ -60,6 +64,10 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.OFFSET_FETCH: offset_fetch.handle,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
     ApiKey.FIND_COORDINATOR: find_coordinator.handle,
+    ApiKey.JOIN_GROUP: join_group.handle,
+    ApiKey.SYNC_GROUP: sync_group.handle,
+    ApiKey.HEARTBEAT: heartbeat.handle,
+    ApiKey.LEAVE_GROUP: leave_group.handle,
     ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
     ApiKey.LIST_GROUPS: list_groups.handle,
     ApiKey.DELETE_GROUPS: delete_groups.handle,
@@ -109,6 +117,7 @@ class Dispatcher:
                 fetch.handle(self._parts, request, frame, reply)
             else:
                 message = tables.decode(key, request.api_version, frame, request.body_at)
+                request = request._replace(peer=reply.peer)
                 task = self._loop.create_task(self._answer(request, message, reply))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -147,4 +156,7 @@ def _name(request: RequestHeader) -> str:
 
 
 def _unsupported(request: RequestHeader) -> str:
-    return f"{_name(request)} (client {request.client_id!r}) is not served: UNSUPPORTED_VERSION"
+    first, last = VERSIONS.get(request.api_key, (0, -1))
+    cure = f"; versions {first} to {last} are" if last >= 0 else ""
+    who = f"client {request.client_id!r}"
+    return f"{_name(request)} ({who}) is not served: UNSUPPORTED_VERSION{cure}"

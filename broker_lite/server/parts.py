@@ -12,6 +12,7 @@ from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
+from broker_lite.server.group_coordinator import GroupCoordinator
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.registry import Registry
 from broker_lite.server.replica_manager import ReplicaManager
@@ -33,6 +34,7 @@ class Parts:
     disk: Disk
     metrics: Metrics
     endpoint: Endpoint
+    groups: GroupCoordinator
 
     @property
     def broker_id(self) -> int:

@@ -25,6 +25,10 @@ class ApiKey(IntEnum):
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
     API_VERSIONS = 18
@@ -56,6 +60,10 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.OFFSET_COMMIT: (2, 9),
     ApiKey.OFFSET_FETCH: (1, 8),
     ApiKey.FIND_COORDINATOR: (0, 4),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
     ApiKey.DESCRIBE_GROUPS: (0, 6),
     ApiKey.LIST_GROUPS: (0, 5),
     ApiKey.API_VERSIONS: (0, 4),
@@ -92,6 +100,10 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.OFFSET_FETCH: 6,
     ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.JOIN_GROUP: 6,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 4,
+    ApiKey.SYNC_GROUP: 4,
     ApiKey.DESCRIBE_GROUPS: 5,
     ApiKey.LIST_GROUPS: 3,
     ApiKey.API_VERSIONS: 3,
@@ -136,13 +148,15 @@ PARTITIONS_MAX = 50_000
 
 
 class RequestHeader(NamedTuple):
-    """What precedes every request. ``body_at`` is where the body begins in the frame."""
+    """What precedes every request. ``body_at`` is where the body begins in the frame; ``peer`` is
+    who sent it, where the dispatcher says so."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
     body_at: int
+    peer: str = ""
 
 
 def parse_header(frame: memoryview) -> RequestHeader:

@@ -34,6 +34,10 @@ Message = Any
 ApiVersionsResponse: Any = metadata.ApiVersionsResponse
 MetadataResponse: Any = metadata.MetadataResponse
 FindCoordinatorResponse: Any = metadata.FindCoordinatorResponse
+JoinGroupResponse: Any = consumer.JoinGroupResponse
+SyncGroupResponse: Any = consumer.SyncGroupResponse
+HeartbeatResponse: Any = consumer.HeartbeatResponse
+LeaveGroupResponse: Any = consumer.LeaveGroupResponse
 ListOffsetsResponse: Any = consumer.ListOffsetsResponse
 OffsetCommitResponse: Any = consumer.OffsetCommitResponse
 OffsetFetchResponse: Any = consumer.OffsetFetchResponse
@@ -60,6 +64,10 @@ REQUESTS: dict[int, Any] = {
     ApiKey.API_VERSIONS: metadata.ApiVersionsRequest,
     ApiKey.METADATA: metadata.MetadataRequest,
     ApiKey.FIND_COORDINATOR: metadata.FindCoordinatorRequest,
+    ApiKey.JOIN_GROUP: consumer.JoinGroupRequest,
+    ApiKey.SYNC_GROUP: consumer.SyncGroupRequest,
+    ApiKey.HEARTBEAT: consumer.HeartbeatRequest,
+    ApiKey.LEAVE_GROUP: consumer.LeaveGroupRequest,
     ApiKey.LIST_OFFSETS: consumer.ListOffsetsRequest,
     ApiKey.OFFSET_COMMIT: consumer.OffsetCommitRequest,
     ApiKey.OFFSET_FETCH: consumer.OffsetFetchRequest,
@@ -188,6 +196,10 @@ _MESSAGES = frozenset(
         ApiVersionsResponse,
         MetadataResponse,
         FindCoordinatorResponse,
+        JoinGroupResponse,
+        SyncGroupResponse,
+        HeartbeatResponse,
+        LeaveGroupResponse,
         ListOffsetsResponse,
         OffsetCommitResponse,
         OffsetFetchResponse,
@@ -251,7 +263,21 @@ def _field_decoder(field: Any, version: int, flexible: bool) -> Decoder:
         return _array_decoder(_field_decoder(field.array_of, version, flexible), nullable, flexible)
     if field.type_str == "string":
         return (_FLEXIBLE_STRING if flexible else _CLASSIC_STRING)[nullable]
+    if field.type_str == "bytes":
+        return _bytes_decoder(nullable, flexible)
     return _FIXED[field.type_str]
+
+
+def _bytes_decoder(nullable: bool, flexible: bool) -> Decoder:
+    view_of = Reader.view if flexible else Reader.classic_view
+
+    def take(reader: Reader) -> bytes | None:
+        view = view_of(reader)
+        if view is None and not nullable:
+            raise ProtocolError("bytes that may not be null are null")
+        return None if view is None else bytes(view)
+
+    return take
 
 
 def _array_decoder(item: Decoder, nullable: bool, flexible: bool) -> Decoder:

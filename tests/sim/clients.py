@@ -120,6 +120,7 @@ def _produce(frame: bytes, process: Process, answered: Answered) -> None:
         disk=process.disk,
         metrics=_METRICS,
         endpoint=Endpoint("sim", process.broker_id),
+        groups=_NO_GROUPS,
     )
     # Each arrival is a buffer of its own, which the leader stamps.
     view = memoryview(bytearray(frame))
@@ -128,6 +129,7 @@ def _produce(frame: bytes, process: Process, answered: Answered) -> None:
 
 
 _METRICS = Metrics()
+_NO_GROUPS: Any = None
 
 
 def _call(call: Any, process: Process, answered: Answered) -> None:

@@ -1,13 +1,13 @@
-"""DeleteGroups 0-2: a group and every offset that it has committed, through any broker.
+"""DeleteGroups 0-2: a group and every offset that it has committed, through its coordinator.
 
-Members come with group coordination: until then every group is empty, and may go.
+A group that has members is not deleted (NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.errors import NO_ERROR, LogbusError, NonEmptyGroupError, wire_code
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
@@ -34,6 +34,11 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
 
 async def _delete(parts: Parts, group: str) -> int:
     try:
+        parts.groups.check_coordinator(group)
+        machine = parts.groups.find(group)
+        if machine is not None and machine.size:
+            raise NonEmptyGroupError(f"group {group!r} has {machine.size} members")
+        parts.groups.forget(group)
         await within(WAIT_MS, parts.registry.delete_group_offsets(group))
     except LogbusError as error:
         return wire_code(error)

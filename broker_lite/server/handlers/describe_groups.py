@@ -1,22 +1,25 @@
-"""DescribeGroups 0-6: the state of groups; any broker knows all of them.
+"""DescribeGroups 0-6: the state and the members of groups, from their coordinator.
 
-Members come with group coordination: until then a group that has offsets is Empty. One that has
-none is Dead, from version 6 with GROUP_ID_NOT_FOUND, as in Kafka.
+A group that has offsets and no members is Empty; one that is not there is Dead, from version 6 with
+GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions and assignments are told while a group is Stable.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from broker_lite.coordinator.group import State
+from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire_code
-from broker_lite.server.handlers.list_groups import PROTOCOL_TYPE, STATE_EMPTY
+from broker_lite.metadata import znodes
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build
 
-STATE_DEAD = "Dead"
 NOT_FOUND_FROM = 6
+
+_Group = Response.DescribedGroup
 
 
 async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
@@ -27,21 +30,55 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
 
 
 async def _describe(parts: Parts, group: str, version: int) -> Any:
-    fields: dict[str, Any] = {"group_state": STATE_DEAD, "protocol_type": ""}
+    fields: dict[str, Any] = {"group_state": str(State.DEAD), "protocol_type": ""}
     try:
-        kind = await parts.registry.group_kind(group)
+        parts.groups.check_coordinator(group)
+        found = await _found(parts, group)
     except LogbusError as error:
         fields |= {"error_code": wire_code(error), "error_message": error.message}
     else:
-        if kind is not None:
-            fields |= {"group_state": STATE_EMPTY, "protocol_type": PROTOCOL_TYPE}
-        elif version >= NOT_FOUND_FROM:
+        fields |= found
+        if not found and version >= NOT_FOUND_FROM:
             fields["error_code"] = GroupIdNotFoundError.code
-            fields["error_message"] = f"no group {group!r} has committed an offset"
+            fields["error_message"] = f"there is no group {group!r}"
     return build(
-        Response.DescribedGroup,
-        **{"error_code": NO_ERROR, "error_message": None, **fields},
+        _Group,
+        **{
+            "error_code": NO_ERROR,
+            "error_message": None,
+            "protocol_data": "",
+            "members": [],
+            **fields,
+        },
         group_id=group,
-        protocol_data="",
-        members=[],
     )
+
+
+async def _found(parts: Parts, group: str) -> dict[str, Any]:
+    """What differs from a group that is not there."""
+    machine = parts.groups.find(group)
+    if machine is None:
+        kind = await parts.registry.group_kind(group)
+        if kind is None:
+            return {}
+        members = kind == znodes.KIND_NATIVE and await parts.registry.native_members(group)
+        state = State.STABLE if members else State.EMPTY
+        return {"group_state": str(state), "protocol_type": CONSUMER}
+    view = machine.view()
+    return {
+        "group_state": str(view.state),
+        "protocol_type": view.protocol_type,
+        "protocol_data": view.protocol,
+        "members": [
+            build(
+                _Group.DescribedGroupMember,
+                member_id=row.member_id,
+                group_instance_id=row.instance_id,
+                client_id=row.client_id,
+                client_host=row.client_host,
+                member_metadata=row.metadata,
+                member_assignment=row.assignment,
+            )
+            for row in view.members
+        ],
+    }

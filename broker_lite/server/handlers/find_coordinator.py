@@ -1,16 +1,20 @@
-"""FindCoordinator 0-4: which broker keeps a group's progress.
+"""FindCoordinator 0-4: which broker keeps a group's members and its progress.
 
-Offsets are in ZooKeeper, so any live broker could: each group gets one of them by a hash of its
-name, the same wherever one asks, until the set of live brokers changes. Transactions are refused
-with a message until they are built.
+Each group gets one of the live brokers by a rule that gives the same wherever one asks, and moves
+only groups of a broker that comes or goes. Transactions are refused with a message until they are
+built.
 """
 
 from __future__ import annotations
 
 from typing import Any
-from zlib import crc32
 
-from broker_lite.errors import InvalidGroupIdError, InvalidRequestError, LogbusError
+from broker_lite.errors import (
+    CoordinatorNotAvailableError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    LogbusError,
+)
 from broker_lite.model import NO_BROKER
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
@@ -50,8 +54,7 @@ def _coordinator(parts: Parts, key: str, key_type: int) -> tuple[int, str, int]:
         raise InvalidRequestError(f"coordinator type {key_type} is not served; give 0, a group")
     if not key:
         raise InvalidGroupIdError("the group's name is empty; give group.id")
-    endpoints = {view.broker_id: view.endpoint for view in parts.registry.snapshot.brokers.values()}
-    endpoints.setdefault(parts.broker_id, parts.endpoint)
-    ids = sorted(endpoints)
-    chosen = ids[crc32(key.encode("utf-8")) % len(ids)]
-    return chosen, endpoints[chosen].host, endpoints[chosen].port
+    chosen = parts.groups.coordinator_of(key)
+    if chosen is None:
+        raise CoordinatorNotAvailableError("no broker is registered at present; try again")
+    return chosen.broker_id, chosen.endpoint.host, chosen.endpoint.port

@@ -1,45 +1,62 @@
-"""ListGroups 0-5: every group that has an offset in ZooKeeper; any broker lists all of them.
+"""ListGroups 0-5: the groups that this broker coordinates; clients ask every broker.
 
-Members come with group coordination: until then every group is Empty, of the classic type.
+A group that has offsets and no members is Empty. Native groups, whose members coordinate among
+themselves, are listed by the same rule, of type "Native".
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from broker_lite.coordinator.group import State
+from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import LogbusError, wire_code
+from broker_lite.metadata import znodes
 from broker_lite.server.parts import Parts
+from broker_lite.server.registry import GroupListing
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import ListGroupsResponse as Response
 from broker_lite.wire.tables import build
 
-STATE_EMPTY = "Empty"
-TYPE_CLASSIC = "Classic"
-PROTOCOL_TYPE = "consumer"
+TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
 
 
 async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     """Filters compare without regard to case; an empty filter lets everything through."""
-    if not (
-        _passes(message.states_filter, STATE_EMPTY) and _passes(message.types_filter, TYPE_CLASSIC)
-    ):
-        return Response(groups=[])
     try:
-        listed = await parts.registry.list_groups()
+        listed = [
+            row
+            for row in await parts.registry.list_groups()
+            if (chosen := parts.groups.coordinator_of(row.group)) is not None
+            and chosen.broker_id == parts.broker_id
+        ]
+        rows = [(row.group, TYPES[row.kind], *await _state(parts, row)) for row in listed]
     except LogbusError as error:
         return Response(error_code=wire_code(error), groups=[])
     return Response(
         groups=[
             build(
                 Response.ListedGroup,
-                group_id=row.group,
-                protocol_type=PROTOCOL_TYPE,
-                group_state=STATE_EMPTY,
-                group_type=TYPE_CLASSIC,
+                group_id=group,
+                protocol_type=protocol_type,
+                group_state=state,
+                group_type=kind,
             )
-            for row in listed
+            for group, kind, state, protocol_type in rows
+            if _passes(message.states_filter, state) and _passes(message.types_filter, kind)
         ]
     )
+
+
+async def _state(parts: Parts, row: GroupListing) -> tuple[str, str]:
+    """The group's state and its protocol type."""
+    machine = parts.groups.find(row.group)
+    if machine is not None:
+        view = machine.view()
+        return str(view.state), view.protocol_type
+    if row.kind == znodes.KIND_NATIVE and await parts.registry.native_members(row.group):
+        return str(State.STABLE), CONSUMER
+    return str(State.EMPTY), CONSUMER
 
 
 def _passes(wanted: list[str], value: str) -> bool:

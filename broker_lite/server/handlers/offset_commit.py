@@ -1,22 +1,22 @@
-"""OffsetCommit 2-9: a group's progress into ZooKeeper, through any broker.
+"""OffsetCommit 2-9: a group's progress into ZooKeeper, through the group's coordinator.
 
-Answered when ZooKeeper has it. Groups have no members yet, so a commit in a member's name is
-refused with UNKNOWN_MEMBER_ID. A client of ours names the topic's id (a tagged field), and is
+Answered when ZooKeeper has it. While a group has members only they commit, in their generation;
+otherwise anybody does, without one. A client of ours names the topic's id (a tagged field), and is
 refused with UNKNOWN_TOPIC_ID where the topic of that name is another one by now; offsets of all
 others are the present topic's. The retention time of versions 2-4 is not used: offsets stay until
-their group or topic is deleted.
+their group or topic is deleted, or the group was empty for the broker's own retention time.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from broker_lite.coordinator.events import Commit
 from broker_lite.errors import (
     NO_ERROR,
     InvalidRequestError,
     LogbusError,
     OffsetMetadataTooLargeError,
-    UnknownMemberIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     wire_code,
@@ -44,11 +44,19 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
                 offsets[key] = _checked(parts, key, row, topic_id)
             except LogbusError as error:
                 refused[key, topic_id] = wire_code(error)
-    if message.member_id or message.generation_id_or_member_epoch >= 0:
-        codes = dict.fromkeys(offsets, UnknownMemberIdError.code)
-    elif offsets:
+
+    def commit(token: int) -> Commit:
+        return Commit(
+            token,
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id_or_member_epoch,
+        )
+
+    if offsets:
         try:
-            results = await parts.registry.commit_offsets(message.group_id, offsets)
+            claim = await parts.groups.claim_for_commit(message.group_id, commit)
+            results = await parts.registry.commit_offsets(message.group_id, offsets, claim)
         except LogbusError as error:
             codes = dict.fromkeys(offsets, wire_code(error))
         else:

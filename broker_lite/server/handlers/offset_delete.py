@@ -1,16 +1,19 @@
-"""OffsetDelete 0: a group's offsets of some partitions, through any broker.
+"""OffsetDelete 0: a group's offsets of some partitions, through the group's coordinator.
 
-A partition that has no offset is no error, as in Kafka. Subscribed members, which Kafka protects
-from this, come with group coordination.
+A partition that has no offset is no error, as in Kafka. Topics that members are subscribed to keep
+theirs (GROUP_SUBSCRIBED_TO_TOPIC); where that cannot be told all do (NON_EMPTY_GROUP).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from broker_lite.coordinator.group import Group
 from broker_lite.errors import (
     NO_ERROR,
+    GroupSubscribedToTopicError,
     LogbusError,
+    NonEmptyGroupError,
     UnknownTopicOrPartitionError,
     wire_code,
 )
@@ -36,15 +39,24 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
         for row in topic.partitions
     }
     known = {key for key in asked if _exists(parts, key)}
+    subscribed: frozenset[str] = frozenset()
     try:
-        work = parts.registry.delete_group_offsets(message.group_id, known)
+        parts.groups.check_coordinator(message.group_id)
+        group = parts.groups.find(message.group_id)
+        if group is not None:
+            subscribed = _subscribed(group)
+        wanted = {key for key in known if key.topic not in subscribed}
+        work = parts.registry.delete_group_offsets(message.group_id, wanted)
         await within(WAIT_MS, work)
     except LogbusError as error:
         return Response(error_code=wire_code(error), topics=[])
 
     def answer(name: str, index: int) -> Any:
-        there = TopicPartition(name, index) in known
-        code = NO_ERROR if there else UnknownTopicOrPartitionError.code
+        code = NO_ERROR
+        if TopicPartition(name, index) not in known:
+            code = UnknownTopicOrPartitionError.code
+        elif name in subscribed:
+            code = GroupSubscribedToTopicError.code
         return build(_Partition, partition_index=index, error_code=code)
 
     return Response(
@@ -58,6 +70,13 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
             for topic in message.topics
         ],
     )
+
+
+def _subscribed(group: Group) -> frozenset[str]:
+    topics = group.subscribed()
+    if topics is None:
+        raise NonEmptyGroupError(f"group {group.name!r} has members; stop them first")
+    return topics
 
 
 def _exists(parts: Parts, key: TopicPartition) -> bool:

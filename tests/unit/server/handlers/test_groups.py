@@ -318,12 +318,12 @@ def test_groups_are_described(version: int) -> None:
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
 def test_groups_are_deleted(version: int) -> None:
     async def body(world: World) -> None:
-        await world.start(2)
+        await world.start()
         await world.make_topic("t", 2)
         for group in ("g", "kept"):
             await commit(world, 9, group, [commit_row("t", p0=(5, 0, ""), p1=(6, 0, ""))])
         names = ["g", "stranger", ""]
-        answer = await world.ask("DeleteGroups", version, broker=2, groups_names=names)
+        answer = await world.ask("DeleteGroups", version, groups_names=names)
         assert [(row.group_id, row.error_code) for row in answer.results] == [
             ("g", 0),
             ("stranger", GroupIdNotFoundError.code),
@@ -331,7 +331,7 @@ def test_groups_are_deleted(version: int) -> None:
         ]
         listed = await world.ask("ListGroups", 5)
         assert [row.group_id for row in listed.groups] == ["kept"]
-        # A group of that name may begin anew, also at the broker that knew the old one.
+        # A group of that name may begin anew.
         await commit(world, 9, "g", [commit_row("t", p0=(1, 0, ""))])
         assert await fetch(world, 8, "g", None) == (0, {("t", 0): (1, 0, "")})
 

@@ -1,0 +1,340 @@
+"""This broker's Kafka groups: machines of ``broker_lite.coordinator``, timers, written generations.
+
+Which broker coordinates a group follows from the live brokers by a rule that every broker and every
+restart agrees on; when one comes or goes only its own groups move. A group is claimed in ZooKeeper
+when its first member asks, and dropped, with NOT_COORDINATOR for whoever waits, when the rule names
+another broker, the claim is lost or this broker's registration ended. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from broker_lite.config import BrokerConfig
+from broker_lite.coordinator import effects as fx
+from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.group import NEVER, Group
+from broker_lite.errors import (
+    CoordinatorLoadInProgressError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    LogbusError,
+    MemberIdRequiredError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    UnknownMemberIdError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.metadata.group_claims import Claim
+from broker_lite.model import BrokerView
+from broker_lite.server.clock import Clock
+from broker_lite.server.registry import Registry
+
+logger = logging.getLogger("logbus.groups")
+
+LOAD_WAIT_S = 3.0
+"""A claim that takes longer is answered with COORDINATOR_LOAD_IN_PROGRESS, and goes on."""
+GROUPS_MAX = 10_000
+"""Groups with members on one broker."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A group that this broker coordinates, and the requests that wait for it."""
+
+    group: Group
+    claim: Claim
+    waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
+    writing: asyncio.Task[None] | None = None
+
+
+class GroupCoordinator:
+    """``clock`` measures sessions by its monotonic time."""
+
+    def __init__(self, config: BrokerConfig, registry: Registry, *, clock: Clock) -> None:
+        self._config = config
+        self._registry = registry
+        self._clock = clock
+        self._limits = ev.Limits(
+            config.group_session_timeout_min_ms,
+            config.group_session_timeout_max_ms,
+            config.group_initial_rebalance_delay_ms,
+            config.group_size_max,
+        )
+        self._held: dict[str, Held] = {}
+        self._loading: dict[str, asyncio.Task[Held]] = {}
+        self._brokers: Mapping[int, BrokerView] = {}
+        self._token = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = NEVER
+
+    # Which broker.
+
+    def coordinator_of(self, group: str) -> BrokerView | None:
+        """The broker that coordinates the group; None while none is live."""
+        brokers = self._registry.live_brokers()
+        staying = [view for view in brokers.values() if not view.draining]
+        name = group.encode("utf-8", "surrogatepass")
+        return max(staying or brokers.values(), key=lambda view: _weight(view, name), default=None)
+
+    def check_coordinator(self, group: str) -> None:
+        """Raises NotCoordinatorError where another broker is to be asked, InvalidGroupIdError."""
+        znodes.group_path(group)
+        chosen = self.coordinator_of(group)
+        if chosen is None or chosen.broker_id != self._config.broker_id:
+            raise NotCoordinatorError(
+                f"broker {self._config.broker_id} does not coordinate group {group!r}; find out "
+                "which one does"
+            )
+
+    # What members ask.
+
+    async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
+        """Answered when the group is gathered, which may take as long as a rebalance may."""
+        held = await self._held_now(group)
+        if held is None:
+            probe = make(0)
+            error = self._refused_join(group, probe)
+            if error is not None:
+                return fx.JoinResult(error, probe.member_id)
+            held = await self._load(group)
+        result = await self._ask(held, make)
+        assert isinstance(result, fx.JoinResult)
+        return result
+
+    async def sync(self, group: str, make: Callable[[int], ev.Sync]) -> fx.SyncResult:
+        """Answered when the leader has assigned."""
+        held = await self._held_now(group)
+        if held is None:
+            return fx.SyncResult(_no_member(group))
+        result = await self._ask(held, make)
+        assert isinstance(result, fx.SyncResult)
+        return result
+
+    async def heartbeat(
+        self, group: str, make: Callable[[int], ev.Heartbeat]
+    ) -> fx.HeartbeatResult:
+        held = await self._held_now(group)
+        if held is None:
+            return fx.HeartbeatResult(_no_member(group))
+        result = await self._ask(held, make)
+        assert isinstance(result, fx.HeartbeatResult)
+        return result
+
+    async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
+        """One error or None for each."""
+        leavers = tuple(members)
+        held = await self._held_now(group)
+        if held is None:
+            return fx.LeaveResult(tuple(_no_member(group) for _ in leavers))
+        result = await self._ask(held, lambda token: ev.Leave(token, leavers))
+        assert isinstance(result, fx.LeaveResult)
+        return result
+
+    async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> Claim:
+        """The claim under which this commit is written, at once. Raises what it is refused with."""
+        held = await self._held_now(group)
+        if held is None:
+            probe = make(0)
+            if probe.member_id or probe.generation >= 0 or probe.instance_id is not None:
+                raise _no_member(group)
+            claim = await self._registry.claim_group(group)
+            if claim.kind != znodes.KIND_KAFKA and await self._registry.native_members(group):
+                raise NonEmptyGroupError(
+                    f"group {group!r} has native members; only they commit while they are there"
+                )
+            return claim
+        result = await self._ask(held, make)
+        assert isinstance(result, fx.CommitResult)
+        if result.error is not None:
+            raise result.error
+        return held.claim
+
+    # What others ask.
+
+    def find(self, group: str) -> Group | None:
+        """The group's machine if it has, or had just now, members here."""
+        held = self._held.get(group)
+        return None if held is None else held.group
+
+    def forget(self, group: str) -> None:
+        """The group is about to be deleted: it has no members."""
+        held = self._held.get(group)
+        if held is not None:
+            self._drop(held, NotCoordinatorError(f"group {group!r} is being deleted; join again"))
+
+    def snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
+        """Give up the groups that are another broker's by now."""
+        if snapshot.brokers is self._brokers:
+            return
+        self._brokers = snapshot.brokers
+        for name, held in list(self._held.items()):
+            try:
+                self.check_coordinator(name)
+            except LogbusError as error:
+                self._drop(held, error)
+                continue
+            if held.claim.value.broker_epoch != self._registry.broker_epoch:
+                self._drop(held, NotCoordinatorError("this broker was registered anew; ask again"))
+
+    def close(self) -> None:
+        """Whoever waits is told to look for another broker."""
+        for held in list(self._held.values()):
+            self._drop(held, NotCoordinatorError("this broker stops; another one coordinates"))
+        for task in self._loading.values():
+            task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    # Taking groups over.
+
+    async def _held_now(self, group: str) -> Held | None:
+        """The group if it is, or is about to be, held here."""
+        self.check_coordinator(group)
+        if group in self._loading:
+            return await self._load(group)
+        held = self._held.get(group)
+        if held is not None and not held.claim.held:
+            self._drop(held, NotCoordinatorError(f"another broker claimed group {group!r}"))
+            return None
+        return held
+
+    def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
+        """Why a group that is not held need not be claimed for this join: it would be refused."""
+        if join.member_id:
+            return _no_member(group)
+        if len(self._held) >= GROUPS_MAX:
+            return GroupMaxSizeReachedError(f"this broker coordinates {GROUPS_MAX} groups already")
+        (reply,) = Group(group, self._limits, 0).step(0, join._replace(must_ask_twice=True))[:1]
+        if isinstance(reply, fx.Reply) and isinstance(reply.result, fx.JoinResult):
+            error = reply.result.error
+            return None if isinstance(error, MemberIdRequiredError) else error
+        return None
+
+    async def _load(self, group: str) -> Held:
+        task = self._loading.get(group)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._take_over(group))
+            self._loading[group] = task
+            task.add_done_callback(lambda done: self._loaded(group, done))
+        try:
+            return await asyncio.wait_for(asyncio.shield(task), LOAD_WAIT_S)
+        except TimeoutError:
+            raise CoordinatorLoadInProgressError(
+                f"group {group!r} is being taken over; ask again"
+            ) from None
+
+    def _loaded(self, group: str, task: asyncio.Task[Held]) -> None:
+        del self._loading[group]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it
+
+    async def _take_over(self, group: str) -> Held:
+        claim = await self._registry.claim_group(group)
+        if claim.kind != znodes.KIND_KAFKA:
+            logger.warning(
+                "group %r is of kind %r: its members coordinate among themselves, and do not mix "
+                "with Kafka's; use another group, or delete it first",
+                group,
+                claim.kind,
+            )
+            raise InconsistentGroupProtocolError(
+                f"group {group!r} is {claim.kind}: Kafka members and native ones do not mix; use "
+                "another group, or delete it first"
+            )
+        self.check_coordinator(group)
+        held = Held(Group(group, self._limits, claim.value.generation), claim)
+        self._held[group] = held
+        logger.info("group %r is coordinated here in epoch %d", group, claim.value.epoch)
+        return held
+
+    def _drop(self, held: Held, error: LogbusError) -> None:
+        name = held.group.name
+        if self._held.get(name) is not held:
+            return
+        del self._held[name]
+        if held.writing is not None:
+            held.writing.cancel()
+        self._registry.release_group(held.claim)
+        self._step(held, ev.Resigned(error))
+        logger.info("group %r is not coordinated here any more: %s", name, error.message)
+
+    # Running the machines.
+
+    async def _ask(self, held: Held, make: Callable[[int], ev.Event]) -> fx.Result:
+        held = self._held.setdefault(held.group.name, held)
+        if not held.claim.held:
+            raise NotCoordinatorError(f"group {held.group.name!r} was taken over; ask again")
+        self._token += 1
+        token = self._token
+        future: asyncio.Future[fx.Result] = asyncio.get_running_loop().create_future()
+        held.waiting[token] = future
+        self._step(held, make(token))
+        try:
+            return await future
+        finally:
+            held.waiting.pop(token, None)
+
+    def _step(self, held: Held, event: ev.Event) -> None:
+        for effect in held.group.step(self._clock.monotonic_ms(), event):
+            if isinstance(effect, fx.WriteGeneration):
+                loop = asyncio.get_running_loop()
+                held.writing = loop.create_task(self._write(held, effect))
+                continue
+            future = held.waiting.pop(effect.token, None)
+            if future is not None and not future.done():
+                future.set_result(effect.result)
+        self._set_alarm(held.group.deadline_ms)
+        if held.group.is_idle and self._held.get(held.group.name) is held:
+            # All that is known of it is in ZooKeeper; the claim stays.
+            del self._held[held.group.name]
+
+    async def _write(self, held: Held, effect: fx.WriteGeneration) -> None:
+        try:
+            await self._registry.begin_generation(
+                held.claim, effect.generation, is_empty=effect.is_empty
+            )
+        except LogbusError as error:
+            held.writing = None
+            self._drop(held, NotCoordinatorError(error.message))
+            return
+        held.writing = None
+        self._step(held, ev.GenerationWritten(effect.generation))
+        logger.info(
+            "group %r is in generation %d%s",
+            held.group.name,
+            effect.generation,
+            ", without members" if effect.is_empty else "",
+        )
+
+    def _set_alarm(self, at_ms: int) -> None:
+        if at_ms >= self._alarm_ms:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
+        self._alarm_ms = at_ms
+        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm, self._alarm_ms = None, NEVER
+        now_ms = self._clock.monotonic_ms()
+        for held in list(self._held.values()):
+            if held.group.deadline_ms <= now_ms:
+                self._step(held, ev.Tick())
+            else:
+                self._set_alarm(held.group.deadline_ms)
+
+
+def _weight(view: BrokerView, group: bytes) -> bytes:
+    """Each broker has a weight for each group, whoever else lives; the heaviest coordinates."""
+    return blake2b(b"%d/" % view.broker_id + group, digest_size=8).digest()
+
+
+def _no_member(group: str) -> UnknownMemberIdError:
+    return UnknownMemberIdError(f"group {group!r} has no member of that id here; join again")

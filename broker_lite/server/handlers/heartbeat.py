@@ -1,0 +1,26 @@
+"""Heartbeat 0-4: a member of a Kafka group is alive, and hears whether it has to join again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.coordinator import events as ev
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import HeartbeatResponse as Response
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """REBALANCE_IN_PROGRESS while the group gathers."""
+
+    def heartbeat(token: int) -> ev.Heartbeat:
+        return ev.Heartbeat(
+            token, message.member_id, message.group_instance_id, message.generation_id
+        )
+
+    try:
+        error = (await parts.groups.heartbeat(message.group_id, heartbeat)).error
+    except LogbusError as failure:
+        error = failure
+    return Response(error_code=NO_ERROR if error is None else wire_code(error))

@@ -1,0 +1,77 @@
+"""JoinGroup 0-9: a member enters a Kafka group, or comes back to share its partitions anew.
+
+Answered when the group is gathered, which may take as long as its members' rebalance timeout. From
+version 4 a member without an id is only given one, and joins with it (KIP-394).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.effects import JoinResult
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import JoinGroupResponse as Response
+from broker_lite.wire.tables import build
+
+REBALANCE_TIMEOUT_FROM = 1
+TWICE_FROM = 4
+NULLABLE_PROTOCOL_FROM = 7
+SKIP_ASSIGNMENT_FROM = 9
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """The member's id in the answer is its own, or the one to join again with."""
+    version = request.api_version
+    has_timeout = version >= REBALANCE_TIMEOUT_FROM
+    client_id = request.client_id or "consumer"
+    new_id = f"{message.group_instance_id or client_id}-{uuid4()}"
+    protocols = tuple(ev.Protocol(row.name, row.metadata) for row in message.protocols)
+
+    def join(token: int) -> ev.Join:
+        return ev.Join(
+            token,
+            message.member_id,
+            message.group_instance_id,
+            client_id,
+            _host(request.peer),
+            message.session_timeout_ms,
+            message.rebalance_timeout_ms if has_timeout else message.session_timeout_ms,
+            message.protocol_type,
+            protocols,
+            new_id,
+            version >= TWICE_FROM,
+            version >= SKIP_ASSIGNMENT_FROM,
+        )
+
+    try:
+        result = await parts.groups.join(message.group_id, join)
+    except LogbusError as error:
+        result = JoinResult(error, message.member_id)
+    absent = None if version >= NULLABLE_PROTOCOL_FROM else ""
+    return Response(
+        error_code=NO_ERROR if result.error is None else wire_code(result.error),
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=absent if result.protocol_name is None else result.protocol_name,
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            build(
+                Response.JoinGroupResponseMember,
+                member_id=row.member_id,
+                group_instance_id=row.instance_id,
+                metadata=row.metadata,
+            )
+            for row in result.members
+        ],
+    )
+
+
+def _host(peer: str) -> str:
+    """As Kafka spells a member's host."""
+    return f"/{peer.rpartition(':')[0]}"

@@ -1,0 +1,44 @@
+"""LeaveGroup 0-5: members leave a Kafka group; from version 3 several, also by instance id alone.
+
+That is how an operator removes a static member, which does not leave by itself when it stops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.coordinator.events import Leaver
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import LeaveGroupResponse as Response
+from broker_lite.wire.tables import build
+
+BATCHED_FROM = 3
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """Each member has its own error; what is wrong with the group is one for all."""
+    batched = request.api_version >= BATCHED_FROM
+    leavers = [Leaver(message.member_id)]
+    if batched:
+        leavers = [Leaver(row.member_id, row.group_instance_id) for row in message.members]
+    try:
+        errors = (await parts.groups.leave(message.group_id, leavers)).errors
+    except LogbusError as error:
+        return Response(error_code=wire_code(error), members=[])
+    codes = [NO_ERROR if error is None else wire_code(error) for error in errors]
+    if not batched:
+        return Response(error_code=codes[0], members=[])
+    return Response(
+        error_code=NO_ERROR,
+        members=[
+            build(
+                Response.MemberResponse,
+                member_id=leaver.member_id,
+                group_instance_id=leaver.instance_id,
+                error_code=code,
+            )
+            for leaver, code in zip(leavers, codes)
+        ],
+    )

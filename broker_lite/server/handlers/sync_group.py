@@ -1,0 +1,45 @@
+"""SyncGroup 0-5: the leader of a Kafka group hands in who gets what, and each member its part.
+
+Answered when the leader has assigned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.effects import SyncResult
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.tables import SyncGroupResponse as Response
+
+PROTOCOL_FROM = 5
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+    """An error leaves the assignment empty."""
+    names_protocol = request.api_version >= PROTOCOL_FROM
+    assignments = tuple((row.member_id, row.assignment) for row in message.assignments)
+
+    def sync(token: int) -> ev.Sync:
+        return ev.Sync(
+            token,
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id,
+            assignments,
+            message.protocol_type if names_protocol else None,
+            message.protocol_name if names_protocol else None,
+        )
+
+    try:
+        result = await parts.groups.sync(message.group_id, sync)
+    except LogbusError as error:
+        result = SyncResult(error)
+    return Response(
+        error_code=NO_ERROR if result.error is None else wire_code(result.error),
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
