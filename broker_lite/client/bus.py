@@ -19,6 +19,7 @@ from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
     from broker_lite.client.consumer import Consumer
+    from broker_lite.client.native.streams import MessageStreams
     from broker_lite.client.producer import Producer
 
 
@@ -37,7 +38,8 @@ def connect(
     NoClusterError, NoBrokersError (after five seconds) or InvalidConfigError.
     """
     check_names(options)
-    bus = Bus(resolve(bootstrap_servers, zookeeper), client_id=client_id, options=options)
+    servers = resolve(bootstrap_servers, zookeeper)
+    bus = Bus(servers, client_id=client_id, options=options, zookeeper=zookeeper)
     bus.admin.describe_cluster()
     return bus
 
@@ -46,9 +48,15 @@ class Bus:
     """One cluster. ``admin`` asks and changes it; it closes with ``close`` or ``with``."""
 
     def __init__(
-        self, bootstrap_servers: str, *, client_id: str, options: Mapping[str, Any]
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str,
+        options: Mapping[str, Any],
+        zookeeper: str | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.zookeeper = zookeeper
         self.client_id = client_id
         self.admin = Admin(bootstrap_servers, client_id=client_id)
         self._options = {"client_id": client_id, **options}
@@ -73,17 +81,23 @@ class Bus:
         *topics: str | TopicPartition | Iterable[str],
         group: str | None = None,
         partitions: Iterable[TopicPartition | int] | None = None,
+        coordination: str = "kafka",
         **options: Any,
     ) -> Consumer:
         """A consumer of topics (or of chosen ``partitions``), as ``group`` or for itself.
 
         Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest" (default),
         "none"), ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000), ``on_corrupt``
-        ("fail" or "skip"), ``isolation_level``, … ``conf/client.conf`` explains them. Raises
+        ("fail" or "skip"), ``isolation_level``, … ``conf/client.conf`` explains them. With
+        ``coordination="zookeeper"`` it shares the partitions with the group's other consumers, who
+        coordinate by themselves: see ``create_message_streams``. Raises
         UnknownTopicOrPartitionError, InvalidConfigError.
         """
         from broker_lite.client.consumer import Consumer
 
+        check_coordination(coordination, partitions, options)
+        if coordination == "zookeeper":
+            return self.create_message_streams(*topics, group=group, **options)[0]
         names, chosen = named_topics(topics, partitions)
         group = options.pop("group_id", group) if group is None else group
         return Consumer(
@@ -91,6 +105,44 @@ class Bus:
             names,
             group=group,
             partitions=chosen,
+            config=build(ConsumerConfig, options, self._options),
+        )
+
+    def create_message_streams(
+        self,
+        *topics: str | TopicPartition | Iterable[str],
+        streams: int = 1,
+        group: str | None = None,
+        pattern: str | None = None,
+        zookeeper: str | None = None,
+        session_timeout_ms: int = 6000,
+        **options: Any,
+    ) -> MessageStreams:
+        """Join a native group as one consumer with several streams, each for a thread of its own.
+
+        Such a group has no coordinator: its consumers agree through ZooKeeper, by registries and
+        the range algorithm. ``pattern`` instead of topics subscribes to all topics that match it
+        as a whole, future ones too. ``zookeeper``: its address; else that of ``connect``, else
+        LOGBUS_ZOOKEEPER, else the one that the brokers use. A consumer that ZooKeeper does not
+        hear of for ``session_timeout_ms`` loses its partitions. Raises
+        InconsistentGroupProtocolError where the group's members are Kafka's,
+        CoordinationUnavailableError, UnknownTopicOrPartitionError.
+        """
+        from broker_lite.client.native.streams import open_streams
+
+        names, chosen = named_topics(topics, None)
+        if chosen is not None:
+            raise InvalidConfigError("a group's members are given their partitions: name topics")
+        group = options.pop("group_id", group) if group is None else group
+        return open_streams(
+            self.admin,
+            self.bootstrap_servers,
+            names,
+            pattern=pattern,
+            streams=streams,
+            group=group,
+            zookeeper=zookeeper or self.zookeeper,
+            session_timeout_ms=session_timeout_ms,
             config=build(ConsumerConfig, options, self._options),
         )
 
@@ -131,6 +183,21 @@ class Bus:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_coordination(
+    coordination: str,
+    partitions: Iterable[TopicPartition | int] | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Raise InvalidConfigError for what does not go together."""
+    if coordination not in ("kafka", "zookeeper"):
+        raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")
+    if coordination == "zookeeper" and partitions is not None:
+        raise InvalidConfigError("partitions are chosen without a group's coordination")
+    for option in ("pattern", "zookeeper", "session_timeout_ms"):
+        if coordination != "zookeeper" and option in options:
+            raise InvalidConfigError(f"{option} goes with coordination='zookeeper'")
 
 
 def named_topics(

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,6 +72,9 @@ class Consumer:
     Partitions made while it reads are found and read from their beginning.
     """
 
+    _defers_changes = False
+    """Whether a change waits until what a call has taken is handed out."""
+
     def __init__(
         self,
         bootstrap_servers: str,
@@ -81,36 +84,57 @@ class Consumer:
         partitions: Iterable[TopicPartition | int] | None = None,
         config: ConsumerConfig | None = None,
     ) -> None:
-        self.config = config = ConsumerConfig() if config is None else config
-        self.group = group
-        self._topics = tuple(dict.fromkeys(topics))
-        self._condition = threading.Condition()
-        self._end: LogbusError | None = None
-        self._commit_due = False
-        self._is_committing = False
-        self._new_partitions: deque[dict[TopicPartition, int]] = deque()
-        self.commit_error: LogbusError | None = None
-        """Why the last automatic commit failed, or None."""
-        self._pool = Pool(config.client_id)
-        self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
-        self._admin = Admin(bootstrap_servers, client_id=config.client_id, pool=self._pool)
+        self._prepare(bootstrap_servers, topics, group, config or ConsumerConfig())
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         wheres = self._pool.run(
             resolve_partitions(self._cluster, self._topics, partitions, deadline_ms)
         )
         offsets = self._pool.run(
             starting_offsets(
-                self._cluster, group, wheres, config, deadline_ms, follows=partitions is None
+                self._cluster,
+                group,
+                wheres,
+                self.config,
+                deadline_ms,
+                follows=partitions is None,
             )
         )
+        self._start_reading(self._topics if partitions is None else (), offsets)
+
+    def _prepare(
+        self,
+        bootstrap_servers: str,
+        topics: Iterable[str],
+        group: str | None,
+        config: ConsumerConfig,
+    ) -> None:
+        """What needs no thread yet."""
+        self.config = config
+        self.group = group
+        self._topics = tuple(dict.fromkeys(topics))
+        self._condition = threading.Condition()
+        self._end: LogbusError | None = None
+        self._commit_due = False
+        self._is_committing = False
+        self._changes: deque[Any] = deque()
+        """Of what is read, by other threads: here where partitions that were found begin."""
+        self.commit_error: LogbusError | None = None
+        """Why the last automatic commit failed, or None."""
+        self._pool = Pool(config.client_id)
+        self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
+        self._admin = Admin(bootstrap_servers, client_id=config.client_id, pool=self._pool)
+
+    def _start_reading(
+        self,
+        follows: Sequence[str],
+        offsets: dict[TopicPartition, int],
+        is_held_back: Callable[[], bool] | None = None,
+    ) -> None:
+        """Start the thread; partitions that are added to ``follows`` are found."""
+        config = self.config
         self._reactor = Reactor(config.client_id, "logbus-consumer")
         self._follower = Follower(
-            self._reactor,
-            self._cluster,
-            config,
-            group,
-            self._topics if partitions is None else (),
-            self._found,
+            self._reactor, self._cluster, config, self.group, follows, self._found
         )
         self._engine = FetchEngine(
             self._reactor,
@@ -119,9 +143,13 @@ class Consumer:
             on_arrival=self._notify,
             on_view=lambda view: self._follower.look(view, self._intake.assignment()),
         )
-        self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
+        self._intake = Intake(
+            self._engine,
+            skips_corrupt=config.on_corrupt == "skip",
+            is_held_back=is_held_back,
+        )
         self._intake.begin(offsets)
-        if group is not None and config.auto_commit:
+        if self.group is not None and config.auto_commit:
             self._reactor.call_soon(self._schedule_commit)
         self._reactor.start(self._crashed)
         _consumers.add(self)
@@ -130,7 +158,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """The records, for ever: at the end it waits for more."""
-        intake = self._intake
+        intake, held_back = self._intake, self._intake.is_held_back
         while True:
             intake.settle()
             self._fill(None)
@@ -141,6 +169,8 @@ class Consumer:
                 yield record
                 if self._commit_due or intake.at != at or not intake.is_single:
                     break  # time to commit; or sought, paused, or polled in between
+                if self._changes or (held_back is not None and held_back()):
+                    break
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
         """The next records, in order within each partition; [] if none came in ``timeout_s``
@@ -195,8 +225,8 @@ class Consumer:
                 raise self._end
             if self._commit_due and not is_more:
                 self._auto_commit()
-            if self._new_partitions:
-                self._take_new_partitions()
+            if self._has_changes() and not (is_more and self._defers_changes):
+                self._take_changes()
             try:
                 if self._intake.advance(self._out_of_range):
                     return True
@@ -381,7 +411,7 @@ class Consumer:
         self._notify()
 
     def _found(self, offsets: dict[TopicPartition, int]) -> None:
-        self._new_partitions.append(offsets)
+        self._changes.append(offsets)
         self._notify()
 
     def _notify(self) -> None:
@@ -399,13 +429,16 @@ class Consumer:
         return (
             self._end is not None
             or self._commit_due
-            or bool(self._new_partitions)
+            or self._has_changes()
             or self._intake.has_arrivals()
         )
 
-    def _take_new_partitions(self) -> None:
-        while self._new_partitions:
-            self._intake.begin(self._new_partitions.popleft())
+    def _has_changes(self) -> bool:
+        return bool(self._changes)
+
+    def _take_changes(self) -> None:
+        while self._changes:
+            self._intake.begin(self._changes.popleft())
 
     def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
         """The log begins behind the position, or ends before it: go by ``start``."""
@@ -440,9 +473,14 @@ class Consumer:
                 self._admin.timeout_ms = LAST_COMMIT_TIMEOUT_MS
                 self.commit(None if is_done else self._intake.settled())
         finally:
-            self._end = ClosedError("the consumer was closed")
-            self._reactor.stop()
-            self._pool.close()
+            self.stop()
+
+    def stop(self) -> None:
+        """End the thread without a last commit."""
+        self._end = ClosedError("the consumer was closed")
+        self._notify()
+        self._reactor.stop()
+        self._pool.close()
 
     def __enter__(self) -> Consumer:
         return self

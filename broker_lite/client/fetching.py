@@ -177,6 +177,15 @@ class FetchEngine:
             self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
         self.pump()
 
+    def end(self, where: TopicPartition) -> None:
+        """Read a partition no more."""
+        source = self._sources.get(where)
+        if source is not None:
+            self._total_bytes -= source.buffered_bytes
+            self._abandon(where, source)
+            del self._sources[where]
+            self.pump()
+
     def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
         """Fetch these no longer, or again."""
         for where in wheres:
@@ -300,7 +309,8 @@ class FetchEngine:
         elif answer.error_code:
             problem = error_for(answer.error_code)
         else:
-            names = {self._sources[where].topic_id: where.topic for where in asked}
+            known = [where for where in asked if where in self._sources]
+            names = {self._sources[where].topic_id: where.topic for where in known}
             for topic in answer.topics:
                 for row in topic.partitions:
                     rows[TopicPartition(names.get(topic.topic_id, ""), row.partition)] = row
@@ -415,7 +425,7 @@ class FetchEngine:
         source.retry_at_ms = float("inf")
 
         def passed(found: Any) -> None:
-            if self._sources[where].generation != generation:
+            if self._sources.get(where) is not source or source.generation != generation:
                 return
             result = found if isinstance(found, LogbusError) else found[where]
             source.retry_at_ms = 0.0

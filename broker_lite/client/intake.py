@@ -63,7 +63,15 @@ class Parts:
 class Intake:
     """Positions and the open slice of one consumer."""
 
-    def __init__(self, engine: FetchEngine, *, skips_corrupt: bool) -> None:
+    def __init__(
+        self,
+        engine: FetchEngine,
+        *,
+        skips_corrupt: bool,
+        is_held_back: Callable[[], bool] | None = None,
+    ) -> None:
+        self.is_held_back = is_held_back
+        """Whether nothing at all may be handed out now; None: never."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
         """Ranges that ``on_corrupt="skip"`` went past: partition, first offset, next offset."""
         self._engine = engine
@@ -90,6 +98,20 @@ class Intake:
         check_offsets(offsets)
         rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
         self._engine.post(partial(self._engine.begin, rows))
+
+    def end(self, where: TopicPartition) -> None:
+        """Read a partition no more; what was handed out of it is nobody's business here."""
+        if where not in self._positions:
+            return
+        if where == self._where:
+            self._drop()
+        self._generations[where] += 1
+        for rows in (self._positions, self._epochs, self._doubted, self._under_way):
+            rows.pop(where, None)
+        self._paused.discard(where)
+        if all(other.topic != where.topic for other in self._positions):
+            self._engine.topic_ids.pop(where.topic, None)
+        self._engine.post(partial(self._engine.end, where))
 
     def _begin(self, where: TopicPartition, offset: int) -> int:
         """The new generation of a partition that is read from ``offset`` on."""
@@ -200,6 +222,8 @@ class Intake:
         Raises what stopped a partition; ``on_out_of_range`` may settle an offset that is not in
         the log by seeking, or raise.
         """
+        if self.is_held_back is not None and self.is_held_back():
+            return False
         while True:
             if self._slice is not None:
                 if self.at < self._slice.row_count:
@@ -233,6 +257,8 @@ class Intake:
 
     def has_arrivals(self) -> bool:
         """Whether something has arrived that may be handed out."""
+        if self.is_held_back is not None and self.is_held_back():
+            return False
         return any(
             arrival.where not in self._paused
             and self._generations.get(arrival.where) == arrival.generation

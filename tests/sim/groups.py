@@ -24,6 +24,7 @@ from sim.zk import SimZk, ZkService
 
 from broker_lite.client.native.assignment import assign, covers
 from broker_lite.client.native.events import Start
+from broker_lite.client.native.machine import MEMBER
 from broker_lite.client.native.member import Member
 from broker_lite.errors import (
     ClosedError,
@@ -161,6 +162,9 @@ class Reader:
         self.world.counts["losses"] += 1
         self.positions.pop(where, None)
         self.stopping.discard(where)
+
+    def renewed(self) -> None:
+        self.world.counts["renewals"] += 1
 
     def refuse(self, error: LogbusError) -> None:
         self.refused = error
@@ -311,7 +315,7 @@ class World:
         reader = chance.choice(living) if living else None
         if dice < 0.2 and len(living) < 8:
             self.join()
-        elif dice < 0.27 and reader is not None:
+        elif dice < 0.27 and reader is not None and not reader.owner.paused:
             self.counts["leaves"] += 1
             reader.spawn(reader.leave())
         elif dice < 0.37 and reader is not None:
@@ -396,8 +400,9 @@ class World:
         for reader in self.living:
             if reader.refused is not None:
                 raise Violation(f"{reader.name} was refused: {reader.refused}")
-            if not reader.member.machine.is_settled:
-                raise Violation(f"{reader.name} is not settled: {reader.member.machine.phase}")
+            machine = reader.member.machine
+            if machine.phase != MEMBER or not machine.holdings.is_settled:
+                raise Violation(f"{reader.name} is not settled: {machine.phase}")
         expected = self.expected()
         for where, owner in expected.items():
             path = znodes.owner_path(GROUP, *where)

@@ -10,7 +10,7 @@ after the reader has stopped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -135,6 +135,23 @@ class Holdings:
             self.claims[where] = Claim(wanted[0])
             self._read(where)
 
+    def _write(
+        self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
+    ) -> None:
+        """All that concerns owners and offsets is written while the consumer is registered: so a
+        write that was meant for the session before has no effect in the next one. ``then`` is not
+        called where it is not registered."""
+        me = znodes.consumer_path(self._group, self._consumer)
+        self._asking.write([Check(me, 0), *operations], partial(self._wrote, then))
+
+    def _wrote(self, then: Callable[[Refused | None], None], refused: Refused | None) -> None:
+        if refused is None:
+            then(None)
+        elif refused.position:
+            then(refused._replace(position=refused.position - 1))
+        else:
+            self.is_unregistered = True
+
     # Claims.
 
     def _read(self, where: TopicPartition) -> None:
@@ -155,7 +172,7 @@ class Holdings:
         data = znodes.encode_offset(found)
         claim.stage = WRITING
         owner = znodes.encode_owner(Owner(self._consumer, claim.stream))
-        self._asking.write(
+        self._write(
             [
                 Create(znodes.owner_path(self._group, *where), owner, ephemeral=True),
                 Create(path, data) if znode is None else Set(path, data, znode.version),
@@ -180,6 +197,7 @@ class Holdings:
         wanted = self._target.get(where)
         if refused is None:
             del self.claims[where]
+            self._doubtful.discard(where)
             self.held[where] = held
             if wanted is None or (wanted[0], wanted[1].topic_id) != (held.stream, held.topic_id):
                 self._release(where, held)
@@ -209,7 +227,7 @@ class Holdings:
         elif znode.session_id == self._asking.session_id:
             # A claim whose answer was lost: begin anew, so that the version is known.
             path = znodes.owner_path(self._group, *where)
-            self._asking.write([Delete(path)], lambda _: self._wait(claim))
+            self._write([Delete(path)], lambda _: self._wait(claim))
         else:
             # Its end is awaited; that wakes the claim, or else it looks again by itself.
             self._wait(claim, BACKOFF_MAX_MS)
@@ -253,7 +271,7 @@ class Holdings:
                 path = znodes.offset_path(self._group, *where)
                 operations.append(Set(path, data, held.version))
         operations.append(Delete(znodes.owner_path(self._group, *where)))
-        self._asking.write(operations, partial(self._released, where, held, len(operations)))
+        self._write(operations, partial(self._released, where, held, len(operations)))
 
     def _released(
         self, where: TopicPartition, held: Held, count: int, refused: Refused | None
@@ -301,8 +319,7 @@ class Holdings:
 
     def resume(self) -> None:
         """It is back, with the same session: see what became of what was being written."""
-        doubtful, self._doubtful = self._doubtful, set()
-        for where in sorted(doubtful):
+        for where in sorted(self._doubtful):
             # Before any claim is written again, which must find its own znode only.
             path = znodes.owner_path(self._group, *where)
             self._asking.get(path, partial(self._undo, where, path))
@@ -313,7 +330,9 @@ class Holdings:
     def _undo(self, where: TopicPartition, path: str, znode: Znode | None) -> None:
         """A claim that nobody heard of succeeded: take it back; its version is not known."""
         if znode is not None and znode.session_id == self._asking.session_id:
-            self._asking.write([Delete(path)], lambda _: None)
+            self._write([Delete(path)], lambda _: self._doubtful.discard(where))
+        else:
+            self._doubtful.discard(where)
 
     def _check_owner(self, where: TopicPartition, held: Held, znode: Znode | None) -> None:
         if self.held.get(where) is not held:
@@ -396,17 +415,16 @@ class Holdings:
                 self._writing.append((commit, wheres))
                 rows.update({where: commit.rows[where] for where in wheres})
         if rows:
-            self._write(rows)
+            self._write_rows(rows)
 
-    def _write(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        me = znodes.consumer_path(self._group, self._consumer)
-        operations: list[Operation] = [Check(me, 0)]
+    def _write_rows(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+        operations: list[Operation] = []
         for where, row in rows.items():
             held = self.held[where]
             held.writing = _encoded(held, row)
             path = znodes.offset_path(self._group, *where)
             operations.append(Set(path, held.writing, held.version))
-        self._asking.write(operations, partial(self._written, dict(rows)))
+        self._write(operations, partial(self._written, dict(rows)))
 
     def _written(
         self, rows: dict[TopicPartition, CommittedOffset], refused: Refused | None
@@ -414,19 +432,15 @@ class Holdings:
         if refused is None:
             for where in rows:
                 self._decided(where, None)
-        elif refused.position == 0:
-            self.is_unregistered = True
-            for where in rows:
-                self._decided(where, _not_owner(where))
         else:
-            fenced = list(rows)[refused.position - 1]
+            fenced = list(rows)[refused.position]
             held = self.held[fenced]
             self._decided(fenced, _not_owner(fenced))
             if self.held.get(fenced) is held and held.state != RELEASED:
                 self._lose(fenced, held)
             del rows[fenced]
             if rows:
-                self._write(rows)
+                self._write_rows(rows)
         if not self._writing:
             self._write_commits()
 

@@ -37,7 +37,7 @@ from broker_lite.client.native.events import (
     Write,
     Written,
 )
-from broker_lite.client.native.machine import Machine
+from broker_lite.client.native.machine import ENDED, MEMBER, Machine
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
 from broker_lite.metadata import store as ports
 from broker_lite.metadata import znodes
@@ -62,13 +62,16 @@ class Readers(Protocol):
     def lose(self, stream: int, where: TopicPartition) -> None:
         """It is not owned any more: nothing of it may be handed out or committed."""
 
+    def renewed(self) -> None:
+        """The lease, which had run out, holds again."""
+
     def refuse(self, error: LogbusError) -> None:
         """The member has ended."""
 
 
 class Member:
     """``make_store`` gives a store that is not started; ``now_ms`` is a clock that never goes
-    back."""
+    back; ``on_joined`` is called once, when the group was joined or refused."""
 
     def __init__(
         self,
@@ -79,17 +82,21 @@ class Member:
         *,
         make_store: Callable[[], MetadataStore],
         now_ms: Callable[[], float],
+        on_joined: Callable[[], None] | None = None,
     ) -> None:
         self.machine = Machine(group, consumer, subscription)
         self._group = group
         self._readers = readers
         self._make_store = make_store
         self._now_ms = now_ms
+        self._on_joined = on_joined
         self._store: MetadataStore | None = None
         self._numbers = itertools.count(1)
         self._commits: dict[int, asyncio.Future[Mapping[TopicPartition, LogbusError]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._connection = 0
+        """Counts what the store says of the connection."""
         self._is_closed = False
 
     @property
@@ -144,6 +151,8 @@ class Member:
     def _heard(self, store: MetadataStore, event: StoreEvent) -> None:
         if store is not self._store:
             return
+        if isinstance(event, ports.Connected | ports.Suspended | ports.SessionLost):
+            self._connection += 1
         if isinstance(event, ports.Connected):
             timeout_ms = store.session_timeout_ms
             self._step(Connected(event.session_id, event.new_session, timeout_ms))
@@ -153,8 +162,15 @@ class Member:
     def _step(self, event: Event) -> None:
         if self._is_closed:
             return
-        for effect in self.machine.step(int(self._now_ms()), event):
+        now_ms, machine = self._now_ms(), self.machine
+        was_held_back = machine.lease_until_ms <= now_ms
+        for effect in machine.step(int(now_ms), event):
             self._carry_out(effect)
+        if was_held_back and machine.lease_until_ms > now_ms:
+            self._readers.renewed()
+        if self._on_joined is not None and machine.phase in (MEMBER, ENDED):
+            on_joined, self._on_joined = self._on_joined, None
+            on_joined()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -176,7 +192,7 @@ class Member:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Get() | List() | Write() | Beat():
-                self._spawn(self._ask(effect))
+                self._spawn(self._ask(effect, self._connection))
             case Give(stream, where, start):
                 self._readers.give(stream, where, start)
             case Take(stream, where):
@@ -196,10 +212,10 @@ class Member:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, effect: Get | List | Write | Beat) -> None:
+    async def _ask(self, effect: Get | List | Write | Beat, connection: int) -> None:
         store = self._store
-        if store is None:
-            return
+        if store is None or connection != self._connection:
+            return  # What was wanted of one session must not be done in the next one.
         event: Event
         try:
             match effect:
@@ -214,7 +230,7 @@ class Member:
                     event = Beaten(tag)
         except CoordinationUnavailableError:
             event = Failed(effect.tag)
-        if store is self._store:
+        if store is self._store and connection == self._connection:
             self._step(event)
 
     async def _restart(self) -> None:

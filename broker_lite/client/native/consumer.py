@@ -1,0 +1,138 @@
+"""``NativeConsumer``: one stream of a consumer in a native group, the blocking face.
+
+A ``Consumer`` whose partitions come and go as the group's members do, who hands out nothing while
+the group's lease has run out, and who commits by compare-and-set as the partitions' owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from broker_lite.client import requests
+from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
+from broker_lite.client.native.beginning import beginnings
+from broker_lite.client.native.changes import Change, Changes
+from broker_lite.client.native.session import GroupSession
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import LogbusError, NotOwnerError
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+class NativeConsumer(Consumer):
+    """Reads what its group's other members leave to it. Make it with ``Bus.consumer`` and
+    ``coordination="zookeeper"``, or several streams with ``Bus.create_message_streams``.
+
+    As ``Consumer``, with these differences. A partition that goes to another member is given up
+    when this one asks for more, with what is done with committed; one that does not ask for 300 ms
+    is not waited for, and what it is at comes again to the next owner. A commit of a partition
+    that is not owned any more raises NotOwnerError and changes nothing. So: commit before the work
+    and drop what NotOwnerError names, and each record is worked on at most once; work before the
+    commit (automatic commits do) and it is at least once.
+    """
+
+    _defers_changes = True
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        session: GroupSession,
+        *,
+        topics: tuple[str, ...],
+        config: ConsumerConfig,
+    ) -> None:
+        self._prepare(bootstrap_servers, topics, session.group, config)
+        self._session = session
+        if topics:
+            deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
+            self._pool.run(requests.known_topics(self._cluster, topics, deadline_ms))
+        self.queue: deque[Change] = self._changes
+        self._start_reading((), {}, lambda: session.is_held_back)
+        self._owned = Changes(
+            self.queue, self._intake, session.settled, says_how_far=config.auto_commit
+        )
+        session.add(self)
+
+    @property
+    def member_id(self) -> str:
+        """The consumer's name in the group's registry."""
+        return self._session.name
+
+    # What the member tells; on its thread.
+
+    def wake(self) -> None:
+        self._notify()
+
+    def end(self, error: LogbusError) -> None:
+        self._end = error
+        self._notify()
+
+    # What the reader does about it.
+
+    def _has_changes(self) -> bool:
+        return bool(self._changes) or bool(self._owned.pending)
+
+    def _take_changes(self) -> None:
+        owned = self._owned
+        owned.take()
+        if not owned.pending:
+            return
+        deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
+        begun = self._pool.run(
+            beginnings(self._cluster, self._group(), owned.pending, self.config, deadline_ms)
+        )
+        owned.begin(begun.offsets)
+        if begun.commits and self.config.auto_commit:
+            # Else the end would be somewhere else for whoever takes over after a crash.
+            self._session.commit_soon(begun.commits, lambda _: None)
+
+    # Commits.
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
+        """Commit these offsets (the next to read), or the positions: behind everything handed out,
+        the records under way among them. Raises NotOwnerError where a partition is another
+        member's by now; those that are owned are committed."""
+        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
+        self._await_commit()
+        self._commit_rows(rows, OPERATION_TIMEOUT_MS)
+
+    def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
+        if rows:
+            errors = self._session.commit(rows, timeout_ms / 1000)
+            for error in errors.values():
+                raise error
+
+    def _auto_commit(self) -> None:
+        self._commit_due = False
+        if self._is_committing:
+            return
+        rows = self._intake.settled()
+        if rows:
+            self._is_committing = True
+            self._session.commit_soon(rows, self._committed)
+
+    def _committed(self, found: Any) -> None:
+        if isinstance(found, dict):
+            # What is another's by now is no trouble: it has what was committed, and goes on.
+            found = {w: e for w, e in found.items() if not isinstance(e, NotOwnerError)}
+        super()._committed(found)
+
+    # The end.
+
+    def _close(self, *, is_done: bool) -> None:
+        try:
+            self.finish(is_done=is_done)
+        finally:
+            self._session.close()
+            self.stop()
+
+    def finish(self, *, is_done: bool) -> None:
+        """The last commit. What is another's by now is no trouble: it goes on from before."""
+        if self._end is None and self.config.auto_commit:
+            rows = self._intake.commitable() if is_done else self._intake.settled()
+            self._await_commit()
+            with contextlib.suppress(NotOwnerError):
+                self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
