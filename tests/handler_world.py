@@ -39,10 +39,10 @@ class World:
         self.brokers: dict[int, Parts] = {}
         self.stores: dict[int, SimZk] = {}
 
-    async def start(self, count: int = 1, **settings: str) -> World:
+    async def start(self, count: int = 1, **settings: Any) -> World:
         for broker_id in range(1, count + 1):
             store = self.service.client()
-            config = BrokerConfig(broker_id=broker_id, **cast(Any, settings))
+            config = BrokerConfig(broker_id=broker_id, **settings)
             clock = SimClock(asyncio.get_running_loop())
             registry = Registry(
                 config,
@@ -56,6 +56,7 @@ class World:
             nothing = cast(Any, None)
             groups = GroupCoordinator(config, registry, clock=clock)
             registry.on_change(groups.snapshot_changed)
+            registry.on_watch(groups.watch_fired)
             self.brokers[broker_id] = Parts(
                 config, clock, registry, nothing, nothing, nothing, nothing, endpoint, groups
             )

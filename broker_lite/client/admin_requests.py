@@ -14,6 +14,7 @@ from broker_lite.client.cluster import Cluster, ClusterView, backoff_ms, group_b
 from broker_lite.client.requests import (
     PerPartition,
     on_any_broker,
+    on_coordinator,
     per_partition,
     refresh,
     refresh_once,
@@ -363,8 +364,9 @@ def describe_groups(
     """What the coordinators know of groups."""
     found: dict[str, groups.DescribedGroup] = {}
     for name in names:
-        answer = yield from on_any_broker(
+        answer = yield from on_coordinator(
             cluster,
+            name,
             CallExchange(groups.DescribeGroupsRequest((name,))),
             lambda answer: (
                 error_for(answer.groups[0].error_code, answer.groups[0].error_message or "")

@@ -146,7 +146,7 @@ class Group:
     # Joining.
 
     def _join(self, event: ev.Join) -> None:
-        error = self._why_not(event)
+        error = self.refusal(event)
         if error is None and event.member_id:
             error = self._join_known(event)
         elif error is None and event.instance_id in self._roster.static:
@@ -162,7 +162,8 @@ class Group:
         if error is not None:
             self._reply(event.token, fx.JoinResult(error, event.member_id))
 
-    def _why_not(self, event: ev.Join) -> LogbusError | None:
+    def refusal(self, event: ev.Join) -> LogbusError | None:
+        """Why nobody who asks so can be let in; None if that is not certain."""
         limits = self._limits
         low, high = limits.session_timeout_min_ms, limits.session_timeout_max_ms
         if not low <= event.session_timeout_ms <= high:

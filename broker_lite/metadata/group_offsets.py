@@ -197,6 +197,14 @@ class GroupOffsets:
         """Consumers of a native group that are there."""
         return await self._store.children(znodes.consumers_path(group)) or []
 
+    async def is_held(self, claim: Claim) -> bool:
+        """Whether nobody claimed the group since, as ZooKeeper has it now; watches what becomes of
+        it (DataChanged of its coordinator znode, once)."""
+        znode = await self._store.get(znodes.coordinator_path(claim.group), watch=True)
+        if znode is None or znode.version > claim.version:
+            claim.held = False
+        return claim.held
+
     async def age(self, group: str) -> GroupAge:
         """What the retention of its offsets goes by."""
         path = znodes.coordinator_path(group)
@@ -224,26 +232,50 @@ class GroupOffsets:
             if await self.native_members(group):
                 raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
             claim = await self.claim(group)
-            check = Check(znodes.coordinator_path(group), claim.version)
             if partitions is None:
-                # What members have there is theirs to delete: it makes the write be refused.
-                theirs = f"{znodes.consumers_path(group)}/"
-                below = [path async for path in self._below(znodes.group_path(group))]
-                paths = [p for p in below[:-1] if p != check.path and not p.startswith(theirs)]
-                last: list[Operation] = [Delete(*check), Delete(below[-1])]
-                self.release(claim)
-            else:
-                wanted = [znodes.offset_path(group, *key) for key in partitions]
-                there = await gather([self._store.get(path) for path in wanted])
-                paths = [path for path, znode in zip(wanted, there) if znode is not None]
-                last = []
+                if await self._delete_group(claim) is None:
+                    return
+                continue
+            check = Check(znodes.coordinator_path(group), claim.version)
+            wanted = [znodes.offset_path(group, *key) for key in partitions]
+            there = await gather([self._store.get(path) for path in wanted])
+            paths = [path for path, znode in zip(wanted, there) if znode is not None]
             self._writer.forget(group)
-            refused = await self._delete(check, paths, last)
+            refused = await self._delete(check, paths, [])
             if refused is None:
                 return
             if refused.operation.path == check.path and claim.version == check.version:
                 self.release(claim)
         raise WriteConflictError(f"group {group!r} is being written to; try again")
+
+    async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
+        """Delete the group if it is over, whatever comes at that moment; whether it was."""
+        if not is_over(await self.age(group)):
+            return False
+        claim = await self.claim(group)
+        # Who commits or joins from now on claims it anew, which has the deletion refused.
+        self.release(claim)
+        if not is_over(await self.age(group)):
+            return False
+        return await self._delete_group(claim) is None
+
+    async def note_members(self, group: str, *, is_empty: bool) -> None:
+        """Write whether a native group has members, where that is not what is written."""
+        claim = await self.claim(group)
+        if (claim.value.empty_since_ms is not None) is not is_empty:
+            await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
+
+    async def _delete_group(self, claim: Claim) -> Refused | None:
+        """The claim's znode, checked by every write, and the group's go last."""
+        path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
+        # What members have there is theirs to delete: it makes the write be refused.
+        theirs = f"{znodes.consumers_path(claim.group)}/"
+        below = [each async for each in self._below(group)]
+        paths = [p for p in below if p not in (path, group) and not p.startswith(theirs)]
+        self.release(claim)
+        self._writer.forget(claim.group)
+        last: list[Operation] = [Delete(path, claim.version), Delete(group)]
+        return await self._delete(Check(path, claim.version), paths, last)
 
     async def _delete(
         self, check: Check, paths: list[str], last: list[Operation]

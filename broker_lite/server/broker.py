@@ -135,6 +135,7 @@ class Broker:
             endpoint=listener.endpoint,
             groups=groups,
         )
+        registry.on_watch(groups.watch_fired)
         for apply in (groups.snapshot_changed, peers.apply, replicas.apply):
             registry.on_change(apply)
         dispatcher = Dispatcher(self._loop, parts)
@@ -144,7 +145,7 @@ class Broker:
         stack.push_async_callback(self._drain, registry)
         stack.callback(self._watch.close)
         await self._serve_metrics()
-        self._start_housekeeping(disk, logs, replicas)
+        self._start_housekeeping(disk, logs, replicas, groups)
         endpoint = listener.endpoint
         logger.info("broker %d of cluster %s listens on %s", config.broker_id, cluster_id, endpoint)
         return {
@@ -250,7 +251,9 @@ class Broker:
         self._stack.push_async_callback(self._metrics.close)
         logger.info("metrics on http://%s:%d/metrics", config.host, port)
 
-    def _start_housekeeping(self, disk: Disk, logs: LogManager, replicas: ReplicaManager) -> None:
+    def _start_housekeeping(
+        self, disk: Disk, logs: LogManager, replicas: ReplicaManager, groups: GroupCoordinator
+    ) -> None:
         config, clock = self._config, self._clock
 
         async def keep(work: Callable[[int], Any]) -> None:
@@ -276,6 +279,7 @@ class Broker:
             (config.checkpoint_interval_ms, checkpoint),
             (min(HOUSEKEEPING_MS, max(config.file_delete_delay_ms, 100)), tick),
             (config.retention_check_interval_ms, retain),
+            (config.offsets_retention_check_ms, groups.expire),
         ):
             self._timers.add(self._loop.create_task(_every(interval_ms, work)))
 

@@ -12,9 +12,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 
-from broker_lite.config import BrokerConfig
+from broker_lite.config import MINUTE, BrokerConfig
 from broker_lite.coordinator import effects as fx
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.group import NEVER, Group
@@ -23,7 +24,6 @@ from broker_lite.errors import (
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
     LogbusError,
-    MemberIdRequiredError,
     NonEmptyGroupError,
     NotCoordinatorError,
     UnknownMemberIdError,
@@ -31,6 +31,7 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_offsets import GroupAge
 from broker_lite.model import BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.registry import Registry
@@ -68,6 +69,7 @@ class GroupCoordinator:
         )
         self._held: dict[str, Held] = {}
         self._loading: dict[str, asyncio.Task[Held]] = {}
+        self._checking: set[asyncio.Task[None]] = set()
         self._brokers: Mapping[int, BrokerView] = {}
         self._token = 0
         self._alarm: asyncio.TimerHandle | None = None
@@ -182,11 +184,42 @@ class GroupCoordinator:
             if held.claim.value.broker_epoch != self._registry.broker_epoch:
                 self._drop(held, NotCoordinatorError("this broker was registered anew; ask again"))
 
+    def watch_fired(self, path: str | None) -> None:
+        """Another broker may have claimed a group of ours; None: look after all of them."""
+        for held in list(self._held.values()):
+            if path in (None, znodes.coordinator_path(held.group.name)):
+                self._look_after(held)
+
+    async def expire(self) -> None:
+        """Delete the groups that were empty for the retention time, of those coordinated here."""
+        for row in await self._registry.list_groups():
+            try:
+                self.check_coordinator(row.group)
+                if row.kind == znodes.KIND_NATIVE:
+                    members = await self._registry.native_members(row.group)
+                    await self._registry.note_members(row.group, is_empty=not members)
+                if await self._registry.expire_group(row.group, partial(self._is_over, row.group)):
+                    logger.info("group %r was empty for long enough and is deleted", row.group)
+            except NotCoordinatorError:
+                continue
+
+    def _is_over(self, group: str, age: GroupAge) -> bool:
+        """A group without offsets has nothing to keep."""
+        if group in self._held:
+            return False
+        since_ms, newest_ms = age.empty_since_ms, age.newest_commit_ms
+        kept_ms = self._config.offsets_retention_check_ms
+        if newest_ms is not None:
+            kept_ms = self._config.offsets_retention_minutes * MINUTE
+            since_ms = max(since_ms or 0, newest_ms)
+        # A group that nobody claimed since its coordinator died is claimed, and is empty from then.
+        return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
+
     def close(self) -> None:
         """Whoever waits is told to look for another broker."""
         for held in list(self._held.values()):
             self._drop(held, NotCoordinatorError("this broker stops; another one coordinates"))
-        for task in self._loading.values():
+        for task in (*self._loading.values(), *self._checking):
             task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -210,11 +243,7 @@ class GroupCoordinator:
             return _no_member(group)
         if len(self._held) >= GROUPS_MAX:
             return GroupMaxSizeReachedError(f"this broker coordinates {GROUPS_MAX} groups already")
-        (reply,) = Group(group, self._limits, 0).step(0, join._replace(must_ask_twice=True))[:1]
-        if isinstance(reply, fx.Reply) and isinstance(reply.result, fx.JoinResult):
-            error = reply.result.error
-            return None if isinstance(error, MemberIdRequiredError) else error
-        return None
+        return Group(group, self._limits, 0).refusal(join)
 
     async def _load(self, group: str) -> Held:
         task = self._loading.get(group)
@@ -250,6 +279,7 @@ class GroupCoordinator:
         self.check_coordinator(group)
         held = Held(Group(group, self._limits, claim.value.generation), claim)
         self._held[group] = held
+        self._look_after(held)
         logger.info("group %r is coordinated here in epoch %d", group, claim.value.epoch)
         return held
 
@@ -263,6 +293,22 @@ class GroupCoordinator:
         self._registry.release_group(held.claim)
         self._step(held, ev.Resigned(error))
         logger.info("group %r is not coordinated here any more: %s", name, error.message)
+
+    def _look_after(self, held: Held) -> None:
+        """See whether the claim is still held, and hear when that changes."""
+        if held.writing is None and self._held.get(held.group.name) is held:
+            task = asyncio.get_running_loop().create_task(self._check_claim(held))
+            self._checking.add(task)
+            task.add_done_callback(self._checking.discard)
+
+    async def _check_claim(self, held: Held) -> None:
+        try:
+            if not await self._registry.is_claim_held(held.claim):
+                name = held.group.name
+                self._drop(held, NotCoordinatorError(f"another broker claimed group {name!r}"))
+        except LogbusError as error:
+            # A new connection looks after all groups.
+            logger.debug("group %r cannot be looked after: %s", held.group.name, error.message)
 
     # Running the machines.
 
@@ -305,6 +351,7 @@ class GroupCoordinator:
             return
         held.writing = None
         self._step(held, ev.GenerationWritten(effect.generation))
+        self._look_after(held)
         logger.info(
             "group %r is in generation %d%s",
             held.group.name,

@@ -51,6 +51,7 @@ class Membership:
         self._config = config
         self._store = store
         self._callbacks: list[Callable[[MetadataSnapshot], None]] = []
+        self._watch_callbacks: list[Callable[[str | None], None]] = []
         self._fatal_callbacks: list[Callable[[LogbusError], None]] = []
         self._controller = ControllerShell(
             store, config, now_ms=now_ms, wait_connected=self._wait_connected
@@ -129,6 +130,10 @@ class Membership:
         if self.snapshot.version:
             callback(self.snapshot)
 
+    def on_watch(self, callback: Callable[[str | None], None]) -> None:
+        """Called with the path of a watch that fired, and with None where all of them are void."""
+        self._watch_callbacks.append(callback)
+
     def on_fatal(self, callback: Callable[[LogbusError], None]) -> None:
         """Called when the broker must stop: its id or directory was taken over by another."""
         self._fatal_callbacks.append(callback)
@@ -202,6 +207,7 @@ class Membership:
                 self._register_due = self._register_due or event.new_session
                 self._reload_due = True
                 self._connected.set()
+                self._tell_watchers(None)
             case Suspended():
                 self._connected.clear()
                 _log.warning("ZooKeeper does not answer; leaders go on, administration waits")
@@ -220,9 +226,14 @@ class Membership:
             case DataChanged(path):
                 self._changes_due = self._changes_due or path == znodes.CHANGES
                 self._controller_due = self._controller_due or path == znodes.CONTROLLER
+                self._tell_watchers(path)
             case ChildrenChanged(path):
                 self._brokers_due = self._brokers_due or path == znodes.BROKER_IDS
         self._due.set()
+
+    def _tell_watchers(self, path: str | None) -> None:
+        for callback in self._watch_callbacks:
+            callback(path)
 
     async def _wait_connected(self) -> None:
         await self._connected.wait()

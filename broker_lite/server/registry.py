@@ -377,9 +377,21 @@ class Registry(Membership):
         """The consumers of a native group that are there."""
         return await self._groups.native_members(group)
 
+    async def is_claim_held(self, claim: Claim) -> bool:
+        """Whether nobody claimed the group since; ``on_watch`` tells when that may have changed."""
+        return await self._groups.is_held(claim)
+
     async def group_age(self, group: str) -> GroupAge:
         """What the retention of its offsets goes by."""
         return await self._groups.age(group)
+
+    async def note_members(self, group: str, *, is_empty: bool) -> None:
+        """Write that a native group has members, or since when it has none."""
+        await self._groups.note_members(group, is_empty=is_empty)
+
+    async def expire_group(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
+        """Delete the group if it is over, unless somebody comes meanwhile; whether it was."""
+        return await self._groups.expire(group, is_over)
 
     async def group_kind(self, group: str) -> str | None:
         """ "kafka", "native", or None if there is no such group."""

@@ -1,0 +1,472 @@
+"""Members of Kafka groups through the handlers, in every version, and coordinators that move."""
+
+from __future__ import annotations
+
+import asyncio
+import struct as bytes_of
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from handler_world import World, run, struct, versions
+
+from broker_lite.errors import (
+    FencedInstanceIdError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    GroupSubscribedToTopicError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidGroupIdError,
+    InvalidSessionTimeoutError,
+    MemberIdRequiredError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Delete
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.wire.api import ApiKey
+
+SUBSCRIPTION = bytes_of.pack(">hih1si", 0, 1, 1, b"t", 0)
+"""A consumer's, version 0: topic t."""
+
+
+class Member:
+    """A client of one group, at the broker that coordinates it."""
+
+    def __init__(self, world: World, group: str = "g", *, broker: int = 0) -> None:
+        self.world, self.group = world, group
+        self.broker = broker or coordinator(world, group)
+        self.id, self.generation = "", -1
+        self.answer: Any = None
+
+    async def join(self, version: int = 9, **fields: Any) -> int:
+        """Until it has an id of its own, twice; the error code."""
+        rows = [
+            struct("JoinGroup", "JoinGroupRequestProtocol", name=name, metadata=SUBSCRIPTION)
+            for name in fields.get("protocols", ["range"])
+        ]
+        answer = await self.world.ask(
+            "JoinGroup", version, broker=self.broker, group_id=self.group, member_id=self.id,
+            session_timeout_ms=fields.get("session_timeout_ms", 10_000),
+            rebalance_timeout_ms=fields.get("rebalance_timeout_ms", 60_000),
+            group_instance_id=fields.get("group_instance_id"),
+            protocol_type=fields.get("protocol_type", "consumer"), protocols=rows,
+        )  # fmt: skip
+        self.answer = answer
+        if answer.error_code == MemberIdRequiredError.code and not self.id:
+            self.id = answer.member_id
+            return await self.join(version, **fields)
+        if not answer.error_code:
+            self.id, self.generation = answer.member_id, answer.generation_id
+        return int(answer.error_code)
+
+    async def sync(self, version: int = 5, **work: bytes) -> Any:
+        """``work`` is by member id; the answer."""
+        rows = [
+            struct("SyncGroup", "SyncGroupRequestAssignment", member_id=name, assignment=part)
+            for name, part in work.items()
+        ]
+        return await self.ask("SyncGroup", version, assignments=rows)
+
+    async def heartbeat(self, version: int = 4, **fields: Any) -> int:
+        return int((await self.ask("Heartbeat", version, **fields)).error_code)
+
+    async def commit(self, offset: int, version: int = 9) -> int:
+        path = "OffsetCommitRequestTopic"
+        part = struct("OffsetCommit", f"{path}.OffsetCommitRequestPartition",
+                      partition_index=0, committed_offset=offset)  # fmt: skip
+        answer = await self.world.ask(
+            "OffsetCommit", version, broker=self.broker, group_id=self.group, member_id=self.id,
+            generation_id_or_member_epoch=self.generation,
+            topics=[struct("OffsetCommit", path, name="t", partitions=[part])],
+        )  # fmt: skip
+        return int(answer.topics[0].partitions[0].error_code)
+
+    async def leave(self, version: int = 5) -> list[int]:
+        row = struct("LeaveGroup", "MemberIdentity", member_id=self.id, reason="done")
+        fields: dict[str, Any] = {"members": [row]} if version >= 3 else {"member_id": self.id}
+        answer = await self.world.ask(
+            "LeaveGroup", version, broker=self.broker, group_id=self.group, **fields
+        )
+        return [answer.error_code, *(row.error_code for row in answer.members or ())]
+
+    async def ask(self, name: str, version: int, **fields: Any) -> Any:
+        fields = {"generation_id": self.generation, "member_id": self.id, **fields}
+        return await self.world.ask(
+            name, version, broker=self.broker, group_id=self.group, **fields
+        )
+
+
+def coordinator(world: World, group: str) -> int:
+    found = {
+        view.broker_id
+        for parts in world.brokers.values()
+        if (view := parts.groups.coordinator_of(group)) is not None
+    }
+    (broker_id,) = found
+    return broker_id
+
+
+async def both(*work: Awaitable[Any]) -> list[Any]:
+    return list(await asyncio.gather(*work))
+
+
+async def gathered(world: World, count: int, **fields: Any) -> list[Member]:
+    """A group of so many that is stable, the leader first."""
+    members = [Member(world) for _ in range(count)]
+    assert await both(*(member.join(**fields) for member in members)) == [0] * count
+    members.sort(key=lambda member: member.answer.leader != member.id)
+    work = {member.id: b"work %d" % n for n, member in enumerate(members)}
+    answers = await both(members[0].sync(**work), *(member.sync() for member in members[1:]))
+    assert [row.assignment for row in answers] == list(work.values())
+    return members
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
+def test_members_join_in_every_version(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        one, two = Member(world), Member(world)
+        assert await both(one.join(version), two.join(version)) == [0, 0]
+        leader, other = (one, two) if one.answer.members else (two, one)
+        assert {row.member_id for row in leader.answer.members} == {one.id, two.id}
+        assert {row.metadata for row in leader.answer.members} == {SUBSCRIPTION}
+        assert other.answer.members == [] and other.answer.leader == leader.id
+        assert one.answer.protocol_name == "range"
+        assert (one.generation, two.generation) == (1, 1)
+        if version >= 7:
+            assert one.answer.protocol_type == "consumer"
+        assert await one.heartbeat() == 0
+        # What is wrong is told in the answer's own terms.
+        assert await Member(world, "").join(version) == InvalidGroupIdError.code
+        short = Member(world, "h")
+        code = InvalidSessionTimeoutError.code
+        assert await short.join(version, session_timeout_ms=10) == code
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
+def test_assignments_are_handed_out_in_every_version(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        one = Member(world)
+        assert await one.join() == 0
+        answer = await one.sync(version, **{one.id: b"\0work"})
+        assert (answer.error_code, answer.assignment) == (0, b"\0work")
+        if version >= 5:
+            assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+            answer = await one.ask("SyncGroup", 5, assignments=[], protocol_name="sticky")
+            assert answer.error_code == InconsistentGroupProtocolError.code
+        answer = await one.ask("SyncGroup", version, assignments=[], generation_id=7)
+        assert (answer.error_code, answer.assignment) == (IllegalGenerationError.code, b"")
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
+def test_heartbeats_in_every_version(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        (one,) = await gathered(world, 1)
+        assert await one.heartbeat(version) == 0
+        assert await one.heartbeat(version, generation_id=9) == IllegalGenerationError.code
+        assert await one.heartbeat(version, member_id="x") == UnknownMemberIdError.code
+        stranger = Member(world, "no-such-group")
+        assert await stranger.heartbeat(version) == UnknownMemberIdError.code
+        if version >= 3:
+            fields = {"group_instance_id": "i"}
+            assert await one.heartbeat(version, **fields) == UnknownMemberIdError.code
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
+def test_members_leave_in_every_version(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        one, two = await gathered(world, 2)
+        assert set(await two.leave(version)) == {0}
+        assert await one.heartbeat() == RebalanceInProgressError.code
+        assert UnknownMemberIdError.code in await two.leave(version)
+        assert UnknownMemberIdError.code in await Member(world, "nobody").leave(version)
+
+    run(body)
+
+
+def test_a_member_that_is_silent_is_out_after_its_session() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        one, two = await gathered(world, 2)
+        for _ in range(3):
+            await asyncio.sleep(3)
+            assert await one.heartbeat() == 0
+        await asyncio.sleep(1.1)
+        assert await one.heartbeat() == RebalanceInProgressError.code
+        assert await one.join() == 0
+        assert (one.generation, len(one.answer.members)) == (2, 1)
+        assert await two.heartbeat() == UnknownMemberIdError.code
+        assert await two.commit(5) == UnknownMemberIdError.code
+
+    run(body)
+
+
+def test_only_members_commit_while_there_are_any_and_only_in_their_generation() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        nobody = Member(world)
+        assert await nobody.commit(1) == 0
+        one, two = await gathered(world, 2)
+        assert await nobody.commit(2) == UnknownMemberIdError.code
+        assert await both(one.commit(3), two.commit(4)) == [0, 0]
+        old = one.generation
+        joining = asyncio.ensure_future(one.join())
+        await asyncio.sleep(0.01)
+        assert await two.commit(5) == 0, "it has not joined again yet, and may"
+        assert await two.join() == 0
+        await joining
+        assert await two.commit(6) == RebalanceInProgressError.code
+        await both(one.sync(), two.sync())
+        two.generation = old
+        assert await two.commit(7) == IllegalGenerationError.code
+        found = await world.brokers[1].registry.fetch_offsets("g")
+        assert found[TopicPartition("t", 0)].offset == 5
+        await both(one.leave(), two.leave())
+        assert await nobody.commit(8) == 0
+
+    run(body)
+
+
+def test_static_members_are_fenced() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        (one,) = await gathered(world, 1, group_instance_id="i")
+        again = Member(world)
+        assert await again.join(group_instance_id="i") == 0
+        assert again.generation == 1 and again.answer.skip_assignment
+        assert (await again.sync(group_instance_id="i")).assignment == b"work 0"
+        fenced = FencedInstanceIdError.code
+        assert await one.heartbeat(group_instance_id="i") == fenced
+        assert (
+            await one.ask("SyncGroup", 5, assignments=[], group_instance_id="i")
+        ).error_code == (fenced)
+
+    run(body)
+
+
+def test_ten_thousand_members_are_refused_and_the_group_is_unharmed() -> None:
+    async def body(world: World) -> None:
+        await world.start(group_size_max=3)
+        one, two = await gathered(world, 2)
+        joining = [asyncio.ensure_future(Member(world).join()) for _ in range(200)]
+        await asyncio.sleep(1)
+        refused = [task for task in joining if task.done()]
+        assert [task.result() for task in refused] == [GroupMaxSizeReachedError.code] * 199
+        assert await both(one.heartbeat(), two.heartbeat()) == [RebalanceInProgressError.code] * 2
+        assert await both(one.join(), two.join(), *joining) == [
+            0, 0, *(task.result() for task in joining)
+        ]  # fmt: skip
+        assert one.generation == 2
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_GROUPS))
+def test_members_are_described(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(3)
+        one, two = await gathered(world, 2)
+        answer = await world.ask("DescribeGroups", version, broker=one.broker, groups=["g"])
+        (row,) = answer.groups
+        assert (row.error_code, row.group_state, row.protocol_data) == (0, "Stable", "range")
+        assert {each.member_id: each.member_assignment for each in row.members} == {
+            one.id: b"work 0", two.id: b"work 1",
+        }  # fmt: skip
+        assert {each.member_metadata for each in row.members} == {SUBSCRIPTION}
+        other = one.broker % 3 + 1
+        answer = await world.ask("DescribeGroups", version, broker=other, groups=["g"])
+        assert answer.groups[0].error_code == NotCoordinatorError.code
+
+    run(body)
+
+
+def test_groups_with_members_are_listed_and_protected() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        await world.make_topic("u")
+        (one,) = await gathered(world, 1)
+        assert await one.commit(3) == 0
+        answer = await world.ask("ListGroups", 5, states_filter=["stable"])
+        assert [(row.group_id, row.group_state) for row in answer.groups] == [("g", "Stable")]
+        assert (await world.ask("ListGroups", 5, states_filter=["Empty"])).groups == []
+        answer = await world.ask("DeleteGroups", 2, groups_names=["g"])
+        assert answer.results[0].error_code == NonEmptyGroupError.code
+
+        async def delete_offset(topic: str) -> int:
+            path = "OffsetDeleteRequestTopic"
+            part = struct("OffsetDelete", f"{path}.OffsetDeleteRequestPartition", partition_index=0)
+            rows = [struct("OffsetDelete", path, name=topic, partitions=[part])]
+            answer = await world.ask("OffsetDelete", 0, group_id="g", topics=rows)
+            assert answer.error_code == 0
+            return int(answer.topics[0].partitions[0].error_code)
+
+        assert await delete_offset("t") == GroupSubscribedToTopicError.code
+        assert await delete_offset("u") == 0
+        assert await one.heartbeat() == 0
+        await one.leave()
+        assert await delete_offset("t") == 0
+        answer = await world.ask("DeleteGroups", 2, groups_names=["g"])
+        assert answer.results[0].error_code == 0
+
+    run(body)
+
+
+def test_native_and_kafka_members_do_not_mix() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        store = world.stores[1]
+        consumer = znodes.consumer_path("g", "c")
+        native = znodes.encode_group(znodes.KIND_NATIVE)
+        await store.write([Create(znodes.group_path("g"), native)])
+        await store.write([Create(znodes.consumers_path("g"))])
+        await store.write([Create(consumer, b"{}", ephemeral=True)])
+        member = Member(world)
+        assert await member.join() == InconsistentGroupProtocolError.code
+        assert await Member(world).commit(1) == NonEmptyGroupError.code
+        answer = await world.ask("ListGroups", 5)
+        assert [(row.group_state, row.group_type) for row in answer.groups] == [
+            ("Stable", "Native")
+        ]
+        await store.write([Delete(consumer)])
+        assert await Member(world).commit(1) == 0
+        assert await member.join() == InconsistentGroupProtocolError.code
+
+    run(body)
+
+
+def test_a_group_moves_when_its_coordinator_dies_and_its_generation_goes_on() -> None:
+    async def body(world: World) -> None:
+        await world.start(3)
+        await world.make_topic("t")
+        one, two = await gathered(world, 2)
+        assert await one.commit(5) == 0
+        dead = one.broker
+        moved = [group for group in map(str, range(100)) if coordinator(world, group) == dead]
+        stayed = {group: coordinator(world, group) for group in map(str, range(100))}
+        await world.brokers[dead].registry.close()
+        world.brokers[dead].groups.close()
+        del world.brokers[dead]
+        while not all(len(p.registry.snapshot.brokers) == 2 for p in world.brokers.values()):
+            await asyncio.sleep(0.1)
+        for group, before in stayed.items():
+            assert (coordinator(world, group) != before) == (group in moved)
+        for member in (one, two):
+            member.broker = coordinator(world, "g")
+            assert await member.heartbeat() == UnknownMemberIdError.code
+            assert await member.commit(6) == UnknownMemberIdError.code
+            member.id = ""
+        assert await both(one.join(), two.join()) == [0, 0]
+        assert (one.generation, two.generation) == (2, 2)
+        await both(one.sync(), two.sync())
+        assert await one.commit(7) == 0
+
+    run(body)
+
+
+def test_a_coordinator_that_was_passed_over_says_so_to_whoever_waits_and_writes_nothing() -> None:
+    """A claim of another broker is heard of at once, by the watch."""
+
+    async def body(world: World) -> None:
+        await world.start(2)
+        await world.make_topic("t")
+        one, two = await gathered(world, 2)
+        joining = asyncio.ensure_future(one.join())
+        await asyncio.sleep(0.05)
+        thief = world.brokers[3 - one.broker].registry
+        await thief.claim_group("g")
+        assert await asyncio.wait_for(joining, 1) == NotCoordinatorError.code
+        # It is still the one by the rule: the next join claims the group back.
+        two.id = ""
+        assert await two.join() == 0
+        assert two.generation == 2
+        await two.sync()
+        await thief.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(9)})
+        assert await two.commit(1) in (NotCoordinatorError.code, UnknownMemberIdError.code)
+        assert (await thief.fetch_offsets("g"))[TopicPartition("t", 0)].offset == 9
+
+    run(body)
+
+
+def test_others_than_the_coordinator_say_so() -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        await world.make_topic("t")
+        other = 3 - coordinator(world, "g")
+        stranger = Member(world, broker=other)
+        code = NotCoordinatorError.code
+        assert await stranger.join() == code
+        assert (await stranger.sync()).error_code == code
+        assert await stranger.heartbeat() == code
+        assert await stranger.commit(1) == code
+        assert (await stranger.leave())[0] == code
+        answer = await world.ask("DeleteGroups", 2, broker=other, groups_names=["g"])
+        assert answer.results[0].error_code == code
+
+    run(body)
+
+
+def test_without_zookeeper_members_stay_and_rebalances_wait() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        one, two = await gathered(world, 2)
+        world.service.stop()
+        assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
+        assert await one.commit(1) == 15
+        joining = asyncio.ensure_future(both(one.join(), two.join()))
+        await asyncio.sleep(2)
+        assert not joining.done()
+        world.service.start()
+        assert await joining == [0, 0]
+        assert (one.generation, two.generation) == (2, 2)
+
+    run(body)
+
+
+def test_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
+        await world.make_topic("t")
+        parts = world.brokers[1]
+        (one,) = await gathered(world, 1, session_timeout_ms=1_800_000)
+        assert await one.commit(3) == 0
+        idle = Member(world, "idle")
+        assert await idle.commit(4) == 0
+        passing = Member(world, "passing")
+        assert await passing.join() == 0
+        assert set(await passing.leave()) == {0}
+        for _ in range(5):
+            await asyncio.sleep(1200)
+            assert await one.heartbeat() == 0
+            await parts.groups.expire()
+        kept = {row.group for row in await parts.registry.list_groups()}
+        assert kept == {"g"}, "it has a member, though no commit for long"
+        assert set(await one.leave()) == {0}
+        await asyncio.sleep(3500)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") == "kafka"
+        await asyncio.sleep(150)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") is None
+        answer = await world.ask("DescribeGroups", 6, groups=["g"])
+        assert answer.groups[0].error_code == GroupIdNotFoundError.code
+
+    run(body)
