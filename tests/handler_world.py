@@ -55,8 +55,6 @@ class World:
             await registry.start(BrokerRegistration(broker_id, endpoint, directory, 1))
             nothing = cast(Any, None)
             groups = GroupCoordinator(config, registry, clock=clock)
-            registry.on_change(groups.snapshot_changed)
-            registry.on_watch(groups.watch_fired)
             self.brokers[broker_id] = Parts(
                 config, clock, registry, nothing, nothing, nothing, nothing, endpoint, groups
             )

@@ -135,9 +135,8 @@ class Broker:
             endpoint=listener.endpoint,
             groups=groups,
         )
-        registry.on_watch(groups.watch_fired)
-        for apply in (groups.snapshot_changed, peers.apply, replicas.apply):
-            registry.on_change(apply)
+        registry.on_change(peers.apply)
+        registry.on_change(replicas.apply)
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(self._loop, dispatcher.begin)
         stack.push_async_callback(self._finish, listener, dispatcher, replicas)

@@ -74,6 +74,8 @@ class GroupCoordinator:
         self._token = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = NEVER
+        registry.on_change(self._snapshot_changed)
+        registry.on_watch(self._watch_fired)
 
     # Which broker.
 
@@ -170,7 +172,7 @@ class GroupCoordinator:
         if held is not None:
             self._drop(held, NotCoordinatorError(f"group {group!r} is being deleted; join again"))
 
-    def snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
+    def _snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
         """Give up the groups that are another broker's by now."""
         if snapshot.brokers is self._brokers:
             return
@@ -184,7 +186,7 @@ class GroupCoordinator:
             if held.claim.value.broker_epoch != self._registry.broker_epoch:
                 self._drop(held, NotCoordinatorError("this broker was registered anew; ask again"))
 
-    def watch_fired(self, path: str | None) -> None:
+    def _watch_fired(self, path: str | None) -> None:
         """Another broker may have claimed a group of ours; None: look after all of them."""
         for held in list(self._held.values()):
             if path in (None, znodes.coordinator_path(held.group.name)):
