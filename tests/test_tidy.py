@@ -37,6 +37,7 @@ LAZY_IMPORTS = {
     "broker_lite/cli/produce.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
+    "broker_lite/client/aio.py": "kazoo is loaded only by members of native groups",
     "broker_lite/client/bus.py": "an admin's bus must not load pyarrow: producer and consumer do",
     "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",
     "broker_lite/record/arrow.py": "pyarrow.compute takes 9 MB of every broker that never needs it",

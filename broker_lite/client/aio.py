@@ -17,7 +17,7 @@ from broker_lite.client import admin_requests, requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.aio_consumer import AsyncConsumer
 from broker_lite.client.blocking import monotonic_ms
-from broker_lite.client.bus import named_topics
+from broker_lite.client.bus import check_coordination, named_topics
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import parse_endpoints, resolve
 from broker_lite.client.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
@@ -47,7 +47,7 @@ async def aconnect(
     """``connect`` for asyncio: the same arguments, the same errors."""
     check_names(options)
     servers = await asyncio.to_thread(resolve, bootstrap_servers, zookeeper)
-    bus = AsyncBus(servers, client_id=client_id, options=options)
+    bus = AsyncBus(servers, client_id=client_id, options=options, zookeeper=zookeeper)
     await bus.cluster(())
     return bus
 
@@ -57,9 +57,15 @@ class AsyncBus:
     (``await asyncio.to_thread(bus.admin.log_dirs)``)."""
 
     def __init__(
-        self, bootstrap_servers: str, *, client_id: str, options: Mapping[str, Any]
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str,
+        options: Mapping[str, Any],
+        zookeeper: str | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.zookeeper = zookeeper
         self.client_id = client_id
         self.admin = Admin(bootstrap_servers, client_id=client_id)
         self._shell = LoopShell(client_id)
@@ -76,11 +82,30 @@ class AsyncBus:
         *topics: str | TopicPartition | Iterable[str],
         group: str | None = None,
         partitions: Iterable[TopicPartition | int] | None = None,
+        coordination: str = "kafka",
+        pattern: str | None = None,
+        zookeeper: str | None = None,
+        session_timeout_ms: int = 6000,
         **options: Any,
     ) -> AsyncConsumer:
-        """A consumer, begun by ``async with`` or ``await start()``; options as for ``Bus``."""
+        """A consumer, begun by ``async with`` or ``await start()``; options as for ``Bus``, and
+        for native groups as for ``Bus.create_message_streams``, with one stream."""
         names, chosen = named_topics(topics, partitions)
         group = options.pop("group_id", group) if group is None else group
+        check_coordination(coordination, chosen, {"pattern": pattern} if pattern else {})
+        if coordination == "zookeeper":
+            from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
+
+            return NativeAsyncConsumer(
+                self.bootstrap_servers,
+                names,
+                pattern=pattern,
+                group=group,
+                admin=self.admin,
+                zookeeper=zookeeper or self.zookeeper,
+                session_timeout_ms=session_timeout_ms,
+                config=build(ConsumerConfig, options, self._options),
+            )
         config = build(ConsumerConfig, options, self._options)
         return AsyncConsumer(
             self.bootstrap_servers, names, group=group, partitions=chosen, config=config

@@ -120,7 +120,7 @@ class AsyncConsumer:
     # -- reading
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        intake = self._intake
+        intake, held_back = self._intake, self._intake.is_held_back
         while True:
             intake.settle()
             await self._fill(None)
@@ -130,6 +130,8 @@ class AsyncConsumer:
                 intake.at = at
                 yield record
                 if intake.at != at or not intake.is_single or self._is_commit_due():
+                    break
+                if self._has_changes() or (held_back is not None and held_back()):
                     break
 
     async def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
@@ -175,6 +177,8 @@ class AsyncConsumer:
                 raise self._end
             if not is_more and self._is_commit_due():
                 self._auto_commit()
+            if not is_more and self._has_changes():
+                await self._take_changes()
             self._news.clear()
             try:
                 if self._intake.advance(self._note_out_of_range):
@@ -311,6 +315,13 @@ class AsyncConsumer:
             return
         operation = requests.commit_offsets(self._cluster, self._group(), rows, self._deadline())
         requests.raise_first(await self._shell.run(operation))
+
+    def _has_changes(self) -> bool:
+        """Whether partitions were given or taken: a group's members have them."""
+        return False
+
+    async def _take_changes(self) -> None:
+        """Read what was given, stop reading what was taken."""
 
     def _is_commit_due(self) -> bool:
         return monotonic_ms() >= self._commit_due_ms

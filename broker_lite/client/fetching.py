@@ -133,7 +133,8 @@ class FetchEngine:
         self.topic_ids: dict[str, str] = {}
         """Which topic of each name is read: for good, since another's offsets mean nothing here."""
         self._sources: dict[TopicPartition, _Source] = {}
-        self._polls: dict[tuple[Endpoint, str], tuple[TopicPartition, ...]] = {}
+        self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, tuple[int, int]]] = {}
+        """What each open fetch asked for: its own object, so that no answer is another's."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
         """When the answer of each poll is late."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
@@ -182,6 +183,8 @@ class FetchEngine:
         source = self._sources.get(where)
         if source is not None:
             self._total_bytes -= source.buffered_bytes
+            # Hanging up answers at once, which would fetch it again.
+            source.is_stopped = True
             self._abandon(where, source)
             del self._sources[where]
             self.pump()
@@ -266,7 +269,7 @@ class FetchEngine:
                     )
                 )
             topics.append(FetchTopic("", self._sources[rows[0]].topic_id, partitions))
-        self._polls[leader, lane] = tuple(wheres)
+        self._polls[leader, lane] = asked
         is_tail = lane == "tail"
         doubts = any(self._sources[where].doubted_until_ms for where in wheres)
         wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
@@ -298,7 +301,7 @@ class FetchEngine:
         answer: FetchResponse | LogbusError,
     ) -> None:
         live = [where for where, row in asked.items() if self._is_live(where, row[0], lane)]
-        if self._polls.get((leader, lane)) == tuple(asked):
+        if self._polls.get((leader, lane)) is asked:
             del self._polls[leader, lane]
             for where in asked:
                 self._sources[where].lane = ""

@@ -27,7 +27,13 @@ from broker_lite.client.received import (
     records,
     timestamps_of,
 )
-from broker_lite.errors import CorruptMessageError, LogbusError, OffsetOutOfRangeError
+from broker_lite.errors import (
+    CorruptMessageError,
+    LogbusError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 from broker_lite.record.arrow import HEADERS_TYPE
 
@@ -45,6 +51,7 @@ ROW_SCHEMA = pa.schema(
 )
 """The columns of Spark's Kafka source; ``headers`` is an eighth on request."""
 ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
+GONE = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 JOINED_ROWS = 4096
 """Slices smaller than this are joined, larger ones handed out as they lie."""
 JOINED_BYTES = 64 << 20
@@ -70,6 +77,8 @@ class Intake:
         skips_corrupt: bool,
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
+        self.puts_off: Callable[[Arrival], bool] | None = None
+        """Whether the news that a topic is gone, or is another one, has to wait."""
         self.is_held_back = is_held_back
         """Whether nothing at all may be handed out now; None: never."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
@@ -236,6 +245,8 @@ class Intake:
             if arrival is None:
                 return False
             if arrival.error is not None:
+                if isinstance(arrival.error, GONE) and self.puts_off and self.puts_off(arrival):
+                    continue
                 try:
                     if not isinstance(arrival.error, OffsetOutOfRangeError):
                         raise arrival.error

@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.fetching import Arrival, FetchEngine
 from broker_lite.client.intake import Intake
 from broker_lite.client.native.events import Give, Lose, Start, Take
 from broker_lite.model import CommittedOffset, TopicPartition
 
 Change = Give | Take | Lose
+
+GONE_MS = 5000
+"""How long a topic that brokers do not know (any more) may be the group's still."""
 
 
 class Changes:
@@ -23,6 +28,7 @@ class Changes:
         self,
         queue: deque[Change],
         intake: Intake,
+        engine: FetchEngine,
         on_settled: Callable[[TopicPartition, CommittedOffset | None], None],
         *,
         says_how_far: bool,
@@ -32,9 +38,30 @@ class Changes:
         self._intake = intake
         self._on_settled = on_settled
         self._says_how_far = says_how_far
+        self._engine = engine
+        self._put_off: list[tuple[float, Arrival]] = []
+        self._told: set[tuple[TopicPartition, int]] = set()
+        intake.puts_off = self._puts_off
+
+    def __bool__(self) -> bool:
+        """Whether there is something to be taken or begun."""
+        is_due = bool(self._put_off) and self._put_off[0][0] <= monotonic_ms()
+        return bool(self._queue) or bool(self.pending) or is_due
+
+    def _puts_off(self, arrival: Arrival) -> bool:
+        """A topic that is gone is taken from its readers, so brokers' word of it is no error,
+        unless it is still theirs after a while."""
+        key = arrival.where, arrival.generation
+        if key in self._told:
+            return False
+        self._told.add(key)
+        self._put_off.append((monotonic_ms() + GONE_MS, arrival))
+        return True
 
     def take(self) -> None:
         """The reader has asked for more, so what it was handed out is done with."""
+        while self._put_off and self._put_off[0][0] <= monotonic_ms():
+            self._engine.arrivals.append(self._put_off.pop(0)[1])
         while self._queue:
             change = self._queue.popleft()
             match change:

@@ -52,7 +52,11 @@ class NativeConsumer(Consumer):
         self.queue: deque[Change] = self._changes
         self._start_reading((), {}, lambda: session.is_held_back)
         self._owned = Changes(
-            self.queue, self._intake, session.settled, says_how_far=config.auto_commit
+            self.queue,
+            self._intake,
+            self._engine,
+            session.settled,
+            says_how_far=config.auto_commit,
         )
         session.add(self)
 
@@ -73,7 +77,7 @@ class NativeConsumer(Consumer):
     # What the reader does about it.
 
     def _has_changes(self) -> bool:
-        return bool(self._changes) or bool(self._owned.pending)
+        return bool(self._owned)
 
     def _take_changes(self) -> None:
         owned = self._owned

@@ -1,0 +1,156 @@
+"""``NativeAsyncConsumer``: a consumer of a native group on the running event loop, with one stream.
+
+Decisions are those of ``NativeConsumer``; here the ``Member`` is on the reader's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from broker_lite.client import requests
+from broker_lite.client.admin import Admin
+from broker_lite.client.aio_consumer import AsyncConsumer
+from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.following import Follower
+from broker_lite.client.native.beginning import beginnings
+from broker_lite.client.native.changes import Change, Changes
+from broker_lite.client.native.member import Member
+from broker_lite.client.native.session import JOIN_TIMEOUT_S, Dispatcher, consumer_name, stamped
+from broker_lite.client.native.streams import subscribe, zookeeper_address
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import CoordinationUnavailableError, LogbusError, NotOwnerError
+from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+class NativeAsyncConsumer(AsyncConsumer):
+    """``NativeConsumer`` for asyncio. Make it with ``AsyncBus.consumer``."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Sequence[str],
+        *,
+        pattern: str | None,
+        group: str | None,
+        admin: Admin,
+        zookeeper: str | None,
+        session_timeout_ms: int,
+        config: ConsumerConfig,
+    ) -> None:
+        super().__init__(bootstrap_servers, topics, group=group, partitions=None, config=config)
+        self._subscription = subscribe(topics, pattern, 1, group, session_timeout_ms, config)
+        self._admin = admin
+        self._zookeeper = zookeeper
+        self._session_timeout_ms = session_timeout_ms
+        self.member_id = consumer_name(config.client_id, self._subscription.host)
+        """The consumer's name in the group's registry."""
+        self._member: Member | None = None
+        self.queue: deque[Change] = deque()
+        self._intake.is_held_back = self._is_held_back
+        self._owned = Changes(
+            self.queue,
+            self._intake,
+            self._engine,
+            self._settled_where,
+            says_how_far=config.auto_commit,
+        )
+        # What a member reads is given to it; it finds nothing by itself.
+        self._follower = Follower(self._shell, self._cluster, config, group, (), lambda _: None)
+
+    async def _start(self) -> None:
+        if self._topics:
+            await self._shell.run(
+                requests.known_topics(self._cluster, self._topics, self._deadline())
+            )
+        address = await asyncio.to_thread(zookeeper_address, self._admin, self._zookeeper)
+        joined = asyncio.Event()
+        readers = Dispatcher([self])
+        member = self._member = Member(
+            self._group(),
+            self.member_id,
+            self._subscription,
+            readers,
+            make_store=lambda: ZooKeeperStore(address, session_timeout_ms=self._session_timeout_ms),
+            now_ms=monotonic_ms,
+            on_joined=joined.set,
+        )
+        try:
+            await member.start()
+            async with asyncio.timeout(JOIN_TIMEOUT_S):
+                await joined.wait()
+        except TimeoutError:
+            await member.close()
+            raise CoordinationUnavailableError(
+                f"group {self.group!r} could not be joined within {JOIN_TIMEOUT_S:g} s; does "
+                f"ZooKeeper at {address} answer?"
+            ) from None
+        except BaseException:
+            await member.close()
+            raise
+        if readers.refused is not None:
+            await member.close()
+            raise readers.refused
+        if self.config.auto_commit:
+            self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
+
+    # What the member tells.
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def end(self, error: LogbusError) -> None:
+        self._end = error
+        self._news.set()
+
+    def _is_held_back(self) -> bool:
+        return self._member is None or monotonic_ms() >= self._member.lease_until_ms
+
+    # What the reader does about it.
+
+    def _has_changes(self) -> bool:
+        return bool(self._owned)
+
+    async def _take_changes(self) -> None:
+        owned = self._owned
+        owned.take()
+        if not owned.pending:
+            return
+        begun = await self._shell.run(
+            beginnings(
+                self._cluster, self._group(), dict(owned.pending), self.config, self._deadline()
+            )
+        )
+        owned.begin(begun.offsets)
+        if begun.commits and self.config.auto_commit:
+            # Else the end would be somewhere else for whoever takes over after a crash.
+            await self._try_commit(begun.commits)
+
+    def _settled_where(self, where: TopicPartition, offset: CommittedOffset | None) -> None:
+        if self._member is not None:
+            rows = {} if offset is None else stamped({where: offset})
+            self._member.settled(where, rows.get(where))
+
+    # Commits.
+
+    async def _commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+        if rows and self._member is not None:
+            for error in (await self._member.commit(stamped(rows))).values():
+                raise error
+
+    async def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+        await super()._try_commit(rows)
+        if isinstance(self.commit_error, NotOwnerError):
+            # No trouble: its next owner has what was committed, and goes on.
+            self.commit_error = None
+
+    async def _close(self, *, is_done: bool) -> None:
+        try:
+            with contextlib.suppress(NotOwnerError):
+                await super()._close(is_done=is_done)
+        finally:
+            if self._member is not None:
+                await self._member.close()

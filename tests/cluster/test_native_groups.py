@@ -1,0 +1,285 @@
+"""Groups that coordinate by themselves, through real brokers and ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from broker_lite.client import Bus, Consumer, aconnect
+from broker_lite.errors import (
+    ClosedError,
+    InconsistentGroupProtocolError,
+    InvalidConfigError,
+    InvalidGroupIdError,
+    LogbusError,
+    NoClusterError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.metadata.zookeeper import read_group_offsets
+from broker_lite.model import TopicPartition
+
+PATIENCE_S = 30.0
+
+ENDLESS = """
+import sys
+from broker_lite.client import connect
+bootstrap, topic, group = sys.argv[1:]
+with connect(bootstrap) as bus:
+    consumer = bus.consumer(
+        topic, group=group, coordination="zookeeper", start="earliest", session_timeout_ms=2000
+    )
+    while len(consumer.assignment()) < 3:
+        consumer.poll(0.05)
+    print("owns", flush=True)
+    while True:
+        consumer.poll(0.1)
+"""
+
+
+def member(bus: Bus, *topics: str, group: str, **options: object) -> Consumer:
+    options.setdefault("start", "earliest")
+    return bus.consumer(*topics, group=group, coordination="zookeeper", **options)
+
+
+def until(consumers: Sequence[Consumer], condition: Callable[[], bool]) -> list[bytes]:
+    """Poll in turn; what came meanwhile."""
+    end, found = time.monotonic() + PATIENCE_S, []
+    while not condition():
+        assert time.monotonic() < end, [each.assignment() for each in consumers]
+        for consumer in consumers:
+            found += [record.value or b"" for record in consumer.poll(0.02)]
+    return found
+
+
+def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
+    values = [b"%d" % n for n in range(start, stop)]
+    with bus.producer() as producer:
+        for n, value in enumerate(values):
+            producer.send(topic, value, partition=n % 3)
+    return values
+
+
+def drain(consumers: Sequence[Consumer], wanted: Sequence[bytes]) -> list[bytes]:
+    """Poll until all of these have come."""
+    found: list[bytes] = []
+    end = time.monotonic() + PATIENCE_S
+    while not set(wanted) <= set(found):
+        assert time.monotonic() < end, set(wanted) - set(found)
+        found += [record.value or b"" for each in consumers for record in each.poll(0.02)]
+    return found
+
+
+def owned(consumers: Sequence[Consumer]) -> list[int]:
+    return [len(each.assignment()) for each in consumers]
+
+
+def test_members_share_the_partitions_and_hand_them_over(bus: Bus, topic: str) -> None:
+    with member(bus, topic, group=topic) as first:
+        sent = fill(bus, topic, 0, 300)
+        got = drain([first], sent)
+        with member(bus, topic, group=topic) as second:
+            both = [first, second]
+            got += until(both, lambda: owned(both) == [2, 1] or owned(both) == [1, 2])
+            assert not set(first.assignment()) & set(second.assignment())
+            more = fill(bus, topic, 300, 600)
+            got += drain(both, more)
+            listed = {row.group: row for row in bus.admin.list_groups()}[topic]
+            assert (listed.kind, listed.state) == ("Native", "Stable")
+        # The second has left: its partitions come back, and go on where it was.
+        got += until([first], lambda: owned([first]) == [3])
+        last = fill(bus, topic, 600, 700)
+        got += drain([first], last)
+        assert sorted(got) == sorted(sent + more + last)
+    # Point to point within a group, everything to each group.
+    with member(bus, topic, group=f"{topic}-other") as other:
+        drain([other], sent + more + last)
+    with member(bus, topic, group=topic) as again:
+        until([again], lambda: owned([again]) == [3])
+        assert again.poll(0.3) == []
+
+
+def test_a_member_that_is_killed_is_followed_when_its_session_ends(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, cluster.bootstrap_servers, topic, topic],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "owns\n"
+        sent = fill(bus, topic, 0, 30)
+        os.kill(process.pid, signal.SIGKILL)
+        with member(bus, topic, group=topic) as heir:
+            until([heir], lambda: owned([heir]) == [3])
+            drain([heir], fill(bus, topic, 30, 60))
+            assert sent
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_member_that_is_stopped_hands_out_nothing_when_it_goes_on(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    """Nobody renews its lease meanwhile; what it was at is refused when it commits."""
+    sent = fill(bus, topic, 0, 30)
+    options = {"auto_commit": False, "session_timeout_ms": 2000}
+    with member(bus, topic, group=topic, **options) as slow:
+        until([slow], lambda: owned([slow]) == [3])
+        slow.seek_to_beginning()
+        worked = slow.poll(5.0, max_records=5)
+        assert worked
+        # It is at these for longer than it is waited for.
+        with member(bus, topic, group=topic) as eager:
+            others = [eager]
+            until(others, lambda: owned(others) != [0])
+            mine = {TopicPartition(r.topic, r.partition): r.offset + 1 for r in worked}
+            lost = set(mine) & set(eager.assignment())
+            if lost:
+                with pytest.raises(NotOwnerError):
+                    slow.commit(mine)
+            slow.poll(0.0)
+            assert not set(slow.assignment()) & set(eager.assignment())
+    with member(bus, topic, group=topic) as heir:
+        until([heir], lambda: owned([heir]) == [3])
+        drain([heir], [b"%d" % n for n in ()])
+    assert sent
+
+
+def test_each_record_is_worked_on_at_most_once_or_at_least_once(bus: Bus, topic: str) -> None:
+    """As the reader orders commit and work; a crash is a consumer that is not closed well."""
+    sent = fill(bus, topic, 0, 30)
+    with member(bus, topic, group=topic, auto_commit=False) as careful:
+        until([careful], lambda: owned([careful]) == [3])
+        careful.seek_to_beginning()
+        before = [record.value for record in careful.poll(5.0, max_records=7)]
+        careful.commit()  # And then the work, which does not happen.
+        lost = [record.value for record in careful.poll(5.0, max_records=7)]
+        assert before and lost
+    with member(bus, topic, group=topic, auto_commit=False) as heir:
+        rest = drain([heir], [value for value in sent if value not in before])
+        assert not set(rest) & set(before)
+        # Rewind: a position is the reader's own, until it commits.
+        heir.seek(topic, 0, 0)
+        assert drain([heir], [b"0"])[0] == b"0"
+
+
+def test_streams_of_one_consumer_have_a_thread_each(bus: Bus, topic: str) -> None:
+    got: list[list[bytes]] = [[], [], []]
+    sent = fill(bus, topic, 0, 90)
+    with bus.create_message_streams(topic, group=topic, streams=3, start="earliest") as streams:
+
+        def read(stream: Consumer, into: list[bytes]) -> None:
+            try:
+                for record in stream:
+                    into.append(record.value or b"")
+            except ClosedError:
+                pass
+
+        threads = [
+            threading.Thread(target=read, args=pair) for pair in zip(streams, got, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + PATIENCE_S
+        while sum(map(len, got)) < 90 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert sorted(map(len, streams.assignment())) == [1, 1, 1]
+        assert len({stream.member_id for stream in streams}) == 1
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert sorted(value for each in got for value in each) == sorted(sent)
+    assert all(len(each) == 30 for each in got)
+
+
+def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> None:
+    with member(bus, group=topic, pattern=f"{topic}-.*", start="latest") as consumer:
+        assert consumer.poll(0.2) == []
+        for _ in range(2):
+            bus.create_topic(f"{topic}-x", partitions=3)
+            until([consumer], lambda: owned([consumer]) == [3])
+            # Added after the group began? No: but it is new to the group, so from the end.
+            sent = fill(bus, f"{topic}-x", 0, 30)
+            drain([consumer], sent)
+            bus.delete_topic(f"{topic}-x")
+            # The next of that name is another topic: it begins anew.
+            until([consumer], lambda: owned([consumer]) == [0])
+
+
+def test_what_cannot_be_joined_says_why(
+    cluster: LocalCluster, bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(error: type[LogbusError], match: str, *topics: str, **options: object) -> None:
+        options = {"group": topic, "coordination": "zookeeper", **options}
+        with pytest.raises(error, match=match):
+            bus.consumer(*topics, **options).close()  # type: ignore[arg-type]
+
+    refused(InvalidConfigError, "coordination='raft'", topic, coordination="raft")
+    refused(InvalidConfigError, "pattern goes with", topic, coordination="kafka", pattern="x")
+    refused(InvalidConfigError, "give topics, or a pattern", topic, pattern="x")
+    refused(InvalidConfigError, "no regular expression", pattern="(")
+    refused(InvalidConfigError, "partitions are chosen", topic, partitions=[0])
+    refused(InvalidConfigError, "at least 1000", topic, session_timeout_ms=10)
+    refused(InvalidGroupIdError, "give group", topic, group=None)
+    refused(InvalidGroupIdError, "characters", topic, group="g" * 1000)
+    refused(UnknownTopicOrPartitionError, "no-such", "no-such")
+    refused(InvalidConfigError, "host:port", topic, zookeeper="nowhere")
+    monkeypatch.setattr("broker_lite.client.native.streams._as_brokers_have_it", lambda admin: None)
+    refused(NoClusterError, "LOGBUS_ZOOKEEPER", topic)
+    # The two kinds do not mix, whichever was first.
+    bus.admin.commit_offsets(f"{topic}-k", {TopicPartition(topic, 0): 0})
+    where = {"group": f"{topic}-k", "zookeeper": cluster.zookeeper}
+    refused(InconsistentGroupProtocolError, "coordinated by brokers", topic, **where)
+
+
+def test_a_group_without_an_offset_may_refuse_to_begin(bus: Bus, topic: str) -> None:
+    group = f"{topic} / 100 % ümlaut"
+    consumer = member(bus, topic, group=group, start="none")
+    with pytest.raises(OffsetOutOfRangeError, match="start='none'"):
+        until([consumer], lambda: False)
+    consumer.close()
+
+
+def test_the_asyncio_face(cluster: LocalCluster, bus: Bus, topic: str) -> None:
+    sent = fill(bus, topic, 0, 90)
+
+    async def main() -> None:
+        async with await aconnect(cluster.bootstrap_servers) as abus:
+            options = {"group": topic, "coordination": "zookeeper", "start": "earliest"}
+            async with abus.consumer(topic, **options) as first:
+                got = []
+                async for record in first:
+                    got.append(record.value)
+                    if len(got) == 90:
+                        break
+                assert sorted(got) == sorted(sent)
+                async with abus.consumer(topic, **options) as second:
+                    async with asyncio.timeout(PATIENCE_S):
+                        while not second.assignment():
+                            await asyncio.gather(first.poll(0.05), second.poll(0.05))
+                    assert not set(first.assignment()) & set(second.assignment())
+                    assert await second.poll(0.1) == []
+                    await second.commit()
+                async with asyncio.timeout(PATIENCE_S):
+                    while len(first.assignment()) < 3:
+                        await first.poll(0.05)
+                assert await first.poll(0.1) == []
+            assert cluster.zookeeper is not None
+            offsets = await asyncio.to_thread(read_group_offsets, cluster.zookeeper, topic)
+            assert sum(row.offset for row in offsets.values()) == 90
+
+    asyncio.run(main())
