@@ -18,9 +18,11 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers and ZooKeeper. A test that kills something starts it again."""
+    """Three brokers and ZooKeeper. A test that kills something starts it again. Members of groups
+    may ask for shorter sessions than by default, so that a test need not wait long for a death."""
     directory = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(brokers=3, directory=directory) as running:
+    config = {"group.min.session.timeout.ms": "500"}
+    with LocalCluster(brokers=3, directory=directory, config=config) as running:
         yield running
 
 

@@ -1,7 +1,7 @@
 """Clients that people already have, unchanged: librdkafka's, kafka-python and aiokafka.
 
 Producing and consuming by assignment with every codec, headers, tombstones and timestamps;
-administration; a group's offsets. Members of groups come with group coordination.
+administration; a group's offsets. Members of groups are in test_groups.
 """
 
 from __future__ import annotations

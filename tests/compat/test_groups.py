@@ -1,0 +1,313 @@
+"""Groups of clients that people already have, unchanged: they share partitions, one comes, goes or
+dies, static and cooperative members, and the coordinator is killed under all of them at once.
+
+A client runs in a thread that polls, as its users' programs do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import confluent_kafka
+import confluent_kafka.admin as confluent_admin
+import kafka
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.real
+
+NUMBERS = itertools.count()
+WAIT_S = 40.0
+PARTITIONS = 6
+SESSION_MS, HEARTBEAT_MS = 3000, 300
+
+Where = tuple[int, int]
+"""Partition and offset."""
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Reader(threading.Thread):
+    """A member of a group: what it was given, what it has read. ``lost`` are the partitions that
+    were taken from it, one tuple each time."""
+
+    def __init__(self, servers: str, topic: str, group: str) -> None:
+        super().__init__(daemon=True)
+        self.servers, self.topic, self.group = servers, topic, group
+        self.owned: frozenset[int] = frozenset()
+        self.lost: list[frozenset[int]] = []
+        self.read: list[Where] = []
+        self.failed: Exception | None = None
+        self.stopping = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.join(WAIT_S)
+        assert not self.is_alive() and self.failed is None, self.failed
+
+    def run(self) -> None:
+        try:
+            self.consume()
+        except Exception as error:
+            self.failed = error
+
+    def consume(self) -> None:
+        raise NotImplementedError
+
+
+class Librdkafka(Reader):
+    def __init__(self, servers: str, topic: str, group: str, **settings: Any) -> None:
+        super().__init__(servers, topic, group)
+        self.errors: list[int] = []
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
+
+    def consume(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": self.group,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "auto.commit.interval.ms": 200,
+                "partition.assignment.strategy": "range",
+                **self.settings,
+            }
+        )
+
+        def revoked(_: Any, partitions: Any) -> None:
+            self.lost.append(frozenset(row.partition for row in partitions))
+
+        consumer.subscribe([self.topic], on_revoke=revoked, on_lost=revoked)
+        while not self.stopping.is_set():
+            message = consumer.poll(0.05)
+            self.owned = frozenset(row.partition for row in consumer.assignment())
+            if message is not None and message.error() is None:
+                self.read.append((message.partition(), message.offset()))
+            elif message is not None:
+                self.errors.append(message.error().code())
+        consumer.close()
+
+
+class KafkaPython(Reader):
+    def consume(self) -> None:
+        consumer = kafka.KafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.servers,
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            auto_commit_interval_ms=200,
+        )
+        while not self.stopping.is_set():
+            for rows in consumer.poll(50).values():
+                self.read += [(row.partition, row.offset) for row in rows]
+            self.owned = frozenset(row.partition for row in consumer.assignment())
+        consumer.close()
+
+
+class Aiokafka(Reader):
+    def consume(self) -> None:
+        asyncio.run(self._consume())
+
+    async def _consume(self) -> None:
+        consumer = AIOKafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.servers,
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            auto_commit_interval_ms=200,
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            retry_backoff_ms=50,
+        )
+        await consumer.start()
+        while not self.stopping.is_set():
+            for rows in (await consumer.getmany(timeout_ms=50)).values():
+                self.read += [(row.partition, row.offset) for row in rows]
+            self.owned = frozenset(row.partition for row in consumer.assignment())
+        await consumer.stop()
+
+
+@pytest.fixture
+def topic(bus: client.Bus) -> str:
+    """A new topic; its name is the group's too."""
+    name = f"group-{os.getpid()}-{next(NUMBERS)}"
+    bus.create_topic(name, partitions=PARTITIONS, replication_factor=3)
+    return name
+
+
+@pytest.fixture
+def feed(bus: client.Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
+    """Ten more records in each partition; where all are that were fed."""
+    fed: list[Where] = []
+    with bus.producer() as producer:
+
+        def more() -> list[Where]:
+            sent = [
+                producer.send(topic, b"%d" % n, partition=n % PARTITIONS)
+                for n in range(10 * PARTITIONS)
+            ]
+            fed.extend((row.partition, row.offset) for row in (each.result() for each in sent))
+            return fed
+
+        yield more
+
+
+def shared(readers: list[Reader]) -> bool:
+    """Every partition has one owner, and every reader has some."""
+    owned = [partition for reader in readers for partition in reader.owned]
+    return sorted(owned) == list(range(PARTITIONS)) and all(reader.owned for reader in readers)
+
+
+def all_read(readers: list[Reader], fed: list[Where]) -> bool:
+    return {where for reader in readers for where in reader.read} >= set(fed)
+
+
+@pytest.mark.parametrize("kind", [Librdkafka, KafkaPython, Aiokafka])
+def test_members_come_and_go(
+    kind: type[Reader],
+    cluster: LocalCluster,
+    topic: str,
+    feed: Callable[[], list[Where]],
+) -> None:
+    servers, fed = cluster.bootstrap_servers, feed()
+    with kind(servers, topic, topic) as one:
+        eventually(lambda: shared([one]) and all_read([one], fed))
+        with kind(servers, topic, topic) as two:
+            eventually(lambda: shared([one, two]))
+            fed = feed()
+            eventually(lambda: all_read([one, two], fed))
+            assert two.read, "it took its part"
+        eventually(lambda: shared([one]))
+        fed = feed()
+        eventually(lambda: all_read([one, two], fed))
+    # Nothing was read twice: who gave partitions up had committed.
+    assert len(one.read) + len(two.read) == len(fed)
+    with kind(servers, topic, topic) as again:
+        eventually(lambda: shared([again]))
+        fed = feed()
+        eventually(lambda: all_read([one, two, again], fed))
+        assert len(again.read) == 10 * PARTITIONS, "it went on from what was committed"
+
+
+DYING = """
+import sys, confluent_kafka
+servers, topic = sys.argv[1:]
+consumer = confluent_kafka.Consumer({
+    "bootstrap.servers": servers, "group.id": topic, "auto.offset.reset": "earliest",
+    "session.timeout.ms": 1500, "heartbeat.interval.ms": 200, "enable.auto.commit": False,
+    "partition.assignment.strategy": "range"})
+consumer.subscribe([topic])
+while True:
+    message = consumer.poll(0.05)
+    if message is not None and message.error() is None:
+        print("read", flush=True)
+"""
+
+
+def test_a_member_that_is_killed_is_out_after_its_session(
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+) -> None:
+    servers, fed = cluster.bootstrap_servers, feed()
+    arguments = [sys.executable, "-c", DYING, servers, topic]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as dying:
+        try:
+            assert dying.stdout is not None and dying.stdout.readline() == b"read\n"
+            with Librdkafka(servers, topic, topic) as one:
+                eventually(lambda: len(one.owned) == PARTITIONS // 2)
+                dying.kill()
+                eventually(lambda: shared([one]) and all_read([one], fed))
+        finally:
+            dying.kill()
+
+
+def test_cooperative_members_keep_what_they_need_not_give_up(
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+) -> None:
+    strategy = {"partition_assignment_strategy": "cooperative-sticky"}
+    servers, fed = cluster.bootstrap_servers, feed()
+    with Librdkafka(servers, topic, topic, **strategy) as one:
+        eventually(lambda: shared([one]) and all_read([one], fed))
+        with Librdkafka(servers, topic, topic, **strategy) as two:
+            eventually(lambda: shared([one, two]))
+            assert [len(row) for row in one.lost] == [PARTITIONS // 2]
+            assert one.lost[0] == two.owned
+            fed = feed()
+            eventually(lambda: all_read([one, two], fed))
+        eventually(lambda: shared([one]))
+        assert len(one.lost) == 1
+
+
+def test_a_static_member_comes_back_without_a_rebalance(
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+) -> None:
+    servers, fed = cluster.bootstrap_servers, feed()
+    with Librdkafka(servers, topic, topic, group_instance_id="one") as one:
+        with Librdkafka(servers, topic, topic, group_instance_id="two") as two:
+            eventually(lambda: shared([one, two]) and all_read([one, two], fed))
+        given, mine, taken = two.owned, one.owned, list(one.lost)
+        with Librdkafka(servers, topic, topic, group_instance_id="two") as two:
+            eventually(lambda: two.owned == given)
+            assert one.owned == mine and one.lost == taken
+            # A third under the same name takes its place, and it is told so.
+            with Librdkafka(servers, topic, topic, group_instance_id="two") as third:
+                eventually(lambda: third.owned == given)
+                assert one.owned == mine
+                eventually(lambda: confluent_kafka.KafkaError._FATAL in two.errors)
+
+
+def test_the_coordinator_is_killed_under_clients_of_three_kinds(
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+) -> None:
+    """One group of them all, since they know the range assignor in common."""
+    servers, fed = cluster.bootstrap_servers, feed()
+    admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
+    kinds: list[type[Reader]] = [Librdkafka, KafkaPython, Aiokafka]
+    readers = [kind(servers, topic, topic) for kind in kinds]
+    with readers[0], readers[1], readers[2]:
+        eventually(lambda: shared(readers) and all_read(readers, fed))
+        found = admin.describe_consumer_groups([topic])[topic].result(WAIT_S)
+        assert found.state == confluent_kafka.ConsumerGroupState.STABLE
+        assert sorted(len(row.assignment.topic_partitions) for row in found.members) == [2, 2, 2]
+        killed = next(row for row in cluster.brokers if row.id == found.coordinator.id)
+        killed.kill()
+        try:
+            fed = feed()
+            eventually(lambda: all_read(readers, fed))
+            eventually(lambda: shared(readers))
+
+            def is_stable() -> bool:
+                now = admin.describe_consumer_groups([topic])[topic].result(WAIT_S)
+                return (
+                    now.coordinator.id != found.coordinator.id
+                    and now.state == confluent_kafka.ConsumerGroupState.STABLE
+                    and len(now.members) == len(readers)
+                )
+
+            eventually(is_stable)
+        finally:
+            killed.start()
