@@ -27,6 +27,7 @@ BENCHMARKS = (
     "broker",
     "client",
     "failover",
+    "groups",
     "local",
     "metadata",
     "record",
