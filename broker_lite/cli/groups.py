@@ -10,7 +10,7 @@ import click
 
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
-from broker_lite.cli.progress import group_progress
+from broker_lite.cli.progress import group_members, group_progress, owned_by
 from broker_lite.errors import GroupIdNotFoundError, NonEmptyGroupError
 from broker_lite.model import CommittedOffset, TopicPartition
 
@@ -48,14 +48,43 @@ def list_groups(
 def describe(
     group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """A group's committed offsets and lag, partition by partition."""
+    """A group's committed offsets, lag and owners, partition by partition."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = group_progress(admin, group)
+        if not rows and group_members(admin, group):
+            output.say(f"group {group!r} has members and has committed nothing yet")
+            return
     if not rows:
         raise GroupIdNotFoundError(
             f"group {group!r} has committed nothing; see: logbus groups list"
         )
     output.show(rows, form)
+
+
+@groups.command()
+@click.argument("group")
+@cluster_options
+@output.output_option
+def members(
+    group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
+) -> None:
+    """A group's live members, and which partitions each of them reads."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        found = admin.describe_groups([group])[group].members
+    rows = [
+        {
+            "group": group,
+            "member": row.member_id,
+            "client": row.client_id,
+            "host": row.client_host,
+            "partitions": len(owned_by(row)),
+            "owns": " ".join(f"{topic}-{partition}" for topic, partition in owned_by(row)),
+        }
+        for row in sorted(found)
+    ]
+    output.show(rows, form)
+    if not rows:
+        output.say(f"group {group!r} has no live member")
 
 
 @groups.command()

@@ -24,6 +24,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.group_claims import Claim
 from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
+from broker_lite.metadata.native_members import NativeMember, read_members
 from broker_lite.metadata.producer_ids import ProducerIds
 from broker_lite.metadata.registration import prepare
 from broker_lite.metadata.store import MetadataStore
@@ -376,6 +377,10 @@ class Registry(Membership):
     async def native_members(self, group: str) -> list[str]:
         """The consumers of a native group that are there."""
         return await self._groups.native_members(group)
+
+    async def describe_native_group(self, group: str) -> list[NativeMember]:
+        """The consumers of a native group, with what they own."""
+        return await read_members(self._store, group)
 
     async def is_claim_held(self, claim: Claim) -> bool:
         """Whether nobody claimed the group since; ``on_watch`` tells when that may have changed."""

@@ -372,7 +372,7 @@ class World:
     async def settle(self) -> None:
         await asyncio.sleep(2 * SESSION_S)
         self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
-        for reader in self.living:
+        for reader in self.readers:
             reader.zk.lag_s = 0.0
         if not self.living:
             self.join()

@@ -10,6 +10,7 @@ from typing import Any
 
 from controller_machine import ControllerMachine
 from group_machine import GroupMachine
+from native_machine import NativeMachine
 
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
 from broker_lite.model import (
@@ -189,6 +190,7 @@ MACHINES: dict[str, Any] = {
     "partition": PartitionMachine,
     "controller": ControllerMachine,
     "group": GroupMachine,
+    "native": NativeMachine,
 }
 
 

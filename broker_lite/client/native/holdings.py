@@ -393,15 +393,12 @@ class Holdings:
             self._asking.out.append(Answer(number, known))
 
     def _write_commits(self) -> None:
-        """The commits that wait, joined as far as they are of different partitions."""
+        """The commits that wait, joined: of two for one partition the later stands."""
         if self._writing or any(not held.is_sure for held in self.held.values()):
             return
         rows: dict[TopicPartition, CommittedOffset] = {}
         while self._commits and len(rows) < COMMIT_ROWS_MAX:
-            commit = self._commits[0]
-            if any(where in rows for where in commit.rows):
-                break
-            self._commits.popleft()
+            commit = self._commits.popleft()
             gone = {
                 where: _not_owner(where)
                 for where in commit.rows

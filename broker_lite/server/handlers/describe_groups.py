@@ -6,18 +6,23 @@ GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions and assignments are told while a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from broker_lite.coordinator.group import State
 from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire_code
 from broker_lite.metadata import znodes
+from broker_lite.metadata.native_members import NativeMember
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.consumer_protocol import encode_assignment, encode_subscription
 from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 NOT_FOUND_FROM = 6
+PROTOCOL_NATIVE = "range"
+"""What members of native groups assign partitions by."""
 
 _Group = Response.DescribedGroup
 
@@ -61,9 +66,9 @@ async def _found(parts: Parts, group: str) -> dict[str, Any]:
         kind = await parts.registry.group_kind(group)
         if kind is None:
             return {}
-        members = kind == znodes.KIND_NATIVE and await parts.registry.native_members(group)
-        state = State.STABLE if members else State.EMPTY
-        return {"group_state": str(state), "protocol_type": CONSUMER}
+        if kind == znodes.KIND_NATIVE:
+            return _native(await parts.registry.describe_native_group(group))
+        return {"group_state": str(State.EMPTY), "protocol_type": CONSUMER}
     view = machine.view()
     return {
         "group_state": str(view.state),
@@ -80,5 +85,28 @@ async def _found(parts: Parts, group: str) -> dict[str, Any]:
                 member_assignment=row.assignment,
             )
             for row in view.members
+        ],
+    }
+
+
+def _native(members: Sequence[NativeMember]) -> dict[str, Any]:
+    """A group that coordinates by itself, in the words of those that do not."""
+    return {
+        "group_state": str(State.STABLE if members else State.EMPTY),
+        "protocol_type": CONSUMER,
+        "protocol_data": PROTOCOL_NATIVE if members else "",
+        "members": [
+            build(
+                _Group.DescribedGroupMember,
+                member_id=row.name,
+                group_instance_id=None,
+                client_id=row.subscription.client_id,
+                client_host=row.subscription.host,
+                member_metadata=encode_subscription(
+                    row.subscription.topics or (row.subscription.pattern or "",)
+                ),
+                member_assignment=encode_assignment(row.owned),
+            )
+            for row in members
         ],
     }

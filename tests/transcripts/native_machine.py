@@ -1,0 +1,283 @@
+"""A native group's consumer, driven by lines of text; ZooKeeper's answers are those of the
+simulated one, at once and in order. What others do is written straight into it.
+
+What comes back: every write, with why it was refused, what the readers are told, and the state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from sim.zk import ZkService
+
+from broker_lite.client.native import events as ev
+from broker_lite.client.native.machine import Machine
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    SessionLost,
+    Set,
+    Suspended,
+)
+from broker_lite.metadata.znodes import Assignment, Owner, Subscription
+from broker_lite.model import CommittedOffset, TopicPartition
+
+Words = Mapping[str, str]
+GROUP = "g"
+TIMEOUT_MS = 6000
+TURNS_MAX = 1000
+
+
+class NativeMachine:
+    """``native``: one consumer. ``now=`` sets the clock, and ``at`` lets the time pass."""
+
+    def __init__(self, words: Words) -> None:
+        self.now_ms = 0
+        self.service = ZkService(random.Random(0))
+        self.inbox: deque[ev.Event] = deque()
+        self.lines: list[str] = []
+        self.name = words["name"]
+        self.admin: Any = self.service.open_session(Nobody())  # type: ignore[arg-type]
+        self.session: Any = None
+        self.others: dict[str, Any] = {}
+        for path in znodes.PERSISTENT_PATHS:
+            self.service.write(self.admin, [Create(path)])
+        self.is_deaf = False
+        self.machine = Machine(GROUP, self.name, _subscription(words))
+
+    def deliver(self, event: Any) -> None:
+        """What a watch says."""
+        self.inbox.append(event)
+
+    def do(self, verb: str, words: Words) -> list[str]:
+        self.now_ms = int(words.get("now", self.now_ms))
+        self.lines = []
+        getattr(self, f"_{verb}")(words)
+        self._drain()
+        return [*self.lines, self._state()]
+
+    # The consumer's connection, its readers, and time.
+
+    def _connect(self, words: Words) -> None:
+        is_new = self.session is None
+        if is_new:
+            self.session = self.service.open_session(self)  # type: ignore[arg-type]
+        self.session.connected = True
+        self._step(ev.Connected(self.session.session_id, is_new, TIMEOUT_MS))
+
+    def _suspend(self, words: Words) -> None:
+        """``deaf``: what is written until then is written, and its answer lost."""
+        self.session.connected = False
+        self.service.forget_watches(self.session)
+        self.inbox.clear()
+        self._step(Suspended())
+
+    def _lose(self, words: Words) -> None:
+        self._suspend(words)
+        self.service.end_session(self.session)
+        self.session = None
+        self._step(SessionLost())
+
+    def _settle(self, words: Words) -> None:
+        offset = words.get("offset")
+        final = None if offset is None else CommittedOffset(int(offset))
+        self._step(ev.Settled(_where(words["of"]), final))
+
+    def _commit(self, words: Words) -> None:
+        rows = {
+            _where(name): CommittedOffset(int(offset))
+            for name, offset in words.items()
+            if name not in ("number", "now", "unanswered")
+        }
+        self.is_deaf = "unanswered" in words
+        self._step(ev.Commit(int(words["number"]), rows))
+        self._drain()
+        self.is_deaf = False
+
+    def _at(self, words: Words) -> None:
+        until_ms = int(words["ms"])
+        for _ in range(TURNS_MAX):
+            wake_ms = self.machine.wake_ms
+            if wake_ms is None or wake_ms > until_ms:
+                break
+            self.now_ms = max(self.now_ms, wake_ms)
+            self._step(ev.Tick())
+            self._drain()
+        self.now_ms = until_ms
+
+    # What others do.
+
+    def _kind(self, words: Words) -> None:
+        self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
+
+    def _topic(self, words: Words) -> None:
+        path = znodes.topic_path(words["name"])
+        count = int(words["partitions"])
+        topic_id = words.get("id", f"id-{words['name']}")
+        data = znodes.encode_assignment(Assignment(topic_id, ((1,),) * count))
+        is_there = self.service.peek(path) is not None
+        if count == 0:
+            self._admin(Delete(path))
+        else:
+            self._admin(Set(path, data) if is_there else Create(path, data))
+
+    def _other(self, words: Words) -> None:
+        name = words["name"]
+        self.others[name] = session = self.service.open_session(Nobody())  # type: ignore[arg-type]
+        path = znodes.consumer_path(GROUP, name)
+        data = znodes.encode_subscription(_subscription(words))
+        self.service.write(session, [Create(path, data, ephemeral=True)])
+
+    def _other_claims(self, words: Words) -> None:
+        where = _where(words["of"])
+        path = znodes.owner_path(GROUP, *where)
+        data = znodes.encode_owner(Owner(words["name"], 0))
+        offset_path = znodes.offset_path(GROUP, *where)
+        znode = self.service.peek(offset_path)
+        offset = Create(offset_path, _offset(-1)) if znode is None else Set(offset_path, znode.data)
+        session = self.others[words["name"]]
+        refused = self.service.write(session, [Create(path, data, ephemeral=True), offset])
+        if refused is not None:
+            self.lines.append(f"{words['name']} is refused: {refused.reason}")
+
+    def _other_releases(self, words: Words) -> None:
+        path = znodes.owner_path(GROUP, *_where(words["of"]))
+        self.service.write(self.others[words["name"]], [Delete(path)])
+
+    def _other_ends(self, words: Words) -> None:
+        self.service.end_session(self.others.pop(words["name"]))
+
+    def _reset(self, words: Words) -> None:
+        path = znodes.offset_path(GROUP, *_where(words["of"]))
+        self._admin(Set(path, _offset(int(words["offset"]))))
+
+    def _unregister(self, words: Words) -> None:
+        self._admin(Delete(znodes.consumer_path(GROUP, self.name)))
+
+    def _offsets(self, words: Words) -> None:
+        for topic in self.service.peek_children(znodes.offsets_path(GROUP)):
+            for partition in self.service.peek_children(znodes.topic_offsets_path(GROUP, topic)):
+                path = znodes.offset_path(GROUP, topic, int(partition))
+                znode = self.service.peek(path)
+                assert znode is not None
+                offset = znodes.decode_offset(path, znode.data).offset
+                self.lines.append(f"{topic}-{partition} at {offset} (version {znode.version})")
+
+    def _admin(self, operation: Operation) -> None:
+        refused = self.service.write(self.admin, [operation])
+        assert refused is None, refused
+
+    # The machine and its effects.
+
+    def _drain(self) -> None:
+        for _ in range(TURNS_MAX):
+            if not self.inbox:
+                return
+            self._step(self.inbox.popleft())
+        self.lines.append("and so on: it never comes to rest")
+
+    def _step(self, event: ev.Event) -> None:
+        for effect in self.machine.step(self.now_ms, event):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        service, session = self.service, self.session
+        answer: ev.Event | None = None
+        match effect:
+            case ev.Get(tag, path, watch):
+                answer = ev.Got(tag, service.get(session, path, watch))
+            case ev.List(tag, path, watch):
+                answer = ev.Listed(tag, service.children(session, path, watch))
+            case ev.Write(tag, operations):
+                refused = service.write(session, operations)
+                text = "; ".join(map(_operation, operations))
+                why = "" if refused is None else f" REFUSED: {refused.position} {refused.reason}"
+                if "places" not in text:
+                    self.lines.append(f"{self.now_ms}: {text}{why}")
+                answer = ev.Written(tag, refused)
+            case ev.Beat(tag):
+                answer = ev.Beaten(tag)
+            case ev.Give(stream, where, start):
+                at = "nowhere" if start.committed is None else start.committed.offset
+                added = ", added later" if start.is_added else ""
+                self.lines.append(f"{self.now_ms}: give {_text(where)} to {stream}, at {at}{added}")
+            case ev.Take(stream, where):
+                self.lines.append(f"{self.now_ms}: take {_text(where)} from {stream}")
+            case ev.Lose(stream, where):
+                self.lines.append(f"{self.now_ms}: lose {_text(where)}, of {stream}")
+            case ev.Answer(number, errors):
+                rows = [f"{_text(where)} {error.name}" for where, error in errors.items()]
+                self.lines.append(f"{self.now_ms}: commit {number}: {', '.join(rows) or 'done'}")
+            case ev.Refuse(error):
+                self.lines.append(f"{self.now_ms}: refuse: {error.name}")
+            case ev.Restart():
+                self.lines.append(f"{self.now_ms}: restart")
+        if answer is not None and not self.is_deaf:
+            self.inbox.append(answer)
+
+    def _state(self) -> str:
+        machine = self.machine
+        held = [
+            _text(where) + ("" if row.state == "owned" else f"({row.state})")
+            for where, row in sorted(machine.holdings.held.items())
+        ]
+        claims = [_text(where) for where in sorted(machine.holdings.claims)]
+        return (
+            f"= {machine.phase}: owns {' '.join(held) or 'nothing'}"
+            + (f", wants {' '.join(claims)}" if claims else "")
+            + f"; may hand out until {machine.lease_until_ms}"
+        )
+
+
+class Nobody:
+    """Whose watches nobody hears."""
+
+    def deliver(self, event: Any) -> None:
+        """Not listened to."""
+
+
+def _subscription(words: Words) -> Subscription:
+    topics = tuple(words["topics"].split(",")) if "topics" in words else ()
+    return Subscription(topics, words.get("pattern"), int(words.get("streams", "1")))
+
+
+def _where(text: str) -> TopicPartition:
+    topic, _, partition = text.rpartition("-")
+    return TopicPartition(topic, int(partition))
+
+
+def _text(where: TopicPartition) -> str:
+    return f"{where.topic}-{where.partition}" if where.topic else "all"
+
+
+def _offset(offset: int) -> bytes:
+    return znodes.encode_offset(CommittedOffset(offset, topic_id="id-t"))
+
+
+def _operation(operation: Operation) -> str:
+    parts = operation.path.split("/")[3:]
+    if isinstance(operation, Check) and not parts:
+        return "if the group is as it was"
+    if not parts or (parts[0] in ("owners", "offsets") and len(parts) < 3) or parts == ["ids"]:
+        return "places"
+    name = "-".join(parts[1:])
+    match operation:
+        case Check():
+            return "if registered" if parts[0] == "ids" else "if the group is as it was"
+        case Create() if parts[0] == "ids":
+            return "register"
+        case Create() if parts[0] == "owners":
+            return f"own {name}"
+        case Delete() if parts[0] == "owners":
+            return f"disown {name}"
+        case Create(path, data):
+            return f"make offset {name} {znodes.decode_offset(path, data).offset}"
+        case Set(path, data, version):
+            return f"set offset {name} {znodes.decode_offset(path, data).offset} at {version}"
+    return f"{type(operation).__name__.lower()} {name}"
