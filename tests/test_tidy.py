@@ -33,6 +33,7 @@ LAZY_IMPORTS = {
     "broker_lite/cli/demo.py": "`logbus --help` must not load what the demo needs",
     "broker_lite/cli/doctor.py": "each check imports what it checks, and tells if it cannot",
     "broker_lite/cli/main.py": "a command's module is loaded when it is called",
+    "broker_lite/cli/mirror.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/perf.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/produce.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",

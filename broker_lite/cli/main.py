@@ -40,6 +40,7 @@ COMMANDS = {
     "consume": ("broker_lite.cli.consume:consume", "Read a topic to the terminal or a pipe."),
     "groups": ("broker_lite.cli.groups:groups", "Consumer groups, Spark queries among them."),
     "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; also as a check."),
+    "mirror": ("broker_lite.cli.mirror:mirror", "Copy a Kafka or logbus cluster, live."),
     "perf": ("broker_lite.cli.perf:perf", "Measure producing and consuming."),
     "storage": ("broker_lite.cli.storage:storage", "Look into segment files."),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),

@@ -1,0 +1,166 @@
+"""``logbus mirror``: copy another cluster's topics, settings and groups' offsets to this one."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker_lite.cli import output
+from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from broker_lite.client.mirror.mirror import Mirror
+
+EXIT_PARTLY = 1
+FORMS = ("table", "json", "jsonl")
+
+
+@click.command()
+@click.option("--from", "source", required=True, metavar="HOST:PORT", help="Copied: its brokers.")
+@click.option("--to", "target", metavar="HOST:PORT", help="Copied to. Default: as -b.")
+@click.option("--topics", default=".*", help="Only topics that match this pattern as a whole.")
+@click.option("--groups", default=".*", help="Only offsets of groups that match as a whole.")
+@click.option("-r", "--replication-factor", type=int, default=-1, help="Of the copies.")
+@click.option("--once", is_flag=True, help="End where the source ends now, instead of going on.")
+@click.option(
+    "--translate",
+    metavar="JSON",
+    help='Only print these offsets of the source, {"topic": {"0": 42}}, as offsets of the copy.',
+)
+@cluster_options
+@click.option("-o", "--output", "form", type=click.Choice(FORMS), help="How to print.")
+def mirror(
+    source: str,
+    target: str | None,
+    topics: str,
+    groups: str,
+    replication_factor: int,
+    once: bool,
+    translate: str | None,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> int:
+    """Copy topics, settings and groups' offsets of a Kafka (3.9 or later) or logbus cluster.
+
+    Goes on until Ctrl-C; started again, it goes on where it was. Only committed records are
+    copied, each once. Groups' offsets are written as offsets of the copy, for groups that have no
+    members and no progress of their own there.
+    """
+    from broker_lite.client.mirror.mirror import Mirror
+
+    for name, pattern in (("--topics", topics), ("--groups", groups)):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise click.BadParameter(f"{pattern!r}: {error}", param_hint=name) from None
+    if target and bootstrap_servers:
+        raise click.UsageError("--to and -b both name the target; give one of them")
+    servers = bootstrap(target or bootstrap_servers, zookeeper)
+    running = Mirror(
+        bootstrap(source, None),
+        servers,
+        topics=topics,
+        groups=groups,
+        replication_factor=replication_factor,
+        tell=output.say,
+    )
+    try:
+        if translate is not None:
+            click.echo(json.dumps(running.translated(_offsets(translate))))
+            return 0
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        is_live_table = not once and form in (None, "table")
+        running.run(once=once, stop=stop, on_look=lambda: _show(running, form, brief=is_live_table))
+        _tell_where(running, servers)
+        return EXIT_PARTLY if running.aside else 0
+    finally:
+        running.close()
+
+
+def _offsets(text: str) -> dict[str, dict[str, int]]:
+    try:
+        found = json.loads(text)
+        return {
+            str(topic): {str(int(number)): int(offset) for number, offset in rows.items()}
+            for topic, rows in found.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidConfigError(
+            f'--translate takes JSON like {{"topic": {{"0": 42}}}}: {error}'
+        ) from None
+
+
+def _partition_rows(running: Mirror) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": copy.where.topic,
+            "partition": copy.where.partition,
+            "source_offset": copy.known.source_next,
+            "target_offset": copy.known.target_next,
+            "copied": copy.copied,
+            "copied_before": copy.already,
+            "foreign": copy.foreign,
+            "aged_out": copy.aged_out,
+        }
+        for _, copy in sorted(running.copies.items())
+    ]
+
+
+def _group_rows(running: Mirror) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": row.group,
+            "topic": row.where.topic,
+            "partition": row.where.partition,
+            "source_offset": row.source_offset,
+            "target_offset": row.target_offset,
+            "state": row.state,
+        }
+        for row in running.group_rows
+    ]
+
+
+def _show(running: Mirror, form: str | None, *, brief: bool) -> None:
+    partitions, groups = _partition_rows(running), _group_rows(running)
+    if brief:
+        copied = sum(row["copied"] for row in partitions)
+        behind = sum(row["state"] == "behind" for row in groups)
+        output.say(
+            f"{copied} records copied of {len(partitions)} partitions; "
+            f"{len(groups)} offsets of groups, {behind} of them ahead of the copy"
+        )
+        return
+    if form in ("json", "jsonl"):
+        aside = {topic: error.message for topic, error in running.aside.items()}
+        report = {
+            "mirror": running.name,
+            "partitions": partitions,
+            "groups": groups,
+            "set_aside": aside,
+        }
+        output.show_one(report, form)
+        return
+    output.show(partitions, "table")
+    if groups:
+        click.echo()
+        output.show(groups, "table")
+
+
+def _tell_where(running: Mirror, servers: str) -> None:
+    names = sorted({row.group for row in running.group_rows if row.state == "same"})
+    for name in names:
+        output.say(f"offsets of group {name}: logbus groups describe {name} -b {servers}")
+    if running.name:
+        output.say(
+            f"positions: logbus groups describe {running.name} -b {servers}; map of offsets: topic "
+            f"{running.name}, or logbus mirror --translate"
+        )

@@ -1,0 +1,196 @@
+"""A batch as it was fetched becomes a batch as it is sent on: its body untouched where that is
+possible.
+
+Bodies stay as they are, with timestamps, headers, keys and compression; only the header is written
+anew (producer, sequence, no transaction). A batch is encoded again, in the same body and codec, if
+rows of it are missing (compaction, a start in its middle) or if the broker had stamped its time,
+which becomes the rows' own. Control batches and aborted records are not carried. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from broker_lite.client.received import RawBatch, Record, Slice, decode, offsets_of, records
+from broker_lite.errors import CorruptMessageError
+from broker_lite.model import NULL_TOPIC_ID, TopicPartition
+from broker_lite.record import arrow, transcode
+from broker_lite.record import format as fmt
+from broker_lite.record.arrays import numpy_of
+from broker_lite.record.batch import BatchHeader, check_crc, read_header, set_crc
+from broker_lite.record.compression import compress
+from broker_lite.record.records import batch_of_rows, decode_rows
+from broker_lite.wire.fetch import AbortedTransaction
+
+_ABORT_MARKER = b"\x00\x00\x00\x00"
+"""The key of a control record: version 0, type 0 (abort; commit is 1)."""
+_CODECS: dict[int, arrow.Compression] = {
+    fmt.CODEC_NONE: "none",
+    fmt.CODEC_LZ4: "lz4",
+    fmt.CODEC_ZSTD: "zstd",
+}
+
+
+class Piece(NamedTuple):
+    """A batch to send: ``runs`` are (first offset at the source, records), in order."""
+
+    buffer: bytearray
+    header: BatchHeader
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def row_count(self) -> int:
+        return self.header.record_count
+
+
+class Walked(NamedTuple):
+    """What a fetch brought: the committed batches of data, and the offset behind all of it."""
+
+    batches: list[RawBatch]
+    next_offset: int
+
+
+def walk(
+    data: memoryview,
+    where: TopicPartition,
+    offset: int,
+    aborted: Iterable[AbortedTransaction] | None,
+) -> Walked:
+    """The whole batches of an answer to a fetch from ``offset``; gaps between them are allowed.
+
+    Raises CorruptMessageError, naming partition and offset, for a batch whose offsets go back and
+    for bytes that hold no batch.
+    """
+    pending = sorted(aborted or (), key=lambda row: row.first_offset, reverse=True)
+    void: set[int] = set()
+    found: list[RawBatch] = []
+    position, end, at = 0, len(data), offset
+    while end - position >= fmt.HEADER_BYTES:
+        header = read_header(data, position)
+        stop = position + header.size_bytes
+        if stop > end:
+            break
+        batch = RawBatch(header, data[position:stop])
+        position = stop
+        if header.next_offset <= at:
+            if at == offset and not found:
+                continue  # a compacted log may answer with the batch before
+            raise CorruptMessageError(f"{where}: offset {header.base_offset} follows {at}")
+        at = header.next_offset
+        while pending and pending[-1].first_offset <= header.last_offset:
+            void.add(pending.pop().producer_id)
+        if header.is_control:
+            if header.producer_id in void and _is_abort(batch):
+                void.discard(header.producer_id)
+        elif header.record_count and not (header.is_transactional and header.producer_id in void):
+            found.append(batch)
+    if at == offset and end and not position:
+        raise CorruptMessageError(f"{where}: {end} bytes at offset {offset} hold no whole batch")
+    return Walked(found, at)
+
+
+def _is_abort(batch: RawBatch) -> bool:
+    check_crc(batch.buffer, batch.header)
+    rows = decode_rows(batch.buffer, batch.header)
+    return bool(rows) and rows[0].key == _ABORT_MARKER
+
+
+def carry(batch: RawBatch, where: TopicPartition, start: int) -> Piece | None:
+    """The records of a batch from offset ``start`` on; None if there are none.
+
+    Raises CorruptMessageError where the batch is damaged.
+    """
+    header = batch.header
+    is_dense = header.last_offset_delta == header.record_count - 1
+    if header.base_offset >= start and is_dense and not header.is_log_append_time:
+        check_crc(batch.buffer, header)
+        buffer = bytearray(batch.buffer)
+        sent = _plain(header)
+        fmt.HEADER.pack_into(buffer, 0, *sent)
+        return Piece(buffer, sent, ((header.base_offset, header.record_count),))
+    rows = decode(batch, where, start, None)
+    return None if rows is None else _encode_again(rows)
+
+
+def _plain(header: BatchHeader) -> BatchHeader:
+    """The header of the same rows, sent by nobody yet and in no transaction."""
+    return header._replace(
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=header.attributes & fmt.CODEC_MASK,
+        last_offset_delta=header.record_count - 1,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+    )
+
+
+def _encode_again(rows: Slice) -> Piece:
+    header, first = rows.header, rows.first_row
+    part = rows.columns.slice(first, first + rows.row_count)._replace(offset_deltas=None)
+    if header.is_log_append_time:
+        part = part._replace(timestamp=None)
+    time_ms = header.constant_timestamp
+    if header.is_columns:
+        buffer = bytearray(
+            arrow.encode(part, timestamp_ms=time_ms, compression=_CODECS[header.codec])
+        )
+    else:
+        newest = time_ms
+        if part.timestamp is not None:
+            times = numpy_of(part.timestamp, np.int64)
+            time_ms, newest = int(times[0]), int(times.max())
+        body = transcode.encode_body(part, time_ms)
+        fields = header._replace(
+            record_count=rows.row_count, base_timestamp=time_ms, max_timestamp=newest
+        )
+        packed = body if header.codec == fmt.CODEC_NONE else compress(header.codec, body)
+        buffer = batch_of_rows(_plain(fields), packed)
+    return Piece(buffer, read_header(buffer), _runs_of(rows))
+
+
+def _runs_of(rows: Slice) -> tuple[tuple[int, int], ...]:
+    offsets = offsets_of(rows)
+    edges = np.flatnonzero(np.diff(offsets) != 1) + 1
+    starts = [0, *edges.tolist()]
+    stops = [*edges.tolist(), len(offsets)]
+    return tuple((int(offsets[a]), b - a) for a, b in zip(starts, stops, strict=True))
+
+
+def signed(piece: Piece, producer_id: int, producer_epoch: int, sequence: int) -> Piece:
+    """The piece as this producer's, ready to send: written in place."""
+    header = piece.header._replace(
+        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
+    )
+    fmt.HEADER.pack_into(piece.buffer, 0, *header)
+    return piece._replace(header=header._replace(crc=set_crc(piece.buffer)))
+
+
+Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""What makes a record what it is: time, key, value, headers."""
+
+_NOWHERE = TopicPartition(NULL_TOPIC_ID, 0)
+
+
+def contents(rows: Slice) -> Iterator[tuple[int, Content]]:
+    """Offset and content of each row, to tell copies by."""
+    for row in records(_NOWHERE, rows):
+        yield row.offset, _content(row)
+
+
+def piece_contents(piece: Piece) -> Iterator[tuple[int, Content]]:
+    """The same of what is about to be sent, with the offsets of the source."""
+    sent = signed(piece, -1, -1, -1)
+    rows = decode(RawBatch(sent.header, memoryview(sent.buffer)), _NOWHERE, 0, None)
+    if rows is None:
+        return
+    offsets = (first + at for first, count in piece.runs for at in range(count))
+    for offset, row in zip(offsets, records(_NOWHERE, rows), strict=True):
+        yield offset, _content(row)
+
+
+def _content(row: Record) -> Content:
+    return row.timestamp_ms, row.key, row.value, tuple(row.headers)

@@ -1,0 +1,201 @@
+"""The cluster that is copied: what it holds, and its batches, of many partitions in one request.
+
+Blocking. Two threads may use it, one of them for ``fetch`` alone (it fetches ahead). A broker of
+Kafka's and one of logbus are asked the same; logbus answers with columns where it has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from broker_lite import __version__
+from broker_lite.client import requests
+from broker_lite.client.admin import Admin
+from broker_lite.client.blocking import Pool, monotonic_ms
+from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.mirror.carrying import Walked, walk
+from broker_lite.client.steps import CallExchange, FetchExchange, Send
+from broker_lite.errors import (
+    LogbusError,
+    NoBrokersError,
+    UnsupportedVersionError,
+    error_for,
+)
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
+from broker_lite.record.format import BODY_VERSION
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
+from broker_lite.wire.calls.configs import DescribeConfigsRequest
+from broker_lite.wire.calls.groups import (
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+    OffsetFetchRequest,
+)
+from broker_lite.wire.calls.offsets import ListOffsetsRequest
+from broker_lite.wire.fetch import (
+    CLIENT_VERSION,
+    FLAG_CHECKS_CRC,
+    READ_COMMITTED,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+
+PARTITION_BYTES = 4 << 20
+FETCH_BYTES = 32 << 20
+REQUEST_TIMEOUT_MS = 30_000
+_NEEDED: Mapping[int, int] = {
+    ApiKey.FETCH: CLIENT_VERSION,
+    **{
+        call.API_KEY: call.VERSION
+        for call in (
+            MetadataRequest,
+            ListOffsetsRequest,
+            DescribeConfigsRequest,
+            FindCoordinatorRequest,
+            OffsetFetchRequest,
+            ListGroupsRequest,
+        )
+    },
+}
+
+
+class Source:
+    """Reads a cluster; ``close`` it."""
+
+    def __init__(self, servers: str, client_id: str) -> None:
+        self._pool = Pool(client_id)
+        self.admin = Admin(servers, client_id=client_id, pool=self._pool)
+        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
+        self._turn = 0
+        self._is_stale = True
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def check_versions(self) -> None:
+        """Raises UnsupportedVersionError for brokers that are too old, NoBrokersError."""
+        call = ApiVersionsRequest("logbus-mirror", __version__)
+        view = self.admin.describe_cluster()
+        endpoint: Endpoint = next(iter(view.brokers.values()))
+        answer = self._pool.ask(Send(endpoint, CallExchange(call), REQUEST_TIMEOUT_MS))
+        spoken = {row.api_key: row for row in answer.api_keys}
+        for key, version in _NEEDED.items():
+            row = spoken.get(key)
+            if row is None or not row.min_version <= version <= row.max_version:
+                has = "not at all" if row is None else f"{row.min_version} to {row.max_version}"
+                raise UnsupportedVersionError(
+                    f"{endpoint} speaks {ApiKey(key).name} {has}; a mirror needs version {version},"
+                    " which Kafka has since 3.9"
+                )
+
+    def view(self) -> ClusterView:
+        """All topics."""
+        view = self.admin.cluster()
+        self._is_stale = True
+        return view
+
+    def ends(self, wheres: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        """Offsets of committed data: -1 the end, -2 the start."""
+        if not wheres:
+            return {}
+        found = self.admin.list_offsets(dict.fromkeys(wheres, time), isolation="read_committed")
+        return {where: row.offset for where, row in found.items()}
+
+    def groups(
+        self, pattern: str
+    ) -> tuple[dict[str, dict[TopicPartition, CommittedOffset]], list[str]]:
+        """The offsets of Kafka groups that match as a whole; the names of native groups."""
+        found, native = {}, []
+        for row in self.admin.list_groups():
+            if not row.group or not re.fullmatch(pattern, row.group):
+                continue
+            if row.kind.lower() == "native":
+                native.append(row.group)
+                continue
+            commits = self.admin.committed(row.group)
+            if commits:
+                found[row.group] = commits
+        return found, native
+
+    def fetch(
+        self, wanted: Mapping[TopicPartition, tuple[str, int]], wait_ms: int
+    ) -> dict[TopicPartition, Walked | LogbusError]:
+        """What follows: {partition: (topic id, offset)} to batches or an error each. Waits at most
+        ``wait_ms`` where there is nothing. Raises NoBrokersError."""
+        if self._is_stale:
+            topics = list(dict.fromkeys(where.topic for where in wanted))
+            self._pool.run(requests.refresh_once(self._cluster, topics))
+            self._is_stale = False
+        # The partitions that come first fill an answer: each is first in turn.
+        self._turn += 1
+        turn = self._turn % max(1, len(wanted))
+        rows = list(wanted)
+        by_leader, errors = self._cluster.by_leader(rows[turn:] + rows[:turn])
+        found: dict[TopicPartition, Walked | LogbusError] = dict(errors)
+        sends = [
+            Send(
+                endpoint,
+                FetchExchange(_request(group, wanted, wait_ms)),
+                REQUEST_TIMEOUT_MS + wait_ms,
+            )
+            for endpoint, group in by_leader.items()
+        ]
+        answers = self._pool.ask_all(sends)
+        for (endpoint, group), answer in zip(by_leader.items(), answers, strict=True):
+            if isinstance(answer, LogbusError):
+                self._cluster.failed(endpoint)
+                found.update(dict.fromkeys(group, answer))
+                continue
+            names = {wanted[where][0]: where.topic for where in group}
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    where = TopicPartition(names.get(topic.topic_id, ""), row.partition)
+                    if where not in wanted:
+                        continue
+                    try:
+                        if row.error_code:
+                            raise error_for(row.error_code)
+                        found[where] = walk(
+                            row.records, where, wanted[where][1], row.aborted_transactions
+                        )
+                    except LogbusError as error:
+                        found[where] = error
+        if any(isinstance(row, LogbusError) for row in found.values()):
+            self._is_stale = True
+        return found
+
+    def fetch_one(self, where: TopicPartition, topic_id: str, offset: int) -> Walked:
+        """The next batches of one partition; raises what keeps it from answering."""
+        deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
+        while True:
+            found = self.fetch({where: (topic_id, offset)}, 0)
+            row = found.get(where, NoBrokersError(f"{where}: no answer"))
+            if not isinstance(row, LogbusError):
+                return row
+            if not row.retriable or monotonic_ms() >= deadline_ms:
+                raise row
+            self._pool.run(requests.refresh(self._cluster, (where.topic,), deadline_ms))
+
+
+def _request(
+    group: Sequence[TopicPartition],
+    wanted: Mapping[TopicPartition, tuple[str, int]],
+    wait_ms: int,
+) -> FetchRequest:
+    by_topic: dict[str, list[FetchPartition]] = {}
+    for where in group:
+        topic_id, offset = wanted[where]
+        by_topic.setdefault(topic_id, []).append(
+            FetchPartition(where.partition, offset, PARTITION_BYTES)
+        )
+    return FetchRequest(
+        tuple(FetchTopic("", topic_id, tuple(rows)) for topic_id, rows in by_topic.items()),
+        wait_ms,
+        max_bytes=FETCH_BYTES,
+        isolation_level=READ_COMMITTED,
+        columns_body_version=BODY_VERSION,
+        flags=FLAG_CHECKS_CRC,
+    )

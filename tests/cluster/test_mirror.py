@@ -1,0 +1,220 @@
+"""A logbus cluster mirrored to another: columns as columns, live, killed, with others writing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_lite import client
+from broker_lite.client.mirror.mirror import Mirror
+from broker_lite.client.mirror.source import Source
+from broker_lite.errors import InvalidConfigError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.record.format import HEADER_BYTES
+
+WAIT_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[client.Bus]:
+    """The cluster that is copied, of one broker."""
+    with (
+        LocalCluster(brokers=1, directory=tmp_path_factory.mktemp("origin")) as running,
+        client.connect(running.bootstrap_servers) as bus,
+    ):
+        yield bus
+
+
+@pytest.fixture
+def copied(origin: client.Bus) -> str:
+    name = f"mirrored-{uuid.uuid4().hex[:8]}"
+    origin.create_topic(name, partitions=2, config={"retention.ms": "86400000"})
+    return name
+
+
+@pytest.fixture
+def mirror(origin: client.Bus, bus: client.Bus, copied: str) -> Iterator[Callable[..., Mirror]]:
+    """Copies ``copied`` once, as a process that is started anew would; the mirror, to be asked."""
+    made: list[Mirror] = []
+
+    def run(topics: str = copied) -> Mirror:
+        said: list[str] = []
+        made.append(
+            Mirror(origin.bootstrap_servers, bus.bootstrap_servers, topics=topics, tell=said.append)
+        )
+        made[-1].said = said  # type: ignore[attr-defined]
+        made[-1].run(once=True, stop=threading.Event(), on_look=lambda: None)
+        return made[-1]
+
+    yield run
+    for each in made:
+        each.close()
+
+
+def send(bus: client.Bus, topic: str, first: int, count: int, **options: Any) -> None:
+    with bus.producer(**options) as producer:
+        for n in range(first, first + count):
+            producer.send(
+                topic,
+                None if n % 9 == 4 else f"value {n}",
+                None if n % 2 else f"key {n}",
+                headers=[("n", str(n).encode()), ("none", None)] if n % 3 else None,
+                partition=n % 2,
+                timestamp_ms=1_700_000_000_000 + n,
+            )
+
+
+def rows_of(bus: client.Bus, topic: str) -> list[list[tuple[Any, ...]]]:
+    found: list[list[tuple[Any, ...]]] = [[], []]
+    ends = bus.admin.list_offsets({TopicPartition(topic, p): -1 for p in (0, 1)})
+    for where, end in ends.items():
+        with bus.consumer(where, start="earliest") as consumer:
+            while len(found[where.partition]) < end.offset:
+                found[where.partition] += [tuple(record)[2:] for record in consumer.poll(5.0)]
+    return found
+
+
+def test_batches_of_columns_are_copied_as_they_are(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    send(origin, copied, 0, 1000, compression="lz4")
+    send(origin, copied, 1000, 10)
+    origin.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 77})
+    done = mirror()
+    assert rows_of(bus, copied) == rows_of(origin, copied)
+    bodies = []
+    for side in (origin, bus):
+        reader = Source(side.bootstrap_servers, "test")
+        topic_id = side.admin.cluster((copied,)).topic_id(copied)
+        batches = reader.fetch_one(TopicPartition(copied, 0), topic_id, 0).batches
+        assert batches and all(batch.header.is_columns for batch in batches)
+        bodies.append([bytes(batch.buffer[HEADER_BYTES:]) for batch in batches])
+        reader.close()
+    assert bodies[0] == bodies[1]
+    assert bus.admin.describe_configs([copied])["topic", copied]["retention.ms"].value == "86400000"
+    committed = bus.admin.committed(f"g-{copied}")[TopicPartition(copied, 1)]
+    assert committed.offset == 77 and committed.metadata.startswith("mirrored from ")
+
+    # The target's group moves by itself from here on, and is left alone.
+    bus.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 80})
+    origin.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 90})
+    done = mirror()
+    assert [row.state for row in done.group_rows if row.group == f"g-{copied}"] == ["own"]
+    assert bus.admin.committed(f"g-{copied}")[TopicPartition(copied, 1)].offset == 80
+    with bus.consumer(copied, group=f"h-{copied}", start="earliest") as member:
+        member.poll(5.0)
+        origin.admin.commit_offsets(f"h-{copied}", {TopicPartition(copied, 0): 3})
+        assert mirror().aside == {}
+
+
+def test_what_was_written_and_not_noted_is_not_copied_again(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    send(origin, copied, 0, 500)
+    first = mirror()
+    noted = {where: bus.admin.committed(first.name, [where])[where] for where in first.copies}
+    send(origin, copied, 500, 500)
+    mirror()
+    # As after a kill between the records and the position, then between the topic and any note.
+    bus.admin.commit_offsets(first.name, noted)
+    again = mirror()
+    assert {(copy.copied, copy.already) for copy in again.copies.values()} == {(0, 250)}
+    bus.admin.commit_offsets(first.name, dict.fromkeys(noted, CommittedOffset(0)))
+    bus.delete_topic(first.name)
+    again = mirror()
+    assert {(copy.copied, copy.already) for copy in again.copies.values()} == {(0, 500)}
+    assert rows_of(bus, copied) == rows_of(origin, copied)
+
+
+def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    where, group = TopicPartition(copied, 0), f"g-{copied}"
+    send(origin, copied, 0, 100)
+    mirror()
+    send(bus, copied, 5000, 20)
+    send(origin, copied, 100, 100)
+    origin.admin.commit_offsets(group, {where: 60})
+    done = mirror()
+    assert sum(copy.foreign for copy in done.copies.values()) == 20
+    assert bus.admin.committed(group)[where].offset == 70
+    assert done.translated({copied: {"0": 49, "1": -2}}) == {copied: {"0": 49, "1": -2}}
+    with pytest.raises(InvalidConfigError, match="is not copied"):
+        done.translated({copied: {"0": 101}})
+
+
+def test_live_until_it_is_stopped(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    running = Mirror(
+        origin.bootstrap_servers, bus.bootstrap_servers, topics=copied, tell=lambda _: None
+    )
+    stop, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        running.run(once=False, stop=stop, on_look=ended.set)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while copied not in bus.topics():
+            assert time.monotonic() < deadline
+        with bus.consumer(copied, start="earliest") as consumer:
+            for first in (0, 100):
+                send(origin, copied, first, 100)
+                seen = 0
+                while seen < 100:
+                    assert time.monotonic() < deadline
+                    seen += len(consumer.poll(1.0))
+    finally:
+        stop.set()
+        thread.join(WAIT_SECONDS)
+        running.close()
+    assert ended.is_set() and not thread.is_alive()
+    assert rows_of(bus, copied) == rows_of(origin, copied)
+    assert sum(copy.copied for copy in mirror().copies.values()) == 0
+
+
+def test_the_command_and_what_it_refuses(
+    origin: client.Bus, cluster: LocalCluster, bus: client.Bus, copied: str, tmp_path: Path
+) -> None:
+    def run(*arguments: str, code: int = 0, source: str = origin.bootstrap_servers) -> Any:
+        to = ("--from", source, "--to", cluster.bootstrap_servers)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "broker_lite", "mirror", *to, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    send(origin, copied, 0, 10)
+    origin.admin.commit_offsets("cli-group", {TopicPartition(copied, 0): 2})
+    done = run("--topics", copied, "--once", "-o", "jsonl")
+    report = json.loads(done.stdout)
+    assert [row["target_offset"] for row in report["partitions"]] == [5, 5]
+    assert "logbus groups describe cli-group" in done.stderr
+    again = run("--topics", copied, "--once", "-o", "table").stdout
+    assert "cli-group" in again and "SOURCE OFFSET" in again
+    origin.delete_topic(copied)
+    origin.create_topic(copied, partitions=2)
+    done = run("--topics", copied, "--once", code=1)
+    assert "deleted and made again" in done.stderr
+    same = run("--once", code=1, source=cluster.bootstrap_servers)
+    assert "are the same cluster" in same.stderr
+    assert "takes JSON like" in run("--translate", "{5", code=1).stderr
+    assert "--topics" in run("--topics", "(", code=2).stderr

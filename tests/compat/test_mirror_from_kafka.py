@@ -1,0 +1,323 @@
+"""``logbus mirror`` from a real Apache Kafka broker, fetched by the user's Maven.
+
+One KRaft broker, no flush, a cleaner that never rests. What comes through: keys, values, headers,
+times and codecs, transactions without what was aborted, compacted logs with their gaps, settings,
+and groups' offsets that lead to the same record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from fetched import fetched
+
+from broker_lite import client
+from broker_lite.client.admin import Admin
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_java
+from broker_lite.model import TopicPartition
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
+
+POM = Path(__file__).parent / "java" / "pom.xml"
+VERSION = re.findall(r"<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))[0]
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
+START_SECONDS = 60
+WAIT_SECONDS = 60
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+SERVER = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/log
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=100
+auto.create.topics.enable=false
+"""
+
+Mirror = Callable[..., Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def noted(kafka: str, answered: Callable[[str, str, str], None]) -> None:
+    answered(f"Apache Kafka {VERSION} broker", "mirrored from, by logbus mirror", "copied")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Kafka broker's address."""
+    folder = tmp_path_factory.mktemp("kafka")
+    listed = folder / "class-path"
+    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
+    fetched(["mvn", "-q", "-B", "-f", str(POM), *goal], folder, "Kafka's broker")
+    port, controller = free_ports(2)
+    settings = folder / "server.properties"
+    settings.write_text(SERVER.format(port=port, controller=controller, folder=folder))
+    log = f"-Dlog4j2.configurationFile={POM.with_name('log4j2.xml')}"
+    java = [find_java(), *JVM, log, "-cp", listed.read_text("utf-8").strip()]
+    made = ("format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(settings))
+    subprocess.run(
+        [*java, "kafka.tools.StorageTool", *made], check=True, capture_output=True, timeout=60
+    )
+    with (folder / "out").open("wb") as out:
+        broker = subprocess.Popen(
+            [*java, "kafka.Kafka", str(settings)], stdout=out, stderr=out, cwd=folder
+        )
+    try:
+        address = f"127.0.0.1:{port}"
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                admin.list_topics(timeout=2)
+                break
+            except ck.KafkaException:
+                assert broker.poll() is None, (folder / "out").read_text()
+                assert time.monotonic() < deadline, (folder / "out").read_text()
+        yield address
+    finally:
+        broker.kill()
+        broker.wait()
+
+
+@pytest.fixture
+def topic(kafka: str) -> str:
+    return f"moved-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def command(kafka: str, cluster: LocalCluster) -> list[str]:
+    to = ["--from", kafka, "--to", cluster.bootstrap_servers]
+    return [sys.executable, "-P", "-m", "broker_lite", "mirror", *to]
+
+
+@pytest.fixture
+def mirror(command: list[str], tmp_path: Path) -> Mirror:
+    """Runs ``logbus mirror --once``; its report, with what it told people as ``said``."""
+
+    def run(*arguments: str) -> Any:
+        done = subprocess.run(
+            [*command, *arguments, "--once", "-o", "jsonl"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout) | {"said": done.stderr}
+
+    return run
+
+
+def make_topic(kafka: str, name: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+
+
+def rows_at(servers: str, topic: str, partitions: int = 1) -> list[list[tuple[Any, ...]]]:
+    """What librdkafka reads of each partition: offset, time, key, value, headers."""
+    found = []
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"reader-{uuid.uuid4().hex}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    with closing(consumer):
+        for partition in range(partitions):
+            rows: list[tuple[Any, ...]] = []
+            consumer.assign([ck.TopicPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(WAIT_SECONDS)
+                assert message is not None
+                if message.error():
+                    assert message.error().code() == ck.KafkaError._PARTITION_EOF
+                    break
+                rows.append(
+                    (
+                        message.offset(),
+                        message.timestamp()[1],
+                        message.key(),
+                        message.value(),
+                        tuple(message.headers() or ()),
+                    )
+                )
+            found.append(rows)
+    return found
+
+
+def commit(servers: str, group: str, topic: str, offsets: dict[int, int]) -> None:
+    consumer = ck.Consumer({"bootstrap.servers": servers, "group.id": group})
+    with closing(consumer):
+        consumer.commit(
+            offsets=[ck.TopicPartition(topic, p, o) for p, o in offsets.items()],
+            asynchronous=False,
+        )
+
+
+def produce(kafka: str, topic: str, count: int, first: int = 0, **options: Any) -> None:
+    producer = ck.Producer({"bootstrap.servers": kafka, "linger.ms": 20, **options})
+    for n in range(first, first + count):
+        producer.produce(
+            topic,
+            None if n % 7 == 3 else f"value {n} ".encode() * (n % 5),
+            None if n % 3 == 0 else f"key {n % 11}".encode(),
+            partition=n % 2,
+            headers=[("n", str(n).encode()), ("none", None)] if n % 4 == 0 else None,
+            timestamp=1_700_000_000_000 + n * 1000,
+        )
+    assert producer.flush(WAIT_SECONDS) == 0
+
+
+def test_records_settings_and_groups_come_through(
+    kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, bus: client.Bus
+) -> None:
+    make_topic(
+        kafka, topic, 2, retention_ms="-1", segment_bytes="20000000", min_insync_replicas="1",
+        preallocate="true",
+    )  # fmt: skip
+    for at, codec in enumerate(CODECS):
+        produce(kafka, topic, 100, at * 100, **{"compression.type": codec})
+    commit(kafka, "readers-" + topic, topic, {0: 17, 1: 250})
+    said = mirror("--topics", topic)
+    assert "preallocate=true is not known here" in said["said"]
+    assert "group readers-" + topic in said["said"]
+    source, copy = rows_at(kafka, topic, 2), rows_at(cluster.bootstrap_servers, topic, 2)
+    assert copy == source and [len(rows) for rows in copy] == [250, 250]
+    settings = bus.admin.describe_configs([topic])["topic", topic]
+    assert settings["retention.ms"].value == "-1" and settings["segment.bytes"].value == "20000000"
+    offsets = bus.admin.committed("readers-" + topic)
+    assert {where.partition: at.offset for where, at in offsets.items()} == {0: 17, 1: 250}
+
+    # Again: nothing is copied twice; what is new comes behind.
+    produce(kafka, topic, 10, 500)
+    said = mirror("--topics", topic)
+    assert [row["copied"] for row in said["partitions"]] == [5, 5]
+    assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
+
+
+def test_transactions_leave_gaps_that_offsets_are_translated_over(
+    kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, command: list[str]
+) -> None:
+    make_topic(kafka, topic)
+    options = {"bootstrap.servers": kafka, "transactional.id": topic}
+    producer = ck.Producer(options)
+    producer.init_transactions(WAIT_SECONDS)
+    for number in range(6):
+        producer.begin_transaction()
+        for row in range(3):
+            producer.produce(topic, f"{number} {row}".encode())
+        if number % 3 == 2:
+            producer.flush()
+            producer.abort_transaction(WAIT_SECONDS)
+        else:
+            producer.commit_transaction(WAIT_SECONDS)
+    source = rows_at(kafka, topic)[0]
+    group = f"readers-{topic}"
+    for offset in (source[4][0], source[6][0], source[-1][0] + 1):
+        commit(kafka, group, topic, {0: offset})
+        said = mirror("--topics", topic)
+        copy = rows_at(cluster.bootstrap_servers, topic)[0]
+        assert [row[1:] for row in copy] == [row[1:] for row in source]
+        (row,) = (row for row in said["groups"] if row["group"] == group)
+        left = [rest[3] for rest in copy if rest[0] >= row["target_offset"]]
+        assert left == [rest[3] for rest in source if rest[0] >= offset]
+        done = subprocess.run(
+            [*command, "--translate", json.dumps({topic: {"0": offset}})],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert json.loads(done.stdout) == {topic: {"0": row["target_offset"]}}
+
+
+def test_a_compacted_topic_with_gaps(
+    kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror
+) -> None:
+    make_topic(
+        kafka, topic, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01"
+    )
+    producer = ck.Producer({"bootstrap.servers": kafka, "linger.ms": 20})
+    deadline = time.monotonic() + WAIT_SECONDS
+    rows: list[tuple[Any, ...]] = []
+    while not rows or rows[-1][0] - rows[0][0] == len(rows) - 1:
+        assert time.monotonic() < deadline
+        for n in range(20):
+            producer.produce(topic, uuid.uuid4().bytes, f"k{n % 7 if n % 2 else n}".encode())
+        producer.flush()
+        time.sleep(0.3)  # the cleaner has no event to wait for
+        rows = rows_at(kafka, topic)[0]
+    said = mirror("--topics", topic)
+    assert "compacted at the source" in said["said"]
+    newest = {row[2]: row[3] for row in rows_at(kafka, topic)[0]}
+    copy = rows_at(cluster.bootstrap_servers, topic)[0]
+    assert {row[2]: row[3] for row in copy} == newest
+    assert said["partitions"][0]["source_offset"] > said["partitions"][0]["target_offset"]
+
+
+def test_killed_again_and_again_while_records_come(
+    kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, command: list[str]
+) -> None:
+    make_topic(kafka, topic, 2)
+    admin = Admin(cluster.bootstrap_servers)
+    where = TopicPartition(topic, 0)
+    end = 0
+    for attempt in range(4):
+        produce(kafka, topic, 4000, attempt * 4000, **{"batch.size": 2000})
+        running = subprocess.Popen(
+            [*command, "--topics", topic], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            deadline = time.monotonic() + WAIT_SECONDS
+            while (
+                time.monotonic() < deadline
+            ):  # until it wrote something that it may not have noted
+                if topic in admin.cluster().topics:
+                    newest = admin.list_offsets({where: -1})[where].offset
+                    if newest > end:
+                        end = newest
+                        break
+        finally:
+            os.kill(running.pid, signal.SIGKILL)
+            running.wait()
+    mirror("--topics", topic)
+    assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
