@@ -1,0 +1,553 @@
+"""Kafka groups in virtual time: production coordinators on a simulated ZooKeeper, whatever breaks.
+
+Members join, leave, die, are stopped and come back as static ones; requests and answers are late or
+lost; brokers are killed, stopped, cut off from ZooKeeper, lose their sessions and hear late. Every
+write is checked as it happens: generations only grow and each has one assignment, an offset is
+written by the member that its generation gave the partition to, in that generation, and never goes
+back. At the end everything is healed: each partition has one member, and goes on.
+``python -m sim.kafka_groups --seeds 1000`` runs many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from sim.disk import SimClock
+from sim.groups import FairZk, Violation
+from sim.scheduler import OUTSIDE, Owner, SimLoop, stream
+from sim.zk import SimZk
+
+from broker_lite.config import BrokerConfig
+from broker_lite.coordinator import events as ev
+from broker_lite.errors import (
+    LogbusError,
+    MemberIdRequiredError,
+    NetworkError,
+    TopicExistsError,
+    UnknownMemberIdError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_id_text
+from broker_lite.server.group_coordinator import GroupCoordinator
+from broker_lite.server.registry import BrokerRegistration, NewTopic, Registry
+
+GROUP = "g"
+TOPIC = "t"
+PARTITIONS = 6
+BROKERS = 3
+SESSION_MS = 2000
+REBALANCE_MS = 3000
+CHAOS_S = 40.0
+SETTLE_S = 25.0
+QUIET_S = 4.0
+MEMBERS_MAX = 6
+
+MOVED_ON = (
+    "REBALANCE_IN_PROGRESS",
+    "ILLEGAL_GENERATION",
+    "UNKNOWN_MEMBER_ID",
+    "FENCED_INSTANCE_ID",
+)
+"""After these a member commits nothing more in its generation. After others it may, and which of
+two commits of one member in one generation is the later, nobody can tell."""
+
+T = TypeVar("T")
+
+
+class BrokerProcess:
+    """One start of a broker: its registry and its groups, and nothing else of it."""
+
+    def __init__(self, world: World, broker_id: int, start_counter: int) -> None:
+        self.world, self.broker_id, self.start_counter = world, broker_id, start_counter
+        self.owner = Owner(self)
+        self.zk: SimZk = world.service.client(self.owner.context)
+        self.gone: asyncio.Future[None] = world.loop.create_future()
+        self.serves = False
+        config = BrokerConfig(
+            broker_id=broker_id,
+            group_session_timeout_min_ms=100,
+            group_initial_rebalance_delay_ms=world.chance.choice((0, 200)),
+        )
+        clock = SimClock(world.loop)
+        rng = stream(world.seed, f"broker {broker_id} {start_counter}")
+        self.registry = Registry(
+            config, now_ms=clock.now_ms, store=self.zk, random_bytes=rng.randbytes
+        )
+        self.groups = GroupCoordinator(config, self.registry, clock=clock)
+        self.spawn(self.run())
+
+    def spawn(self, coroutine: Any) -> asyncio.Task[Any]:
+        return self.world.loop.create_task(coroutine, context=self.owner.context)
+
+    async def run(self) -> None:
+        directory = topic_id_text(bytes([self.broker_id]) * 16)
+        endpoint = Endpoint("sim", self.broker_id)
+        with suppress(LogbusError):
+            await self.registry.start(
+                BrokerRegistration(self.broker_id, endpoint, directory, self.start_counter)
+            )
+            self.serves = True
+        if not self.serves:
+            self.world.later(1.0, lambda: self.world.restart(self))
+
+    def kill(self) -> None:
+        self.serves = False
+        self.owner.die()
+        self.zk.kill()
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+
+class Member:
+    """A client as others write them: eager, assigns by range, commits what it has read."""
+
+    def __init__(self, world: World, name: str, instance_id: str | None) -> None:
+        self.world, self.name, self.instance_id = world, name, instance_id
+        self.owner = Owner(self)
+        self.alive = True
+        self.member_id, self.generation = "", -1
+        self.positions: dict[int, int] = {}
+        self.broker: BrokerProcess | None = None
+        world.loop.create_task(self.run(), context=self.owner.context)
+
+    async def run(self) -> None:
+        chance = self.world.chance
+        while self.alive:
+            try:
+                await self.take_part()
+            except LogbusError as error:
+                self.world.counts[type(error).__name__] += 1
+                if error.name in MOVED_ON:
+                    self.last_words()
+                self.positions = {}
+                if isinstance(error, UnknownMemberIdError) or error.name == "FENCED_INSTANCE_ID":
+                    self.member_id = ""
+                await asyncio.sleep(chance.random() * 0.3)
+        if chance.random() < 0.8:
+            with suppress(LogbusError):
+                if self.positions:
+                    await self.commit()
+                leaver = ev.Leaver(self.member_id, self.instance_id)
+                await self.ask(lambda groups: groups.leave(GROUP, (leaver,)))
+
+    async def take_part(self) -> None:
+        """One generation."""
+        await self.find_coordinator()
+        await self.join()
+        while self.alive:
+            await asyncio.sleep(0.1 + self.world.chance.random() * 0.4)
+            for partition in self.positions:
+                self.positions[partition] += self.world.chance.randrange(1, 20)
+            if self.world.chance.random() < 0.6:
+                await self.commit()
+            if self.world.chance.random() < 0.1:
+                # Some ask again, and then hear of the next coordinator before the others do.
+                await self.find_coordinator()
+            error = (await self.ask(lambda groups: groups.heartbeat(GROUP, self.heartbeat))).error
+            if error is not None:
+                if error.name == "REBALANCE_IN_PROGRESS" and self.world.chance.random() < 0.8:
+                    await self.commit()
+                raise error
+
+    def heartbeat(self, token: int) -> ev.Heartbeat:
+        return ev.Heartbeat(token, self.member_id, self.instance_id, self.generation)
+
+    async def find_coordinator(self) -> None:
+        asked = self.world.any_broker()
+        view = asked.groups.coordinator_of(GROUP)
+        if view is None:
+            raise NetworkError("nobody coordinates")
+        self.broker = self.world.brokers[view.broker_id]
+
+    async def join(self) -> None:
+        number = self.world.next_number()
+
+        def make(token: int) -> ev.Join:
+            protocols = (ev.Protocol("range", b""),)
+            new_id = f"{self.name}-{number}"
+            return ev.Join(
+                token, self.member_id, self.instance_id, "sim", "/sim", SESSION_MS, REBALANCE_MS,
+                "consumer", protocols, new_id, self.world.chance.random() < 0.8,
+            )  # fmt: skip
+
+        joined = await self.ask(lambda groups: groups.join(GROUP, make), timeout_s=12.0)
+        if isinstance(joined.error, MemberIdRequiredError):
+            self.member_id = joined.member_id
+            return await self.join()
+        if joined.error is not None:
+            raise joined.error
+        self.member_id, self.generation = joined.member_id, joined.generation
+        parts: tuple[tuple[str, bytes], ...] = ()
+        if joined.members and not joined.skip_assignment:
+            ids = sorted(row.member_id for row in joined.members)
+            parts = tuple(
+                (name, bytes(range(n, PARTITIONS, len(ids)))) for n, name in enumerate(ids)
+            )
+            self.world.assigned(self.generation, dict(parts))
+
+        def sync(token: int) -> ev.Sync:
+            return ev.Sync(token, self.member_id, self.instance_id, self.generation, parts)
+
+        synced = await self.ask(lambda groups: groups.sync(GROUP, sync), timeout_s=6.0)
+        if synced.error is not None:
+            raise synced.error
+        asked = self.world.any_broker()
+        found = await self.world.call(asked, lambda: asked.registry.fetch_offsets(GROUP), 3.0)
+        self.positions = {
+            partition: found.get(TopicPartition(TOPIC, partition), CommittedOffset(0)).offset
+            for partition in synced.assignment
+        }
+        return None
+
+    def last_words(self) -> None:
+        """A commit that is on its way when the member gives up, and arrives much later."""
+        chance = self.world.chance
+        if self.broker is None or not self.positions or chance.random() < 0.5:
+            return
+        commit = self.commit()
+
+        async def arrive(delay_s: float) -> None:
+            await asyncio.sleep(delay_s)
+            with suppress(LogbusError):
+                await commit
+
+        self.world.loop.create_task(arrive(chance.random() * 5.0), context=OUTSIDE)
+
+    def commit(self) -> Awaitable[None]:
+        """What is read now, in the present generation, whenever it arrives."""
+        broker, member, generation = self.broker, self.member_id, self.generation
+        assert broker is not None
+        offsets = {
+            TopicPartition(TOPIC, partition): CommittedOffset(
+                offset, metadata=f"{generation} {member}"
+            )
+            for partition, offset in self.positions.items()
+        }
+
+        def make(token: int) -> ev.Commit:
+            return ev.Commit(token, member, self.instance_id, generation)
+
+        async def commit() -> None:
+            claim = await broker.groups.claim_for_commit(GROUP, make)
+            for error in (await broker.registry.commit_offsets(GROUP, offsets, claim)).values():
+                if error is not None:
+                    raise error
+            self.world.counts["commits"] += 1
+
+        return self.world.call(broker, commit, 6.0)
+
+    async def ask(
+        self, what: Callable[[GroupCoordinator], Awaitable[T]], timeout_s: float = 3.0
+    ) -> T:
+        broker = self.broker
+        assert broker is not None
+        return await self.world.call(broker, lambda: what(broker.groups), timeout_s)
+
+    def kill(self) -> None:
+        self.last_words()
+        self.alive = False
+        self.owner.die()
+
+
+class World:
+    """One seed."""
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop, self.seed = loop, seed
+        self.chance = stream(seed, "kafka groups")
+        self.service = FairZk(stream(seed, "zookeeper"))
+        self.brokers: dict[int, BrokerProcess] = {}
+        self.members: list[Member] = []
+        self.counts: Counter[str] = Counter()
+        self.problems: list[BaseException] = []
+        self.slow = 0.0
+        self.lossy = 0.0
+        self._number = 0
+        self._assigned: dict[int, dict[str, bytes]] = {}
+        self._coordinator = znodes.Coordinator(-1, -1, 0, 0, None)
+        self._offsets: dict[str, CommittedOffset] = {}
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    # Checks.
+
+    def assigned(self, generation: int, parts: dict[str, bytes]) -> None:
+        """What the leader of a generation hands in; it may do so twice."""
+        known = self._assigned.setdefault(generation, parts)
+        if known != parts:
+            self.fail(f"generation {generation} is assigned twice: {known}, {parts}")
+
+    def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
+        """As ZooKeeper does it."""
+        before = self._coordinator
+        for operation in operations:
+            if not isinstance(operation, Create | Set):
+                continue
+            path = operation.path
+            if path == znodes.coordinator_path(GROUP):
+                self._claimed(znodes.decode_coordinator(path, operation.data))
+            elif path.startswith(znodes.topic_offsets_path(GROUP, TOPIC) + "/"):
+                self._committed(path, operation.data, before.generation)
+
+    def _claimed(self, now: znodes.Coordinator) -> None:
+        before, self._coordinator = self._coordinator, now
+        same = now.epoch == before.epoch and now.broker_epoch == before.broker_epoch
+        if now.generation not in (before.generation, before.generation + same):
+            self.fail(f"{before} was followed by {now}")
+        if not same and now.epoch != before.epoch + 1:
+            self.fail(f"{before} was followed by {now}")
+        self.counts["generations" if same else "claims"] += 1
+
+    def _committed(self, path: str, data: bytes, generation: int) -> None:
+        """``generation``: before the write, which may begin the next one."""
+        offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
+        self._offsets[path] = offset
+        partition = int(path.rpartition("/")[2])
+        word, _, member = offset.metadata.partition(" ")
+        if int(word) != generation:
+            self.fail(f"{offset} is written in generation {generation}")
+        owners = [
+            name for name, part in self._assigned.get(generation, {}).items() if partition in part
+        ]
+        if member not in owners and not _is_again(member, owners):
+            self.fail(f"{partition}: {offset} is written in generation {generation} of {owners}")
+        if before is not None and before.offset > offset.offset:
+            self.fail(f"{partition} went back from {before} to {offset}")
+
+    def fail(self, message: str) -> None:
+        violation = Violation(f"at {self.loop.now:.3f} s: {message}")
+        self.problems.append(violation)
+        raise violation
+
+    # What happens.
+
+    def any_broker(self) -> BrokerProcess:
+        living = [broker for broker in self.brokers.values() if broker.serves]
+        if not living:
+            raise NetworkError("no broker is there")
+        return self.chance.choice(living)
+
+    async def call(
+        self, broker: BrokerProcess, what: Callable[[], Awaitable[T]], timeout_s: float
+    ) -> T:
+        """A request over a wire that is late, and loses what it carries with the connection."""
+        await self._travel()
+        if not broker.serves or self.chance.random() < self.lossy:
+            raise NetworkError("refused")
+
+        async def answer() -> Any:
+            try:
+                return await what()
+            except LogbusError as error:
+                return error
+
+        task = broker.spawn(answer())
+        await asyncio.wait(
+            (task, broker.gone), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        await self._travel()
+        if not task.done() or self.chance.random() < self.lossy:
+            raise NetworkError("no answer")
+        result = task.result()
+        if isinstance(result, LogbusError):
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    async def _travel(self) -> None:
+        chance = self.chance
+        await asyncio.sleep(chance.random() * (0.005 if chance.random() > self.slow else 3.0))
+
+    def join(self) -> None:
+        instance = None
+        if self.chance.random() < 0.3:
+            instance = f"static{self.chance.randrange(3)}"
+        name = f"{instance}/" if instance else f"m{self.next_number()}"
+        self.members.append(Member(self, name, instance))
+        self.counts["joins"] += 1
+
+    @property
+    def living(self) -> list[Member]:
+        return [member for member in self.members if member.alive]
+
+    def restart(self, old: BrokerProcess) -> None:
+        old.kill()
+        if self.brokers[old.broker_id] is old:
+            self.brokers[old.broker_id] = BrokerProcess(self, old.broker_id, old.start_counter + 1)
+
+    async def start(self) -> None:
+        self.service.on_write = self.wrote
+        for broker_id in range(1, BROKERS + 1):
+            self.brokers[broker_id] = BrokerProcess(self, broker_id, 1)
+        made = False
+        while not made:
+            await asyncio.sleep(0.1)
+            for broker in self.brokers.values():
+                if broker.serves and broker.registry.is_controller:
+                    topic = NewTopic(TOPIC, PARTITIONS, 1)
+                    (result,) = await broker.registry.create_topics([topic])
+                    made = result.error is None or isinstance(result.error, TopicExistsError)
+        for _ in range(self.chance.randrange(1, 5)):
+            self.join()
+
+    async def chaos(self) -> None:
+        end, chance = self.loop.time() + CHAOS_S, self.chance
+        if chance.random() < 0.5:
+            self.service.lost_reply_rate = chance.random() * 0.05
+            self.service.lost_request_rate = chance.random() * 0.05
+        self.slow, self.lossy = chance.choice((0.0, 0.02, 0.1)), chance.choice((0.0, 0.02, 0.1))
+        while self.loop.time() < end:
+            await asyncio.sleep(chance.expovariate(1.0))
+            dice = chance.random()
+            if dice < 0.5:
+                self.trouble_members(dice * 2)
+            else:
+                self.trouble_brokers(dice * 2 - 1)
+
+    def trouble_members(self, dice: float) -> None:
+        living = self.living
+        if dice < 0.4 or not living:
+            if len(living) < MEMBERS_MAX:
+                self.join()
+            return
+        member = self.chance.choice(living)
+        if dice < 0.55:
+            self.counts["leaves"] += 1
+            member.alive = False
+        elif dice < 0.75:
+            self.counts["kills"] += 1
+            member.kill()
+        else:
+            self.counts["stops"] += 1
+            member.owner.pause()
+            self.later(self.chance.random() * 6.0, lambda: member.owner.resume(self.loop))
+
+    def trouble_brokers(self, dice: float) -> None:
+        broker = self.chance.choice(list(self.brokers.values()))
+        if dice < 0.25:
+            self.counts["broker kills"] += 1
+            broker.kill()
+            self.later(0.1 + self.chance.random() * 8.0, lambda: self.restart(broker))
+        elif dice < 0.4:
+            self.counts["broker stops"] += 1
+            broker.owner.pause()
+            broker.zk.pause()
+            self.later(self.chance.random() * 8.0, lambda: self.go_on(broker))
+        elif dice < 0.6:
+            self.counts["cuts"] += 1
+            broker.zk.cut()
+            self.later(self.chance.random() * 6.0, broker.zk.heal)
+        elif dice < 0.75 and broker.zk.connected and not broker.owner.paused:
+            self.counts["expiries"] += 1
+            broker.zk.expire()
+        elif dice < 0.9:
+            broker.zk.lag_s = self.chance.choice((0.0, 0.5, 2.0))
+        elif self.service.running:
+            self.counts["outages"] += 1
+            self.service.stop()
+            self.later(self.chance.random() * 5.0, self.service.start)
+
+    def later(self, delay_s: float, function: Any) -> None:
+        self.loop.call_later(delay_s, function, context=OUTSIDE)
+
+    def go_on(self, broker: BrokerProcess) -> None:
+        if not broker.owner.dead:
+            broker.zk.resume()
+            broker.owner.resume(self.loop)
+
+    # The end.
+
+    async def settle(self) -> None:
+        await asyncio.sleep(10.0)
+        self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
+        self.slow = self.lossy = 0.0
+        for broker in self.brokers.values():
+            broker.zk.lag_s = 0.0
+        # One process a static name, from now on.
+        names: set[str] = set()
+        for member in self.living:
+            if member.instance_id in names:
+                member.kill()
+            elif member.instance_id is not None:
+                names.add(member.instance_id)
+        if not self.living:
+            self.join()
+        await asyncio.sleep(SETTLE_S)
+        self.check_settled()
+        before = {path: offset.offset for path, offset in self._offsets.items()}
+        await asyncio.sleep(QUIET_S)
+        self.check_settled()
+        for path, offset in self._offsets.items():
+            if offset.offset <= before.get(path, -1):
+                raise Violation(f"{path} does not go on")
+        if len(self._offsets) != PARTITIONS:
+            raise Violation(f"offsets of {sorted(self._offsets)} alone")
+
+    def check_settled(self) -> None:
+        owned = sorted(partition for member in self.living for partition in member.positions)
+        if owned != list(range(PARTITIONS)):
+            rows = {row.name: (row.generation, sorted(row.positions)) for row in self.living}
+            raise Violation(f"partitions {owned} are owned: {rows}, {self._coordinator}")
+
+
+def _is_again(member: str, owners: list[str]) -> bool:
+    """A static member that came back has another id than the one that was assigned to."""
+    name, is_static, _ = member.partition("/")
+    return bool(is_static) and any(owner.startswith(f"{name}/") for owner in owners)
+
+
+def run(seed: int) -> Counter[str]:
+    """One seed; raises Violation with the seed in it."""
+    loop = SimLoop()  # type: ignore[abstract]
+    world = World(loop, seed)
+    problems = world.problems
+
+    def trouble(_: Any, context: dict[str, Any]) -> None:
+        problems.append(context.get("exception") or RuntimeError(context["message"]))
+
+    async def play() -> None:
+        await world.start()
+        await world.chaos()
+        await world.settle()
+
+    loop.set_exception_handler(trouble)
+    try:
+        loop.run_until_complete(play())
+        if problems:
+            raise problems[0]
+    except Exception as error:
+        first = problems[0] if problems else error
+        name = type(first).__name__
+        raise Violation(f"seed {seed}, ended at {loop.now:.3f} s: {name}: {first}") from first
+    finally:
+        loop.finish()
+    world.counts["steps"] = loop.steps
+    return world.counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Seeds of Kafka groups in virtual time")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    began, counts = time.monotonic(), Counter[str]()
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            counts += run(seed)
+        except Violation as violation:
+            sys.exit(str(violation))
+    seconds = time.monotonic() - began
+    print(f"{options.seeds} seeds in {seconds:.0f} s: {dict(sorted(counts.items()))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Seeds of Kafka groups, and how soon the simulation finds a rule that is taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sim import kafka_groups
+from sim.groups import Violation
+
+from broker_lite.coordinator.group import Group
+from broker_lite.metadata import group_claims, group_writer, znodes
+from broker_lite.metadata.store import Check, Operation
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+
+SEEDS = 8
+PLANT_SEEDS = 10
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_groups_of_kafka_members(seed: int) -> None:
+    counts = kafka_groups.run(seed)
+    assert counts["commits"] and counts["generations"]
+
+
+def claims_are_not_checked(patch: Patch) -> None:
+    """Offsets are written whoever coordinates the group by now."""
+    operations = group_writer.GroupWriter._operations
+
+    def unchecked(self: Any, part: Any) -> list[Operation]:
+        return [row for row in operations(self, part) if not isinstance(row, Check)]
+
+    patch.setattr(group_writer.GroupWriter, "_operations", unchecked)
+
+
+def generations_restart(patch: Patch) -> None:
+    """A coordinator that takes a group over counts from 0."""
+
+    def restarted(path: str, data: bytes) -> znodes.Coordinator:
+        return decode(path, data)._replace(generation=0)
+
+    decode = znodes.decode_coordinator
+    claims: Any = group_claims
+    patch.setattr(claims, "znodes", _Instead(decode_coordinator=restarted))
+
+
+def any_generation_commits(patch: Patch) -> None:
+    """A member commits, whichever generation it speaks of."""
+
+    def who(self: Any, member_id: str, instance_id: str | None, _: int) -> Any:
+        return self._roster.why_not(member_id, instance_id)
+
+    patch.setattr(Group, "_of_generation", who)
+
+
+class _Instead:
+    """The module of znodes with something else in it."""
+
+    def __init__(self, **instead: Any) -> None:
+        self.__dict__.update(instead)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(znodes, name)
+
+
+@pytest.mark.parametrize(
+    ("plant", "first"),
+    [(claims_are_not_checked, 20), (generations_restart, 0), (any_generation_commits, 0)],
+)
+def test_a_rule_that_is_taken_out_is_missed(
+    plant: Callable[[Patch], None], first: int, monkeypatch: Patch
+) -> None:
+    """The seed that finds the first one is the 23rd; the others are found by the first."""
+    plant(monkeypatch)
+    with pytest.raises(Violation):
+        for seed in range(first, first + PLANT_SEEDS):
+            kafka_groups.run(seed)
