@@ -115,6 +115,10 @@ class GroupOffsets:
         value = claim.value._replace(generation=generation, empty_since_ms=empty_ms)
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
+    def unwritten(self, claim: Claim) -> asyncio.Future[None] | None:
+        """Done when all that was committed by this claim is written, or failed; None if it is."""
+        return self._writer.unwritten(claim)
+
     async def commit(
         self,
         group: str,

@@ -83,6 +83,7 @@ class GroupWriter:
         self._interval_s = interval_ms / 1000
         self._wait_connected = wait_connected
         self._waiting: dict[Claim, Writing] = {}
+        self._under_way: dict[Claim, Writing] = {}
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
@@ -102,6 +103,12 @@ class GroupWriter:
         writing.generation = value
         self._urgent.set()
         return writing.done
+
+    def unwritten(self, claim: Claim) -> asyncio.Future[None] | None:
+        """Done when all is written, or failed, that was asked for by this claim so far; None if it
+        is."""
+        writing = self._waiting.get(claim) or self._under_way.get(claim)
+        return None if writing is None or writing.done.done() else writing.done
 
     def forget(self, group: str) -> None:
         """Its znodes are not known to be there any more."""
@@ -132,11 +139,12 @@ class GroupWriter:
             while self._waiting:
                 next_at = loop.time() + self._interval_s
                 self._urgent.clear()
-                batch, self._waiting = list(self._waiting.values()), {}
+                self._under_way, self._waiting = self._waiting, {}
                 # A write whose answer is lost is judged by its first operation.
-                batch.sort(key=lambda writing: writing.generation is None)
+                batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
                 for parts in _packed(batch):
                     await self._settle(parts)
+                self._under_way = {}
                 if next_at > loop.time():
                     await self._pause(next_at - loop.time())
         finally:

@@ -335,12 +335,28 @@ class GroupCoordinator:
                 held.writing = loop.create_task(self._write(held, effect))
                 continue
             future = held.waiting.pop(effect.token, None)
-            if future is not None and not future.done():
-                future.set_result(effect.result)
+            if future is not None:
+                self._answer(held, future, effect.result)
         self._set_alarm(held.group.deadline_ms)
         if held.group.is_idle and self._held.get(held.group.name) is held:
             # All that is known of it is in ZooKeeper; the claim stays.
             del self._held[held.group.name]
+
+    def _answer(self, held: Held, future: asyncio.Future[fx.Result], result: fx.Result) -> None:
+        """A member that joins reads where others left off: what they were allowed to commit is
+        written first, also where it takes a place without a new generation."""
+
+        def answer(_: object = None) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        unwritten = None
+        if isinstance(result, fx.JoinResult) and result.error is None:
+            unwritten = self._registry.unwritten_commits(held.claim)
+        if unwritten is None:
+            answer()
+        else:
+            unwritten.add_done_callback(answer)
 
     async def _write(self, held: Held, effect: fx.WriteGeneration) -> None:
         try:

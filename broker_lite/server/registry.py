@@ -347,6 +347,10 @@ class Registry(Membership):
         """Returns when ZooKeeper holds it, however long that takes. Raises NotCoordinatorError."""
         await self._groups.begin_generation(claim, generation, is_empty=is_empty)
 
+    def unwritten_commits(self, claim: Claim) -> asyncio.Future[None] | None:
+        """Done when all that was committed by this claim is written, or failed; None if it is."""
+        return self._groups.unwritten(claim)
+
     async def commit_offsets(
         self,
         group: str,

@@ -260,6 +260,25 @@ def test_static_members_are_fenced() -> None:
     run(body)
 
 
+def test_who_takes_a_static_member_s_place_reads_what_that_one_committed_last() -> None:
+    """Found by the simulation: no generation is written then, so nothing waited for the commit."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        (one,) = await gathered(world, 1, group_instance_id="i")
+        assert await one.commit(4) == 0
+        committing = asyncio.ensure_future(one.commit(5))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert await Member(world).join(group_instance_id="i") == 0
+        found = await world.brokers[1].registry.fetch_offsets("g")
+        assert found[TopicPartition("t", 0)].offset == 5
+        assert await committing == 0
+
+    run(body)
+
+
 def test_ten_thousand_members_are_refused_and_the_group_is_unharmed() -> None:
     async def body(world: World) -> None:
         await world.start(group_size_max=3)
