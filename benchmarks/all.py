@@ -28,6 +28,7 @@ BENCHMARKS = (
     "client",
     "failover",
     "groups",
+    "kafka_groups",
     "local",
     "metadata",
     "record",
