@@ -126,6 +126,10 @@ class NativeConsumer(Consumer):
 
     # The end.
 
+    def _forked(self) -> None:
+        super()._forked()
+        self._session.forget()
+
     def _close(self, *, is_done: bool) -> None:
         try:
             self.finish(is_done=is_done)

@@ -10,7 +10,7 @@ after the reader has stopped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -33,6 +33,8 @@ from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
 GRACE_MS = 300
 """How long a reader may take to stop before a partition is given up without its last word."""
 COMMIT_ROWS_MAX = 500
+WRITE_BYTES_MAX = 512 << 10
+"""ZooKeeper takes 1 MB at once (jute.maxbuffer), paths included."""
 METADATA_BYTES_MAX = 4096
 NO_OFFSET = -1
 """In an offset's znode: claimed, and nothing committed yet."""
@@ -93,6 +95,7 @@ class Holdings:
         self._group = group
         self._consumer = consumer
         self._target: dict[TopicPartition, tuple[int, TopicFacts]] = {}
+        self._taken: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
         self._doubtful: set[TopicPartition] = set()
         """Claims whose answer was lost with the connection."""
@@ -109,9 +112,14 @@ class Holdings:
 
     # The target.
 
-    def aim(self, target: Mapping[TopicPartition, tuple[int, TopicFacts]]) -> None:
-        """Own exactly these from now on."""
+    def aim(
+        self,
+        target: Mapping[TopicPartition, tuple[int, TopicFacts]],
+        taken: Container[TopicPartition] = (),
+    ) -> None:
+        """Own exactly these from now on. ``taken``: those that are others' still, most likely."""
         self._target = dict(target)
+        self._taken = taken
         for where in [*self.held, *self.claims, *self._target]:
             self._pursue(where)
 
@@ -132,8 +140,12 @@ class Holdings:
             del self.claims[where]
             self._pursue(where)
         elif wanted is not None:
-            self.claims[where] = Claim(wanted[0])
-            self._read(where)
+            claim = self.claims[where] = Claim(wanted[0])
+            if where in self._taken:
+                claim.tried_ms = self._asking.now_ms
+                self._look(where, claim)
+            else:
+                self._read(where)
 
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
@@ -210,19 +222,26 @@ class Holdings:
             del self.claims[where]
             return
         if refused.position == 0 and refused.reason == "exists":
-            claim.stage = LOOKING
-            path = znodes.owner_path(self._group, *where)
-            self._owner_paths[path] = where
-            self._asking.get(path, partial(self._owner_seen, where, claim), watch=True)
+            claim.tries += 1
+            self._look(where, claim)
             return
         if refused.reason == "missing":
             self.unready.add(where.topic)
         self._wait(claim)
+        claim.tries += 1
+
+    def _look(self, where: TopicPartition, claim: Claim) -> None:
+        claim.stage = LOOKING
+        path = znodes.owner_path(self._group, *where)
+        self._owner_paths[path] = where
+        self._asking.get(path, partial(self._owner_seen, where, claim), watch=True)
 
     def _owner_seen(self, where: TopicPartition, claim: Claim, znode: Znode | None) -> None:
         if self.claims.get(where) is not claim:
             return
-        if znode is None:
+        if znode is None and not claim.tries:
+            self._read(where)
+        elif znode is None:
             self._wait(claim)
         elif znode.session_id == self._asking.session_id:
             # A claim whose answer was lost: begin anew, so that the version is known.
@@ -236,7 +255,7 @@ class Holdings:
         pause_ms = backoff_ms(claim.tries) if pause_ms is None else pause_ms
         claim.stage = WAITING
         claim.retry_ms = self._asking.now_ms + pause_ms
-        claim.tries += 1
+        claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
         """The watch of somebody's owner znode fired: try again, though never hot."""
@@ -415,30 +434,43 @@ class Holdings:
             self._write_rows(rows)
 
     def _write_rows(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """As many as one write may hold, then the others."""
         operations: list[Operation] = []
+        part: dict[TopicPartition, CommittedOffset] = {}
+        rest: dict[TopicPartition, CommittedOffset] = {}
+        size = 0
         for where, row in rows.items():
             held = self.held[where]
             held.writing = _encoded(held, row)
             path = znodes.offset_path(self._group, *where)
+            size += len(path) + len(held.writing)
+            if part and size > WRITE_BYTES_MAX:
+                rest[where] = row
+                continue
+            part[where] = row
             operations.append(Set(path, held.writing, held.version))
-        self._write(operations, partial(self._written, dict(rows)))
+        self._write(operations, partial(self._written, part, rest))
 
     def _written(
-        self, rows: dict[TopicPartition, CommittedOffset], refused: Refused | None
+        self,
+        part: dict[TopicPartition, CommittedOffset],
+        rest: dict[TopicPartition, CommittedOffset],
+        refused: Refused | None,
     ) -> None:
         if refused is None:
-            for where in rows:
+            for where in part:
                 self._decided(where, None)
         else:
-            fenced = list(rows)[refused.position]
+            fenced = list(part)[refused.position]
             held = self.held[fenced]
             self._decided(fenced, _not_owner(fenced))
             if self.held.get(fenced) is held and held.state != RELEASED:
                 self._lose(fenced, held)
-            del rows[fenced]
-            if rows:
-                self._write_rows(rows)
-        if not self._writing:
+            del part[fenced]
+            rest = {**part, **rest}
+        if rest:
+            self._write_rows(rest)
+        elif not self._writing:
             self._write_commits()
 
     def _decided(self, where: TopicPartition, error: LogbusError | None) -> None:

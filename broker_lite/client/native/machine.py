@@ -48,7 +48,8 @@ from broker_lite.metadata.store import (
     Suspended,
     Znode,
 )
-from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.model import TopicPartition
 
 MEMBERS_MAX = 1000
 """Consumers of one group: each reads the registration of every other."""
@@ -77,6 +78,8 @@ class Machine:
         self._asking = Asking()
         self.view = View(self._asking, group, subscription, self._looked)
         self.holdings = Holdings(self._asking, group, consumer)
+        self._owners: dict[TopicPartition, Owner] | None = None
+        """Who was to own what by the look before; None: this one is the first."""
         self._timeout_ms = 0
         self._is_registered = False
         self._join_ms: int | None = None
@@ -185,6 +188,7 @@ class Machine:
 
     def _lose_all(self) -> None:
         self._is_registered = False
+        self._owners = None
         self.lease_until_ms = 0
         self.holdings.lose_all()
 
@@ -315,12 +319,23 @@ class Machine:
             self._restart()
             return
         self._looked_ms = self._asking.now_ms
+        owners, before = self.view.owners(), self._owners
+        if before is None:
+            before = self.view.owners(without=self._consumer)
+        self._owners = owners
         mine = {
             where: (owner.stream, self.view.topics[where.topic])
-            for where, owner in self.view.owners().items()
+            for where, owner in owners.items()
             if owner.consumer == self._consumer
         }
-        self.holdings.aim(mine)
+        taken = {
+            where
+            for where in mine
+            if where in before
+            and before[where].consumer != self._consumer
+            and before[where].consumer in self.view.members
+        }
+        self.holdings.aim(mine, taken)
 
     def _pass_time(self) -> None:
         now_ms = self._asking.now_ms

@@ -199,6 +199,10 @@ class GroupSession:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_TIMEOUT_S)
 
+    def forget(self) -> None:
+        """In a forked child: the parent is the member, and has the thread."""
+        self._is_closed = True
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:

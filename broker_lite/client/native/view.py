@@ -57,10 +57,11 @@ class View:
     def is_stale(self) -> bool:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
-    def owners(self) -> dict[TopicPartition, Owner]:
-        """Who is to own what, by this view."""
+    def owners(self, *, without: str = "") -> dict[TopicPartition, Owner]:
+        """Who is to own what, by this view; or was, ``without`` one of them."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
-        return assign(self.members, counts)
+        members = {name: row for name, row in self.members.items() if name != without}
+        return assign(members, counts)
 
     # What is to be read again.
 
