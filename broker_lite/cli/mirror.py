@@ -76,8 +76,14 @@ def mirror(
             click.echo(json.dumps(running.translated(_offsets(translate))))
             return 0
         stop = threading.Event()
+
+        def end(*_: object) -> None:
+            if stop.is_set():
+                raise KeyboardInterrupt  # asked twice: it hangs, and may be started again any time
+            stop.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, end)
         is_live_table = not once and form in (None, "table")
         running.run(once=once, stop=stop, on_look=lambda: _show(running, form, brief=is_live_table))
         _tell_where(running, servers)
