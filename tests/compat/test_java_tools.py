@@ -237,16 +237,24 @@ def test_groups_offsets(tools: Tools, name: str, note: Note, bus: client.Bus) ->
     note(f"kafka-consumer-groups: {asked}", "served")
 
 
-def test_what_joins_a_group_is_refused(
-    tools: Tools, name: str, note: Note, bus: client.Bus
-) -> None:
-    bus.create_topic(name, partitions=1)
-    reading = ("--topic", name, "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
-    tools(CONSUMER, *reading, says="The node does not support JOIN_GROUP")
-    note("kafka-console-consumer in a group", "refused: UnsupportedVersion")
-    measure = ("--topic", name, "--num-records", "1", "--timeout", "20000")
-    tools(f"{TOOLS}ConsumerPerformance", *measure, code=1, says="does not support JOIN_GROUP")
-    note("kafka-consumer-perf-test", "refused: UnsupportedVersion")
+def test_members_of_groups(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+    bus.create_topic(name, partitions=2)
+    with bus.producer() as producer:
+        for n in range(1000):
+            producer.send(name, b"row %d" % n, partition=n % 2)
+        producer.flush()
+    group = ("--group", f"{name} members")
+    reading = ("--topic", name, "--from-beginning", "--timeout-ms", "20000")
+    said = tools(CONSUMER, *reading, *group, "--max-messages", "1000")
+    assert {f"row {n}" for n in range(1000)} <= set(said.splitlines())
+    described = tools(GROUPS, "--describe", *group)
+    for partition in (0, 1):
+        assert re.search(rf"{name}\s+{partition}\s+500\s+500\s+0\s", described)
+    note("kafka-console-consumer in a group", "served")
+    measure = ("--topic", name, "--num-records", "1000", "--timeout", "20000")
+    said = tools(f"{TOOLS}ConsumerPerformance", *measure)
+    assert ", 1000, " in said
+    note("kafka-consumer-perf-test", "served")
 
 
 def test_the_producer_perf_tool(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:

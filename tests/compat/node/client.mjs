@@ -66,16 +66,26 @@ async function fetchAll(partition) {
   }))
 }
 
-function consumeInGroup() {
-  return new Promise((resolve, reject) => {
-    const consumer = kafka.consumer({ groupId: group, retry: { retries: 0 } })
+async function consumeInGroup() {
+  const groupId = `${group}-members`
+  const consumer = kafka.consumer({ groupId })
+  const values = []
+  await new Promise((resolve, reject) => {
     consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error))
-    const eachMessage = async ({ message }) => resolve(message.value && message.value.toString())
+    const eachMessage = async ({ message }) => {
+      values.push(message.value && message.value.toString())
+      if (values.length === 3) resolve()
+    }
     consumer.connect()
       .then(() => consumer.subscribe({ topics: [topic], fromBeginning: true }))
       .then(() => consumer.run({ eachMessage }))
       .catch(reject)
   })
+  const { groups: [{ state, members }] } = await admin.describeGroups([groupId])
+  await consumer.disconnect()
+  const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
+  const offsets = partitions.map(({ partition, offset }) => [partition, offset]).sort()
+  return { values, state, members: members.length, offsets }
 }
 
 await admin.connect()
@@ -98,6 +108,7 @@ await step('send gzip', () => producer.send({
   topic, compression: CompressionTypes.GZIP, messages: [{ value: 'zipped', partition: 0 }],
 }))
 await step('fetch', () => fetchAll(0))
+await step('consumer in a group', consumeInGroup)
 await step('fetchTopicOffsets', () => admin.fetchTopicOffsets(topic))
 await step('fetchTopicOffsetsByTimestamp', () => admin.fetchTopicOffsetsByTimestamp(topic, 1))
 await step('createPartitions', () => admin.createPartitions({ topicPartitions: [{ topic, count: 3 }] }))
@@ -119,7 +130,6 @@ await step('fetchOffsets', () => admin.fetchOffsets({ groupId: group, topics: [g
 await step('listGroups', () => admin.listGroups())
 await step('describeGroups', () => admin.describeGroups([group]))
 await step('deleteGroups', () => admin.deleteGroups([group]))
-await step('consumer in a group', consumeInGroup)
 await step('describeAcls', () => admin.describeAcls({
   resourceName: '*', resourceType: 2, host: '*', permissionType: 3, operation: 2,
   resourcePatternType: 3,

@@ -279,6 +279,28 @@ def test_who_takes_a_static_member_s_place_reads_what_that_one_committed_last() 
     run(body)
 
 
+def test_a_group_s_name_is_any_text_that_is_not_too_long() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        for name in ("a/b ünicode%", "..", "\0"):
+            member = Member(world, name)
+            assert await member.join() == 0
+            assert (await member.sync()).error_code == 0
+            assert await member.commit(3) == 0
+            assert (await world.brokers[1].registry.fetch_offsets(name)) != {}
+        for name in ("", "x" * 1000):
+            stranger = Member(world, name)
+            code = InvalidGroupIdError.code
+            assert await stranger.join() == code
+            assert await stranger.heartbeat() == code
+            assert (await stranger.sync()).error_code == code
+            assert await stranger.commit(1) == code
+            assert (await stranger.leave())[0] == code
+
+    run(body)
+
+
 def test_ten_thousand_members_are_refused_and_the_group_is_unharmed() -> None:
     async def body(world: World) -> None:
         await world.start(group_size_max=3)
