@@ -547,7 +547,8 @@ class ReplicaManager:
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
         """Move the log's start to ``offset`` (-1: the high watermark); the new log start offset.
 
-        Raises as ``find`` and ``check_leader`` do, and OffsetOutOfRangeError.
+        Returns when no in-sync replica has the records any more: none of them may come back with
+        the next leader. Raises as ``find`` and ``check_leader`` do, and OffsetOutOfRangeError.
         """
         replica = self.find(topic, partition)
         replica.check_leader()
@@ -559,7 +560,9 @@ class ReplicaManager:
                 f"{replica}: records can be deleted up to offset {high_watermark}, not {offset}"
             )
         log = replica.log
-        return await self.disk.run_on(log.key, lambda: log.delete_records_before(offset))
+        start = await self.disk.run_on(log.key, lambda: log.delete_records_before(offset))
+        await replica.followers_begin_at(start)
+        return start
 
     def apply_retention(self) -> None:
         """Delete old segments of every log, each between its appends."""

@@ -29,6 +29,37 @@ def test_what_is_acknowledged_is_on_every_replica() -> None:
     run(test)
 
 
+def test_records_are_deleted_when_no_replica_in_sync_has_them() -> None:
+    """Or they would come back with the next leader."""
+
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.begin([b"a", b"b", b"c"])
+        await asyncio.sleep(0.05)  # both followers wait at the leader now, for five seconds
+        async with asyncio.timeout(4):
+            assert await leader.manager.delete_records("t", 0, 2) == 2
+        assert [n.replica().log.log_start_offset for n in world.nodes.values()] == [2, 2, 2]
+        leader.cut_off()
+        for ending in ("nobody else is in sync", "another leads"):
+            deleting = asyncio.ensure_future(leader.manager.delete_records("t", 0, 3))
+            await world.until(lambda: leader.replica().log.log_start_offset == 3)
+            await asyncio.sleep(0.05)
+            assert not deleting.done()
+            if ending == "another leads":
+                world.elect(2)
+                with pytest.raises(NotLeaderError):
+                    await deleting
+            else:
+                before = world.states[0].isr
+                world.take_out(2)
+                world.take_out(3)
+                assert await deleting == 3
+                world.elect(1, isr=[one.broker_id for one in before])
+                await world.serves(1)
+
+    run(test)
+
+
 def test_one_follower_fetch_a_round_however_many_partitions() -> None:
     async def test(world: World) -> None:
         for partition in range(8):
