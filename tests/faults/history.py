@@ -17,7 +17,7 @@ from broker_lite import client
 from broker_lite.client.futures import RecordFuture
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import LogbusError, RetriableError
-from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 SHOWN = 5
 """How many of a kind of anomaly are listed."""
@@ -326,18 +326,19 @@ def read_log(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, by
         while True:
             try:
                 wheres = admin.cluster([topic]).partitions_of(topic)
+                begins = admin.list_offsets(dict.fromkeys(wheres, EARLIEST_TIMESTAMP))
                 listed = admin.list_offsets(dict.fromkeys(wheres, LATEST_TIMESTAMP))
                 break
             except RetriableError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-    ends = {where.partition: at.offset for where, at in listed.items()}
-    found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in ends}
-    with _consumer(bootstrap_servers, topic, len(ends)) as consumer:
-        while any(len(found[n]) < end for n, end in ends.items()):
+    counts = {where.partition: at.offset - begins[where].offset for where, at in listed.items()}
+    found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in counts}
+    with _consumer(bootstrap_servers, topic, len(counts)) as consumer:
+        while any(len(found[n]) < count for n, count in counts.items()):
             records = consumer.poll(1.0)
-            assert records or time.monotonic() < deadline, f"{topic} cannot be read to {ends}"
+            assert records or time.monotonic() < deadline, f"{topic} cannot be read: {counts}"
             for record in records:
                 found[record.partition].append((record.offset, record.value or b""))
     return found
