@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_processes import children
 from spark_queries import until
 
 from broker_lite.client import Bus, connect
@@ -112,13 +113,6 @@ def test_who_ends_it_early_keeps_nothing_of_it(number: signal.Signals, tmp_path:
     assert "Stopping" in out and "did not get to the end" not in out
     assert not [pid for pid, mark in marks.items() if start_mark(pid) == mark]
     assert os.listdir(tmp_path) == [path.name]
-
-
-def children(parent: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{parent}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found
 
 
 def test_without_java_nothing_is_started(tmp_path: Path) -> None:

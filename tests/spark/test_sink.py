@@ -158,3 +158,9 @@ def test_save_modes(queries):
     save("append")
     save("append")
     assert queries.values(topic) == ["0", "0", "1", "1", "2", "2"]
+    # SPARK-20496: a plan with a star that is not resolved yet.
+    other = queries.topic(0)
+    queries.write(
+        queries.spark.range(2).select(F.to_json(F.struct("*")).alias("value")), topic=other
+    )
+    assert queries.values(other) == ['{"id":0}', '{"id":1}']
