@@ -20,7 +20,6 @@ from broker_lite.errors import (
     StorageError,
 )
 from broker_lite.model import LeaderAndIsr, ReplicaId
-from broker_lite.replication import partition as replication
 from broker_lite.replication.effects import (
     AnswerFollower,
     Append,
@@ -49,6 +48,7 @@ from broker_lite.replication.events import (
     Truncated,
 )
 from broker_lite.replication.leader import Leader
+from broker_lite.replication.partition import Offline, Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import AppendJob, CallJob, Disk, FollowJob, SyncJob
 from broker_lite.server.fetcher import Fetchers
@@ -99,7 +99,7 @@ class Replica:
         "waiters",
     )
 
-    def __init__(self, owner: Owner, topic: str, log: Log, role: replication.Partition) -> None:
+    def __init__(self, owner: Owner, topic: str, log: Log, role: Partition) -> None:
         self._owner = owner
         self._queue = owner.disk.queue_of(log.key)
         self.key = log.key
@@ -140,7 +140,7 @@ class Replica:
     def state(self) -> LeaderAndIsr | None:
         """Who leads and who is in sync, as far as is known here; None: nothing is."""
         role = self.role.role
-        return None if isinstance(role, replication.Offline) else role.state
+        return None if isinstance(role, Offline) else role.state
 
     @property
     def isr(self) -> tuple[ReplicaId, ...]:

@@ -34,7 +34,6 @@ from broker_lite.model import (
     StateChange,
     TopicView,
 )
-from broker_lite.replication import partition as replication
 from broker_lite.replication.events import (
     ACKS_LEADER,
     ACKS_NONE,
@@ -47,6 +46,7 @@ from broker_lite.replication.events import (
     StorageFailed,
     Tick,
 )
+from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.fetcher import Fetchers, PeerNet
@@ -387,7 +387,7 @@ class ReplicaManager:
         self._host(view.name, log, partition, self._config_of(view))
 
     def _host(self, topic: str, log: Log, partition: PartitionView, config: TopicConfig) -> None:
-        role = replication.Partition(
+        role = Partition(
             log.key,
             self.local,
             log_end_offset=log.log_end_offset,
