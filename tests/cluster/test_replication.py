@@ -17,6 +17,7 @@ from replicated import Load, Watched, until
 from broker_lite import errors
 from broker_lite.client import Consumer, connect, read_range
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.model import TopicPartition
 from broker_lite.wire import fetch, produce
 
@@ -26,9 +27,12 @@ SETTINGS = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def running(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
+) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("replication")
-    with LocalCluster(3, directory=directory, config=SETTINGS) as cluster:
+    chroot = f"{zookeeper.address}/replication/logbus"
+    with LocalCluster(3, directory=directory, config=SETTINGS, zookeeper=chroot) as cluster:
         yield cluster
 
 

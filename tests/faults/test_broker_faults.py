@@ -211,7 +211,7 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
     A group's commit that is under way meanwhile, or asked for with little time, is lost neither
     silently nor for good.
     """
-    running = make_cluster(2)
+    running = make_cluster(2, own_zookeeper=True)
     place = make_topic(running, "steady")
     server = running.zookeeper_server
     assert server is not None
