@@ -1,5 +1,5 @@
 # make demo [FILE=any.log] [KILL=1]   the whole thing on real log lines, KILL: a leader dies in it
-# make test                  what .ci/run runs        make chaos [KILLS=100] [CUTS=100] [FLIPS=2000]
+# make test                  what .ci/run runs    make chaos [KILLS=100] [CUTS=100] [PAUSES=20] [FLIPS=2000]
 # make check                 style, types, layers, then the tests     make bench  every benchmark, as JSON
 # make wheel                 dist/*.whl                               make compat clients from Maven and npm
 # make soak [SECONDS=600]    seeds through the simulated cluster      make stress [SECONDS=600] Spark, topics coming and going
@@ -78,7 +78,7 @@ bench: java $(VENV)/.installed $(VENV)/.dependencies-check
 
 # Hundreds of faults in a row under a workload whose history is checked; root, for disks of their own.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
-	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(FLIPS),--flips $(FLIPS))
+	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(FLIPS),--flips $(FLIPS))
 
 # In virtual time: nothing is started and no port is used. The result: benchmarks/results/soak.json
 soak: $(VENV)/.installed $(VENV)/.dependencies-check

@@ -1,11 +1,13 @@
 """Many faults, one after the other, under a workload whose history is checked.
 
-    make chaos [KILLS=100] [CUTS=100] [FLIPS=0]    (python -m faults.chaos, tests on the path)
+    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [FLIPS=0]
 
-Each round makes a topic, writes and reads it through ten faults and then holds what is there
-against what was promised. Kills: of the leader, a follower, the controller, all brokers, at random
-moments, some while another is still coming back. Cuts: the power of one broker's or of all
-brokers' machines. Results go to ``benchmarks/results/chaos.json``; it ends at the first anomaly.
+(``python -m faults.chaos`` with tests on the path.) Each round makes a topic, writes and reads it
+through ten faults and then holds what is there, on each replica, against what was promised. Kills:
+of the leader, a follower, the controller, all brokers, ZooKeeper and a leader, at random moments,
+some while another is still coming back. Cuts: the power of one broker's or of all brokers'
+machines. Pauses: SIGSTOP for a while. Results go to ``benchmarks/results/chaos.json``; it ends at
+the first anomaly.
 """
 
 from __future__ import annotations
@@ -31,6 +33,11 @@ FAULTS_PER_TOPIC = 10
 ONE_BROKER = ("leader", "follower", "controller")
 ALL_EVERY = 5
 """Every so manieth fault hits all brokers at once."""
+WITH_ZOOKEEPER = "leader and ZooKeeper"
+ZOOKEEPER_EVERY = 7
+"""Every so manieth of the kills hits ZooKeeper too, just before."""
+PAUSE_S_MAX = 8.0
+"""Some longer than a session, some shorter."""
 
 
 class Chaos:
@@ -50,8 +57,11 @@ class Chaos:
             with self.cluster.workload(topic) as work:
                 work.wait_acked()
                 for _ in range(min(FAULTS_PER_TOPIC, count - done)):
-                    role = "all" if done % ALL_EVERY == ALL_EVERY - 1 else ""
-                    role = role or ONE_BROKER[done % len(ONE_BROKER)]
+                    role = ONE_BROKER[done % len(ONE_BROKER)]
+                    if done % ALL_EVERY == ALL_EVERY - 1:
+                        role = "all"
+                    elif strike == self.kill and done % ZOOKEEPER_EVERY == ZOOKEEPER_EVERY - 1:
+                        role = WITH_ZOOKEEPER
                     work.mark()
                     strike(topic, role)
                     gap_ms = work.wait_acked() * 1000
@@ -63,8 +73,7 @@ class Chaos:
                         work.wait_acked()
                     done += 1
                     print(f"{kind} {done}/{count} {role}: {gap_ms:.0f} ms", file=sys.stderr)
-                self.cluster.wait_in_sync(topic)
-                history = work.finish()
+                history = self.cluster.finish(work)
             self.acknowledged += history.acknowledged
             self.read += sum(map(len, history.read.values()))
             self.cluster.admin.delete_topic(topic)
@@ -77,7 +86,7 @@ class Chaos:
             "controller": lambda: [self.cluster.controller()],
             "all": lambda: list(self.cluster.brokers.values()),
         }
-        found: list[Any] = find[role]()
+        found: list[Any] = find[role.partition(" ")[0]]()
         # At any moment of what the cluster does now and then: checkpoints, rolls, notices.
         time.sleep(self.random.random())
         return found
@@ -85,8 +94,11 @@ class Chaos:
     def kill(self, topic: str, role: str) -> None:
         """kill -9."""
         victims = self.victims(topic, role)
+        if role == WITH_ZOOKEEPER:
+            self.cluster.zookeeper.kill()
         for broker in victims:
             broker.kill()
+        self.cluster.zookeeper.start()
         if role == "all":
             self.cluster.start_all()
 
@@ -96,6 +108,15 @@ class Chaos:
         self.cluster.cut_power(victims, self.random)
         if role == "all":
             self.cluster.start_all()
+
+    def pause(self, topic: str, role: str) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        victims = self.victims(topic, role)
+        for broker in victims:
+            broker.pause()
+        time.sleep(self.random.random() * PAUSE_S_MAX)
+        for broker in victims:
+            broker.resume()
 
 
 def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
@@ -110,16 +131,20 @@ def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def kills_and_cuts(cluster: Replicated, random: Random, kills: int, cuts: int) -> dict[str, Any]:
-    """Kills, then power cuts where they are permitted; what they cost. Raises AssertionError."""
+def kills_and_cuts(
+    cluster: Replicated, random: Random, kills: int, cuts: int, pauses: int
+) -> dict[str, Any]:
+    """Kills, then power cuts where they are permitted, then pauses; what they cost. Raises
+    AssertionError."""
     began = time.monotonic()
     chaos = Chaos(cluster, random)
     chaos.run("kill -9", kills, chaos.kill)
-    result: dict[str, Any] = {"kills": kills, "power_cuts": cuts}
+    result: dict[str, Any] = {"kills": kills, "power_cuts": cuts, "pauses": pauses}
     if cluster.disks:
         chaos.run("power cut", cuts, chaos.cut)
     else:
         result["power_cuts"] = f"not permitted here: {why_no_disks()}"
+    chaos.run("pause", pauses, chaos.pause)
     return result | {
         "acknowledged": chaos.acknowledged,
         "read": chaos.read,
@@ -142,15 +167,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=100)
+    parser.add_argument("--pauses", type=int, default=0)
     parser.add_argument("--flips", type=int, default=0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     facts = {"seed": options.seed, "load_average": round(os.getloadavg()[0], 1)}
     with tempfile.TemporaryDirectory(prefix="logbus-chaos-") as directory:
-        if options.kills or options.cuts:
+        if options.kills or options.cuts or options.pauses:
             with on_disks(Path(directory) / "chaos") as cluster:
-                random = Random(options.seed)
-                found = kills_and_cuts(cluster, random, options.kills, options.cuts)
+                counts = (options.kills, options.cuts, options.pauses)
+                found = kills_and_cuts(cluster, Random(options.seed), *counts)
                 keep("kills_and_cuts", facts | found)
         if options.flips:
             with on_disks(Path(directory) / "flips") as cluster:
