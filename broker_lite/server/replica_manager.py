@@ -204,11 +204,6 @@ class ReplicaManager:
     def replicas(self) -> list[Replica]:
         return list(self._replicas.values())
 
-    def topic_config(self, topic: str) -> TopicConfig:
-        """A topic's settings as this broker applies them."""
-        view = self._snapshot.topics.get(topic)
-        return self._config_of(view) if view is not None else self._configs.default
-
     def usage(self) -> list[PartitionUsage]:
         """Sizes of all partitions held here."""
         return [
