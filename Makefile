@@ -78,7 +78,7 @@ bench: java $(VENV)/.installed $(VENV)/.dependencies-check
 
 # Hundreds of faults in a row under a workload whose history is checked; root, for disks of their own.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
-	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(FLIPS),--flips $(FLIPS))
+	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS))
 
 # In virtual time: nothing is started and no port is used. The result: benchmarks/results/soak.json
 soak: $(VENV)/.installed $(VENV)/.dependencies-check

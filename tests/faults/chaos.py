@@ -1,12 +1,13 @@
 """Many faults, one after the other, under a workload whose history is checked.
 
-    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [FLIPS=0]
+    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0]
 
 (``python -m faults.chaos`` with tests on the path.) Each round makes a topic, writes and reads it
 through ten faults and then holds what is there, on each replica, against what was promised. Kills:
 of the leader, a follower, the controller, all brokers, ZooKeeper and a leader, at random moments,
 some while another is still coming back. Cuts: the power of one broker's or of all brokers'
-machines. Pauses: SIGSTOP for a while. Results go to ``benchmarks/results/chaos.json``; it ends at
+machines. Pauses: SIGSTOP for a while. Isolations, with sessions of a second: a broker reaches
+neither the others nor ZooKeeper nor a client. Results go to ``benchmarks/results/chaos.json``; it ends at
 the first anomaly.
 """
 
@@ -25,19 +26,25 @@ from random import Random
 from typing import Any
 
 from faults import bit_flips
-from faults.machine import why_no_disks
-from faults.replicated import Replicated, on_disks
+from faults.machine import Network, why_no_disks, why_no_networks
+from faults.replicated import Replicated, on_disks, on_network
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 FAULTS_PER_TOPIC = 10
 ONE_BROKER = ("leader", "follower", "controller")
 ALL_EVERY = 5
 """Every so manieth fault hits all brokers at once."""
+ISOLATED = "isolated"
+ISOLATED_SESSION_MS = "1000"
 WITH_ZOOKEEPER = "leader and ZooKeeper"
 ZOOKEEPER_EVERY = 7
 """Every so manieth of the kills hits ZooKeeper too, just before."""
 PAUSE_S_MAX = 8.0
 """Some longer than a session, some shorter."""
+
+
+Strike = Callable[[str, str], Callable[[], None] | None]
+"""Hits a topic in a role; gives what is to be called when it has been survived, if anything is."""
 
 
 class Chaos:
@@ -49,8 +56,8 @@ class Chaos:
         self.gaps_ms: dict[str, list[float]] = {}
         self.acknowledged = self.read = 0
 
-    def run(self, kind: str, count: int, strike: Callable[[str, str], None]) -> None:
-        """``count`` faults; ``strike(topic, role)`` is one of them."""
+    def run(self, kind: str, count: int, strike: Strike) -> None:
+        """``count`` faults."""
         done = 0
         while done < count:
             topic = self.cluster.make_topic(segment_bytes=1 << 20, max_message_bytes=1 << 20)
@@ -58,13 +65,15 @@ class Chaos:
                 work.wait_acked()
                 for _ in range(min(FAULTS_PER_TOPIC, count - done)):
                     role = ONE_BROKER[done % len(ONE_BROKER)]
-                    if done % ALL_EVERY == ALL_EVERY - 1:
+                    if done % ALL_EVERY == ALL_EVERY - 1 and kind != ISOLATED:
                         role = "all"
                     elif strike == self.kill and done % ZOOKEEPER_EVERY == ZOOKEEPER_EVERY - 1:
                         role = WITH_ZOOKEEPER
                     work.mark()
-                    strike(topic, role)
+                    mend = strike(topic, role)
                     gap_ms = work.wait_acked() * 1000
+                    if mend is not None:
+                        mend()
                     self.gaps_ms.setdefault(f"{kind} {role}", []).append(gap_ms)
                     self.cluster.start_all()
                     if self.random.random() < 0.8:
@@ -154,6 +163,25 @@ def kills_and_cuts(
     }
 
 
+def isolations(cluster: Replicated, wires: Network, random: Random, count: int) -> dict[str, Any]:
+    """Brokers whose plug is pulled for as long as it takes. Raises AssertionError."""
+    chaos = Chaos(cluster, random)
+
+    def isolate(topic: str, role: str) -> Callable[[], None]:
+        (victim,) = chaos.victims(topic, role)
+        wires.isolate(victim.id)
+        return lambda: wires.join(victim.id)
+
+    chaos.run(ISOLATED, count, isolate)
+    return {
+        "isolations": count,
+        "session_ms": int(ISOLATED_SESSION_MS),
+        "acknowledged": chaos.acknowledged,
+        "lost_doubled_reordered_or_read_uncommitted": 0,
+        "longest_gap_ms": gap_figures(chaos.gaps_ms),
+    }
+
+
 def keep(part: str, result: dict[str, Any]) -> None:
     """Write one part of the results; the other stays as it was found last."""
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
@@ -168,6 +196,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--pauses", type=int, default=0)
+    parser.add_argument("--isolations", type=int, default=0)
     parser.add_argument("--flips", type=int, default=0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
@@ -178,6 +207,13 @@ def main() -> int:
                 counts = (options.kills, options.cuts, options.pauses)
                 found = kills_and_cuts(cluster, Random(options.seed), *counts)
                 keep("kills_and_cuts", facts | found)
+        if options.isolations:
+            place = Path(directory) / "network"
+            place.mkdir()
+            assert not why_no_networks(), why_no_networks()
+            with on_network(place, zookeeper_session_timeout_ms=ISOLATED_SESSION_MS) as on:
+                found = isolations(*on, Random(options.seed), options.isolations)
+                keep("isolations", facts | found)
         if options.flips:
             with on_disks(Path(directory) / "flips") as cluster:
                 found = bit_flips.run(cluster, Random(options.seed), options.flips)
