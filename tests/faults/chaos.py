@@ -7,8 +7,8 @@ through ten faults and then holds what is there, on each replica, against what w
 of the leader, a follower, the controller, all brokers, ZooKeeper and a leader, at random moments,
 some while another is still coming back. Cuts: the power of one broker's or of all brokers'
 machines. Pauses: SIGSTOP for a while. Isolations, with sessions of a second: a broker reaches
-neither the others nor ZooKeeper nor a client. Results go to ``benchmarks/results/chaos.json``; it ends at
-the first anomaly.
+neither the others nor ZooKeeper nor a client. Results go to ``benchmarks/results/chaos.json``; it
+ends at the first anomaly.
 """
 
 from __future__ import annotations
