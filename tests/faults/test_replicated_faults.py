@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replicated-faults")]
 
 SESSION_MS = "2000"
 LAG_MS = "2000"
-PAST_SESSION = 1500
+PAST_SESSION = 1000
 """So many acknowledgements of a partition take longer than a session lasts."""
 
 needs_disks = pytest.mark.skipif(
@@ -151,18 +151,6 @@ def test_zookeeper_dies_and_then_a_leader(cluster: Replicated, topic: str) -> No
 
 
 @needs_disks
-def test_a_power_cut_at_one_broker(cluster: Replicated, topic: str) -> None:
-    """A leader of one partition, a follower of the others."""
-    with cluster.workload(topic) as work:
-        work.wait_acked()
-        victim = cluster.leader(topic)
-        cluster.cut_power([victim], Random(0))
-        work.wait_acked()
-        victim.start()
-        cluster.finish(work)
-
-
-@needs_disks
 def test_a_power_cut_of_all_brokers(cluster: Replicated, topic: str) -> None:
     with cluster.workload(topic) as work:
         for seed in range(2):
@@ -212,10 +200,10 @@ def test_flipped_bits_are_found_before_delivery_and_repaired(cluster: Replicated
     cluster.start_all()
     seed = int.from_bytes(os.urandom(4), "big")
     try:
-        found = bit_flips.run(cluster, Random(seed), 60)
+        found = bit_flips.run(cluster, Random(seed), 40)
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}") from error
-    assert found["flips"] == 60
+    assert found["flips"] == 40
 
 
 @pytest.fixture(scope="module")
