@@ -24,6 +24,7 @@ from broker_lite.client import Bus
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.model import EARLIEST_TIMESTAMP, ListedOffset, TopicPartition
+from broker_lite.record.batch import iter_headers
 
 PARTITIONS = 3
 BATCHES = 100
@@ -39,6 +40,9 @@ DELETED = BATCH_ROWS // 2
 """Records that were deleted from the start of each partition: half of its first batch."""
 MOMENT_EVERY = 10
 """So many batches between the moments that are looked up."""
+UNGUARDED_FROM, UNGUARDED_BYTES = 12, 4
+"""The leader epoch in a batch's header: no checksum covers it, and it is held against the epoch
+file where a batch is copied, doubted or scanned, not whenever it is read."""
 ALL_KILLED = "all killed"
 Rows = dict[int, list[tuple[int, bytes]]]
 HOW = ("running", "killed", "stopped", ALL_KILLED)
@@ -64,7 +68,12 @@ class BitFlips:
         assert {len(rows) for rows in self.rows.values()} == {BATCHES * BATCH_ROWS - DELETED}
         self.places = self._look_up()
         self._topic_id = cluster.admin.cluster([self.topic]).topic_id(self.topic)
+        self._unguarded: dict[int, set[int]] = {}
         self.logs = {n: content(self._folder(self._brokers[0], n)) for n in range(PARTITIONS)}
+        for partition, log in self.logs.items():
+            starts = (position for position, _ in iter_headers(log))
+            at = {start + UNGUARDED_FROM + n for start in starts for n in range(UNGUARDED_BYTES)}
+            self._unguarded[partition] = at
         self._wait_repaired()
 
     def round(self, flips: int) -> None:
@@ -113,13 +122,18 @@ class BitFlips:
                 sender.flush()
 
     def _flip(self, broker: LocalBroker, *, is_down: bool) -> None:
-        folder = self._folder(broker, self.random.randrange(PARTITIONS))
-        paths = sorted(folder.glob("*.log"))
+        partition = self.random.randrange(PARTITIONS)
+        folder = self._folder(broker, partition)
+        logs = paths = sorted(folder.glob("*.log"))
         if is_down and self.random.random() < SMALL_SHARE:
             places = [*folder.iterdir(), *(broker.directory / "data").glob("*-checkpoint")]
             paths = sorted(path for path in places if path.name.endswith(SMALL_FILES))
         path = self.random.choice([path for path in paths if path.stat().st_size])
         at = self.random.randrange(path.stat().st_size)
+        if path in logs:
+            before = sum(log.stat().st_size for log in logs[: logs.index(path)])
+            while before + at in self._unguarded[partition]:
+                at += 1
         with path.open("r+b") as file:
             file.seek(at)
             (byte,) = file.read(1)
