@@ -342,18 +342,27 @@ class LogReader:
                 yield damage
                 start = damage.next_offset
                 continue
-            stop, _ = self._stop(segment, end)
-            try:
-                for found in walk_batches(segment.file, position, stop, header.base_offset):
-                    yield segment, found
-                    start = found.header.next_offset
-                following = self._following_base(segment)
-                start = max(start, following) if following <= end else end
-            except BadBatch as bad:
-                limit = min(self._following_base(segment), end)
-                found_bad = segment.damage_at(bad, segment.size_bytes, limit)
-                yield found_bad.in_log(self.key, segment.base_offset)
-                start = max(found_bad.next_offset, start)
+            expected = header.base_offset
+            while start < end:
+                try:
+                    for found in walk_batches(segment.file, position, segment.size_bytes, expected):
+                        if found.header.base_offset >= end:
+                            return
+                        yield segment, found
+                        start = found.header.next_offset
+                    following = self._following_base(segment)
+                    start = max(start, following) if following <= end else end
+                    break
+                except BadBatch as bad:
+                    if bad.offset >= end:
+                        return
+                    limit = min(self._following_base(segment), end)
+                    damage_found = segment.damage_at(bad, segment.size_bytes, limit)
+                    yield damage_found.in_log(self.key, segment.base_offset)
+                    # By its place: an offset behind it leads back to it where its header lies.
+                    position = damage_found.position + damage_found.length
+                    expected = damage_found.next_offset
+                    start = max(expected, start)
 
     def _following_base(self, segment: Segment) -> int:
         bases, _ = self._chain

@@ -200,6 +200,18 @@ def test_verify_names_the_bad_batch_and_goes_on() -> None:
     assert disk.log.read(40, 1, 80).length == 120
 
 
+def test_verify_goes_past_a_batch_that_claims_the_offsets_behind_it() -> None:
+    """A flipped bit of its last offset makes every later offset lead to it; found by the simulator,
+    where the check never came to an end."""
+    disk = Disk()
+    disk.write(30)
+    disk.flip(segment_name(0), 6 * 120 + 25)
+    for end in (10, 30):
+        (bad,) = disk.log.verify(0, end)
+        assert (bad.first_offset, bad.next_offset) == (6, 7)
+    assert disk.log.verify(0, 6) == []
+
+
 def test_verify_finds_an_epoch_that_the_epoch_file_does_not_know() -> None:
     disk = Disk()
     disk.write(10)
