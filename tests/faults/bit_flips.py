@@ -10,6 +10,7 @@ that they held before.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -31,7 +32,7 @@ BATCHES = 100
 """Of each partition; two segments and a half."""
 BATCH_ROWS = 20
 VALUE_BYTES = 1000
-FLIPS_PER_ROUND = 20
+FLIPS_PER_ROUND = 40
 ATTEMPTS = 50
 """How often a broker may lose the leadership again, one damage found after the other."""
 SMALL_FILES = (".index", ".timeindex", ".snapshot", "-checkpoint")
@@ -193,12 +194,15 @@ class BitFlips:
         ]
 
 
-def run(cluster: Replicated, random: Random, count: int) -> dict[str, Any]:
+def run(
+    cluster: Replicated, random: Random, count: int, per_round: int = FLIPS_PER_ROUND
+) -> dict[str, Any]:
     """``count`` flips in rounds; what was flipped, all of it found and repaired."""
     flips = BitFlips(cluster, random)
     began = time.monotonic()
     while (left := count - flips.flipped.total()) > 0:
-        flips.round(min(FLIPS_PER_ROUND, left))
+        flips.round(min(per_round, left))
+        print(f"flips {flips.flipped.total()}/{count}", file=sys.stderr)
     return {
         "flips": flips.flipped.total(),
         "delivered_wrong": 0,

@@ -200,7 +200,7 @@ def test_flipped_bits_are_found_before_delivery_and_repaired(cluster: Replicated
     cluster.start_all()
     seed = int.from_bytes(os.urandom(4), "big")
     try:
-        found = bit_flips.run(cluster, Random(seed), 40)
+        found = bit_flips.run(cluster, Random(seed), 40, per_round=20)
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}") from error
     assert found["flips"] == 40
