@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 ESTABLISHED = "01"
+QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a Spark that a test starts for itself, as setup.cfg has it for the session of all tests."""
 
 
 def children(parent: int) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_processes import arguments, children
+from spark_processes import QUICK_JVM, arguments, children
 from spark_queries import until
 
 from broker_lite.client import Bus, connect
@@ -27,7 +27,7 @@ def command(*arguments: str, folder: Path) -> dict[str, Any]:
         "stderr": subprocess.PIPE,
         "text": True,
         "cwd": folder,
-        "env": environment | {"TMPDIR": str(folder)},
+        "env": environment | QUICK_JVM | {"TMPDIR": str(folder)},
     }
 
 

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from spark_processes import QUICK_JVM
 
 import broker_lite
 
@@ -94,6 +95,7 @@ def test_the_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, qu
         **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
         "PYTHONPATH": str(target),
         "PYSPARK_PYTHON": sys.executable,
+        **QUICK_JVM,
     }
     done = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT, str(target), bus.bootstrap_servers, source, sink,
