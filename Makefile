@@ -1,8 +1,8 @@
 # make demo [FILE=any.log] [KILL=1]   the whole thing on real log lines, KILL: a leader dies in it
-# make test                  what .ci/run runs        make chaos [KILLS=100] [CUTS=100] [FLIPS=2000]
+# make test                  what .ci/run runs    make chaos [KILLS=100] [CUTS=100] [PAUSES=20] [FLIPS=2000]
 # make check                 style, types, layers, then the tests     make bench  every benchmark, as JSON
 # make wheel                 dist/*.whl                               make compat clients from Maven and npm
-# make soak [SECONDS=600]    seeds through the simulated cluster, on all cores
+# make soak [SECONDS=600]    seeds through the simulated cluster      make stress [SECONDS=600] Spark, topics coming and going
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check compat chaos soak format bench wheel java clean
+.PHONY: help demo test check compat chaos soak stress format bench wheel java clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -5
@@ -78,11 +78,16 @@ bench: java $(VENV)/.installed $(VENV)/.dependencies-check
 
 # Hundreds of faults in a row under a workload whose history is checked; root, for disks of their own.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
-	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(FLIPS),--flips $(FLIPS))
+	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS))
 
 # In virtual time: nothing is started and no port is used. The result: benchmarks/results/soak.json
 soak: $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m sim.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
+
+# What tests/spark/test_long.py does for seconds, for minutes; a failure names its seed (LOGBUS_STRESS_SEED).
+stress: java $(VENV)/.installed $(VENV)/.dependencies-check
+	LOGBUS_TEST_INSTALLED=1 LOGBUS_STRESS_SECONDS=$(if $(filter command line,$(origin SECONDS)),$(SECONDS),600) \
+	  $(BIN)/pytest tests/spark/test_long.py -k come_and_go $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

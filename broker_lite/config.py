@@ -65,7 +65,7 @@ class _Config:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig(_Config):
-    """Settings of one topic; a broker's file gives the defaults, ``topic alter`` the rest."""
+    """Settings of one topic: ``topic create -c``, ``topic alter -c``."""
 
     retention_ms: int = _key(
         "retention.ms",

@@ -5,8 +5,9 @@
 # MAGIC A log that Spark reads and writes as a native streaming format. This notebook starts a cluster (or takes
 # MAGIC yours), writes lines, counts them with a stream, and looks at the query's lag.
 # MAGIC
-# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and
-# MAGIC `%pip install pyspark-logbus` first. Brokers must be reachable from the cluster's nodes.
+# MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
+# MAGIC wheel that `make wheel` builds first. Name brokers that the cluster's nodes can reach; without any, the wheel's
+# MAGIC `[broker]` extra and Java start one here.
 
 # COMMAND ----------
 

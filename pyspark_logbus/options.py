@@ -287,8 +287,12 @@ _REFUSED: Mapping[str, str] = {
     "txnversion": "exactly-once writing is not built yet; rows are written at least once",
 }
 _SECURE = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
-SPARK_KEYS = frozenset(("path", "paths", "checkpointlocation", "queryname", "outputmode"))
-"""What Spark itself puts among the options."""
+_SPARK_LINES = (
+    "path paths checkpointlocation queryname outputmode asyncprogresstrackingenabled",
+    "asyncprogresstrackingcheckpointintervalms _asyncprogresstrackingoverridesinksupportcheck",
+)
+SPARK_KEYS = frozenset(line for words in _SPARK_LINES for line in words.split())
+"""What Spark itself puts among the options, or reads there."""
 
 _BY_KEY: Mapping[str, Option] = {
     spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)

@@ -168,8 +168,10 @@ def _clip(
         timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
     )
-    earliest = admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset
-    end = min(item.end, earliest) if earliest > item.start else item.end
+    end = item.end
+    with contextlib.suppress(UnknownTopicOrPartitionError):  # then it is deleted by now
+        earliest = admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset
+        end = min(item.end, earliest) if earliest > item.start else item.end
     _lose(where, item.start, end, error.message, plan)
     return end
 

@@ -1,6 +1,6 @@
 """Executor only: a task's Arrow batches to partitions, acknowledged before the task ends.
 
-Producers are kept for the life of the worker process, one for each set of options, and shared by
+Producers are kept in the worker process, one for each of the last sets of options, and shared by
 the tasks that come one after another. Routing is vectorised: no row is looked at in Python. Before
 any row of a batch is sent all of it is checked: topics and partitions that are not there, headers
 without a key; only what a producer refuses (too large, not acknowledged) is found later. Runs on
@@ -35,6 +35,8 @@ from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from pyspark_logbus.options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
 
+SINKS_MAX = 4
+"""A worker of Spark's lives on when a query ends, and each sink holds connections and a thread."""
 PARTITIONS_KNOWN_S = 60.0
 """Topics are only looked up again after this, or for a partition that is not known yet."""
 
@@ -96,10 +98,17 @@ def producer_config(options: WriteOptions) -> ProducerConfig:
 
 
 def sink_for(options: WriteOptions) -> Sink:
-    """This process's sink; a forked child makes one of its own."""
-    sink = _sinks.get(options)
+    """This process's sink; a forked child makes one of its own. The one that was not used for
+    longest is given up for another."""
+    sink = _sinks.pop(options, None)
     if sink is None or sink.process != os.getpid():
-        sink = _sinks[options] = Sink(options)
+        sink = Sink(options)
+    _sinks[options] = sink
+    while len(_sinks) > SINKS_MAX:
+        oldest = _sinks.pop(next(iter(_sinks)))
+        if oldest.process == os.getpid():
+            with contextlib.suppress(LogbusError):
+                oldest.producer.close(0)
     return sink
 
 

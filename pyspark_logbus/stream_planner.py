@@ -26,8 +26,14 @@ from broker_lite.errors import (
     LogbusError,
     OffsetOutOfRangeError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
 )
-from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListedOffset,
+    TopicPartition,
+)
 from pyspark_logbus import group_progress, offsets
 from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus.group_progress import GroupProgress
@@ -410,30 +416,63 @@ class StreamPlanner:
     def _check_new(
         self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange]
     ) -> list[OffsetRange]:
-        """A partition that was found later must still have its first records."""
+        """A partition that was found later must still be there, with its first records."""
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
-        fresh = [
-            TopicPartition(item.topic, item.partition)
+        fresh = {
+            TopicPartition(item.topic, item.partition): item
             for item in found
             if plan.starts_in(begin, item.topic, item.topic_id, item.partition) is None
-        ]
+        }
         if not fresh:
             return found
-        earliest = self._reader.listed(fresh, EARLIEST_TIMESTAMP)
+        earliest = self._earliest(fresh)
         losses = [
             Loss(plan.LATE, where.topic, where.partition, 0, row.offset,
                  f"Added partition {where} starts from {row.offset} instead of 0")
             for where, row in earliest.items()
             if row.offset > 0
         ]  # fmt: skip
+        losses += [
+            Loss(plan.GONE, item.topic, item.partition, item.start, item.end, "the topic is gone")
+            for where, item in fresh.items()
+            if where not in earliest
+        ]
         self._judge(losses)
         clipped = []
         for item in found:
-            row = earliest.get(TopicPartition(item.topic, item.partition))
+            where = TopicPartition(item.topic, item.partition)
+            row = earliest.get(where)
             first = max(item.start, row.offset) if row is not None else item.start
-            if first < item.end:
+            if first < item.end and (row is not None or where not in fresh):
                 clipped.append(item._replace(start=first))
         return clipped
+
+    def _earliest(
+        self, fresh: Mapping[TopicPartition, OffsetRange]
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Where partitions begin. Those of a topic that was deleted since its ends were seen are
+        left out, once that is certain: a broker may not know a topic yet, or not any more."""
+        try:
+            return self._reader.listed(fresh, EARLIEST_TIMESTAMP)
+        except UnknownTopicOrPartitionError as error:
+            problem = error
+        found: dict[TopicPartition, ListedOffset] = {}
+        deadline = self._monotonic() + self.options.request_timeout_ms / 1000
+        for topic in sorted({where.topic for where in fresh}):
+            wheres = [where for where in fresh if where.topic == topic]
+            while True:
+                try:
+                    found.update(self._reader.listed(wheres, EARLIEST_TIMESTAMP))
+                    break
+                except UnknownTopicOrPartitionError as error:
+                    problem = error
+                now = self._require_live().topics.get(topic)
+                if now is None or now.topic_id != fresh[wheres[0]].topic_id:
+                    break
+                if self._monotonic() > deadline:
+                    raise problem
+                time.sleep(0.005)
+        return found
 
     def _is_there(self, item: OffsetRange, live: Live) -> bool:
         topic = live.topics.get(item.topic)

@@ -27,12 +27,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[Callable[..., LocalCluster]]:
-    """A function that starts a cluster of the test's own (same arguments as LocalCluster)."""
+def make_cluster(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., LocalCluster]]:
+    """A function that starts a cluster of the test's own (same arguments as LocalCluster).
+
+    Its brokers are its own. ZooKeeper is the worker's, under a chroot of the cluster's own, unless
+    the test asks for ``own_zookeeper``: to stop it, say.
+    """
     started: list[LocalCluster] = []
 
-    def make(brokers: int = 1, **options: object) -> LocalCluster:
+    def make(brokers: int = 1, *, own_zookeeper: bool = False, **options: object) -> LocalCluster:
         options.setdefault("directory", tmp_path / f"cluster-{len(started)}")
+        if not own_zookeeper:
+            server: EmbeddedZooKeeper = request.getfixturevalue("zookeeper")
+            options["zookeeper"] = f"{server.address}/cluster-{next(_NUMBERS)}/logbus"
         started.append(LocalCluster(brokers, **options))  # type: ignore[arg-type]
         return started[-1].start()
 

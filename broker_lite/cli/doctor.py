@@ -29,6 +29,7 @@ from broker_lite.errors import LogbusError
 JAVA_MIN = 17
 FILES_MIN = 4096
 DISK_FREE_MIN_BYTES = 2 << 30
+CLUSTER_TIMEOUT_MS = 3000
 _SPARK_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
     "spark.sql.streaming.checkpointFileManagerClass",
@@ -249,7 +250,7 @@ def cluster() -> Finding:
     except LogbusError:
         return Finding("cluster", "ok", "none is named; start one with: logbus up")
     try:
-        with Admin(servers, timeout_ms=3000) as admin:
+        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
     except LogbusError as error:
         return Finding("cluster", "critical", f"{servers}: {error.message}", _cluster_cure(servers))
@@ -284,7 +285,7 @@ def replicas() -> Finding:
 
     try:
         servers = discovery.resolve()
-        with Admin(servers, timeout_ms=3000) as admin:
+        with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
             moves = admin.reassignments()
             short = {row.where.topic for row in cluster_health(view) if row.state != "ok"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,11 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.client import replica_plans
-from broker_lite.errors import ElectionNotNeededError, RequestTimedOutError
+from broker_lite.errors import (
+    ElectionNotNeededError,
+    InvalidReplicaAssignmentError,
+    RequestTimedOutError,
+)
 from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,7 +39,9 @@ POLL_SECONDS = 0.2
     help='To what a file says: {"partitions": [{"topic", "partition", "replicas"}]}.',
 )
 @click.option("--cancel", is_flag=True, help="Take back what is on its way.")
-@click.option("--wait", "seconds", type=float, help="Wait so many seconds for the end.")
+@click.option(
+    "--wait", "seconds", type=click.FloatRange(min=0), help="Wait so many seconds for the end."
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @cluster_options
 @output.output_option
@@ -174,15 +179,9 @@ def _plan(
         return replica_plans.off_broker(view, ongoing, wheres, off)
     assert path is not None
     try:
-        rows = json.loads(path.read_text("utf-8"))["partitions"]
-        return {
-            TopicPartition(row["topic"], int(row["partition"])): tuple(map(int, row["replicas"]))
-            for row in rows
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise click.BadParameter(
-            f"{path}: {error!r}; see logbus topic reassign --help", param_hint="--plan"
-        ) from None
+        return replica_plans.from_text(path.read_text("utf-8"))
+    except (InvalidReplicaAssignmentError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--plan") from None
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -336,7 +336,12 @@ class FetchEngine:
             self._again(where, error_for(row.error_code))
             return
         if row.diverging is not None:
-            self._truncated(where, min(row.diverging.offset, source.offset))
+            if row.diverging.offset < source.offset:
+                self._truncated(where, row.diverging.offset)
+            else:
+                # Of an epoch that the log does not know, but up to here it has something: the
+                # epoch is outside the CRC, so it proves nothing.
+                source.last_epoch = NO_EPOCH
             return
         source.high_watermark = row.high_watermark
         source.failures = 0
@@ -345,7 +350,14 @@ class FetchEngine:
             # Read to the end of what may be seen: wait in the other lane.
             source.high_watermark = min(source.high_watermark, source.offset)
             return
-        found = cut(row.records, where, source.offset, leader_epoch, at_boundary=source.at_boundary)
+        found = cut(
+            row.records,
+            where,
+            source.offset,
+            leader_epoch,
+            at_boundary=source.at_boundary,
+            after_epoch=source.last_epoch,
+        )
         if found.batches:
             size_bytes = sum(batch.header.size_bytes for batch in found.batches)
             source.offset = found.next_offset
@@ -412,9 +424,11 @@ class FetchEngine:
         return True
 
     def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
+        source = self._sources[where]
+        # It may be the epoch before that is wrong: the leader, which checks now, knows.
+        source.last_epoch = NO_EPOCH
         if self._is_repaired(where):
             return
-        source = self._sources[where]
         if self._config.on_corrupt != "skip":
             message = error.message
             if f"topic {where.topic!r}" not in message:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from broker_lite.client.arrays import python_of
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
-from broker_lite.model import NO_OFFSET, TopicPartition
+from broker_lite.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from broker_lite.record import arrow, transcode
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import Columns
@@ -72,15 +72,17 @@ def cut(
     leader_epoch: int,
     *,
     at_boundary: bool = False,
+    after_epoch: int = NO_EPOCH,
 ) -> Cut:
     """The whole batches of one partition's answer to a fetch from ``offset``.
 
     The first 21 bytes of a batch are outside its CRC, so what they say is checked against what is
     known: each batch begins where the one before ended (the first holds ``offset``, or begins with
-    it ``at_boundary``), and epochs do not go back or beyond the leader's (-1: not known).
+    it ``at_boundary``), and epochs do not go back (from ``after_epoch`` on, that of the batch
+    before) or beyond the leader's (-1: not known).
     """
     batches: list[RawBatch] = []
-    position, end, epoch = 0, len(records), 0
+    position, end, epoch = 0, len(records), max(after_epoch, 0)
     while end - position >= HEADER_BYTES:
         try:
             header = read_header(records, position)

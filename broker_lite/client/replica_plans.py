@@ -6,12 +6,19 @@ is is left out. Replicas that are new go to the live brokers that hold the fewes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from broker_lite.client.cluster import ClusterView, PartitionMetadata
 from broker_lite.client.health import broker_loads
 from broker_lite.client.replica_requests import Reassignment
-from broker_lite.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from broker_lite.config import INT_MAX
+from broker_lite.errors import (
+    BrokerIdNotRegisteredError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
 from broker_lite.model import TopicPartition
 
 Plan = dict[TopicPartition, tuple[int, ...]]
@@ -24,6 +31,7 @@ def to_brokers(
     """To these brokers; each partition begins with the next one, so that all of them lead."""
     if not brokers or len(set(brokers)) != len(brokers):
         raise InvalidReplicaAssignmentError(f"brokers {list(brokers)}: give different ones")
+    _check_ids(brokers)
     plan = {}
     for number, where in enumerate(wheres):
         turn = number % len(brokers)
@@ -58,7 +66,13 @@ def to_factor(
 def off_broker(
     view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], broker_id: int
 ) -> Plan:
-    """Off this broker: another one takes its place, also as preferred leader."""
+    """Off this broker: another one takes its place, also as preferred leader. Raises
+    BrokerIdNotRegisteredError where nobody knows of it."""
+    if broker_id not in broker_loads(view):
+        raise BrokerIdNotRegisteredError(
+            f"there is no broker {broker_id}, and no partition names it; live brokers: "
+            f"{sorted(view.brokers)}"
+        )
     loads = _loads(view)
     loads.pop(broker_id, None)
     plan = {}
@@ -68,6 +82,42 @@ def off_broker(
             row[row.index(broker_id)] = _least(loads, row, where)
             plan[where] = tuple(row)
     return _changed(view, ongoing, plan)
+
+
+def from_text(text: str) -> Plan:
+    """A plan as Kafka's tools write it: ``{"partitions": [{"topic", "partition", "replicas"}]}``.
+
+    Raises InvalidReplicaAssignmentError for anything else, and for a partition that is there twice.
+    """
+    plan: Plan = {}
+    try:
+        rows = json.loads(text)["partitions"]
+        if not isinstance(rows, list):
+            raise TypeError("partitions is not a list")
+        for row in rows:
+            where, brokers = _planned(row)
+            if where in plan:
+                raise InvalidReplicaAssignmentError(f"partition {where} is there twice")
+            plan[where] = brokers
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidReplicaAssignmentError(
+            f'not {{"partitions": [{{"topic", "partition", "replicas"}}]}}: {error!r}'
+        ) from None
+    return plan
+
+
+def _planned(row: Any) -> tuple[TopicPartition, tuple[int, ...]]:
+    brokers = tuple(map(int, row["replicas"]))
+    _check_ids(brokers)
+    return TopicPartition(str(row["topic"]), int(row["partition"])), brokers
+
+
+def _check_ids(brokers: Sequence[int]) -> None:
+    for broker_id in brokers:
+        if not 0 <= broker_id <= INT_MAX:
+            raise InvalidReplicaAssignmentError(
+                f"broker {broker_id}: ids are numbers from 0 to {INT_MAX}"
+            )
 
 
 def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[int, ...]:

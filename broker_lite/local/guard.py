@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 GRACE_SECONDS = 8.0
-"""What children get between SIGTERM and SIGKILL once their parent is gone."""
 
 _POLL_SECONDS = 0.05
 _REMOVAL_SECONDS = 5.0
@@ -34,14 +33,15 @@ class Guard:
     """Starts children that cannot outlive this process.
 
     ``temporary``: a folder of this process's own making, removed when the process ends without
-    ``close``; after ``close`` it is the caller's. Raises OSError where processes cannot be started.
+    ``close``; after ``close`` it is the caller's. ``grace_s``: what children get between SIGTERM
+    and SIGKILL once this process is gone. Raises OSError where processes cannot be started.
     """
 
-    def __init__(self, temporary: Path | None = None) -> None:
+    def __init__(self, temporary: Path | None = None, *, grace_s: float = GRACE_SECONDS) -> None:
         read_end, self._write_end = os.pipe()
         folder = [] if temporary is None else [str(temporary.absolute())]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(read_end), *folder],
+            [sys.executable, "-I", "-S", __file__, str(read_end), str(grace_s), *folder],
             stdin=subprocess.DEVNULL,
             pass_fds=(read_end,),
             process_group=0,
@@ -133,14 +133,14 @@ def _remove_after(group: int, folder: str) -> None:
     os._exit(0)
 
 
-def _watch(pipe: int, temporary: str | None = None) -> None:
+def _watch(pipe: int, grace_s: float, temporary: str | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(pipe, 1):
         pass
     group = os.getpgrp()
     os.killpg(group, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + grace_s
     while time.monotonic() < deadline and _others_in_group(group):
         time.sleep(_POLL_SECONDS)
     if temporary is not None:
@@ -149,4 +149,4 @@ def _watch(pipe: int, temporary: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), *sys.argv[2:3])
+    _watch(int(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:4])

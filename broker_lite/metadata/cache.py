@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker_lite.model import NO_BROKER, BrokerView, PartitionKey, PartitionView, TopicView
+from broker_lite.model import (
+    NO_BROKER,
+    NO_EPOCH,
+    BrokerView,
+    PartitionKey,
+    PartitionView,
+    TopicView,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,15 @@ class MetadataSnapshot:
         if view is None or not 0 <= partition < len(view.partitions):
             return None
         return view.partitions[partition]
+
+    def leader(self, topic: str, topic_id: str, partition: int) -> tuple[int, int]:
+        """Who leads a partition of a topic, named or by its id, and in which epoch; -1, -1 where
+        that is not known."""
+        view = self.topics.get(topic) or self.topics_by_id.get(topic_id)
+        if view is None or not 0 <= partition < len(view.partitions):
+            return NO_BROKER, NO_EPOCH
+        state = view.partitions[partition].state
+        return state.leader, state.leader_epoch
 
     def partition_by_key(self, key: PartitionKey) -> PartitionView | None:
         """A partition by its topic's id, or None: a deleted topic's id finds nothing."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from broker_lite.errors import (
     BrokerIdTakenError,
     InconsistentClusterIdError,
+    InvalidConfigError,
     StaleDirectoryError,
     UnsupportedVersionError,
     WriteConflictError,
@@ -88,7 +89,8 @@ class Registrar:
 
     async def register(self) -> int:
         """Returns the broker epoch. Raises StaleDirectoryError, BrokerIdTakenError,
-        UnsupportedVersionError; CoordinationUnavailableError: call again when connected."""
+        InvalidConfigError where the directory is another broker's, UnsupportedVersionError;
+        CoordinationUnavailableError: call again when connected."""
         self.check_features(await load_features(self._store))
         waited_ms = 0.0
         for _ in range(ATTEMPTS_MAX + int(self._patience_ms / 1000 / POLL_S)):
@@ -167,6 +169,12 @@ class Registrar:
         if znode is None:
             return Create(path, data)
         disk = znodes.decode_disk(path, znode.data)
+        if disk.broker_id != ours.broker_id:
+            raise InvalidConfigError(
+                f"broker.id={ours.broker_id}: data directory {ours.directory_id} is of broker "
+                f"{disk.broker_id}, whose replicas are in it: give broker.id={disk.broker_id}, or "
+                "an empty log.dir"
+            )
         # After a try of our own an equal counter is what we wrote.
         if disk.start_counter > ours.start_counter or (
             disk.start_counter == ours.start_counter and not self._tried

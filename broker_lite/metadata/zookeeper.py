@@ -123,7 +123,6 @@ class ZooKeeperStore:
     ) -> None:
         self._address = address
         self._hosts, self._chroot = split_address(address)
-        self._session_timeout_ms = session_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._client: KazooClient = _client(self._hosts, session_timeout_ms / 1000)
         self._granted_timeout_ms = session_timeout_ms

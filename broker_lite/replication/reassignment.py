@@ -40,7 +40,10 @@ def begin(
 
 
 def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
-    """The partition as it was before; raises NoReassignmentInProgressError."""
+    """The partition on the brokers that it was on before, those that were to stay first.
+
+    Raises NoReassignmentInProgressError.
+    """
     if not view.adding and not view.removing:
         raise NoReassignmentInProgressError(f"partition {name} is not being reassigned")
     origin = tuple(broker for broker in view.replicas if broker not in view.adding)

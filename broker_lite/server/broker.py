@@ -107,7 +107,7 @@ class Broker:
                 start_counter=logs.start_counter,
                 cluster_id=logs.cluster_id,
                 rack=config.rack or None,
-                damaged=frozenset(key for key, log in logs.logs.items() if log.corruption),
+                damaged=logs.doubted,
             )
         )
         logs.adopt_cluster(cluster_id)
@@ -293,10 +293,11 @@ def _say_what_was_found(logs: LogManager) -> None:
     for key, report in logs.reports.items():
         if report.torn_bytes:
             logger.warning(
-                "%s: %d bytes from offset %d on were half written; they are set aside",
+                "%s: %d bytes from offset %d on were %s; they are set aside",
                 key,
                 report.torn_bytes,
                 report.torn_offset,
+                "damaged" if report.torn_whole else "half written",
             )
     for key, log in logs.logs.items():
         for damage in log.corruption:

@@ -68,8 +68,8 @@ GIVE_UP_AFTER_S = 1.0
 """A pause, so that brokers that all fail do not elect each other without end."""
 
 
-class Deposed(Exception):
-    """Another broker is controller, or our session ended; never leaves this module."""
+class _Deposed(Exception):
+    """Another broker is controller, or our session ended."""
 
 
 class ControllerShell:
@@ -260,7 +260,7 @@ class ControllerShell:
                 while (event := await self._next_event()) is not None:
                     await self._settle(event)
                 await self._sleep()
-        except Deposed:
+        except _Deposed:
             self._task = None
             self.resign()
             # Where /controller is ours although the epoch is not, let somebody be elected.
@@ -414,7 +414,7 @@ class ControllerShell:
                     self._features_version += 1
                 return True
             if refused.position == 0:
-                raise Deposed
+                raise _Deposed
             if refused.operation is not announcement.write:
                 break
             await self._load_notices()
@@ -440,4 +440,4 @@ class ControllerShell:
         await asyncio.sleep(RETRY_S)
         await self._wait_connected()
         if self._store.session_id != self._session_id:
-            raise Deposed
+            raise _Deposed

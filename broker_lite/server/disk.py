@@ -248,7 +248,6 @@ class Disk:
             threading.Thread(target=self._read_loop, name=f"read-{n}", daemon=True)
             for n in range(read_threads)
         ]
-        self.reads_waiting = 0
         for thread in (*self._workers, self._keeper, *self._readers):
             thread.start()
 
@@ -271,7 +270,6 @@ class Disk:
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
         """Run ``function`` on a read thread; calls wait their turn in order."""
-        self.reads_waiting += 1
         self._reads.put(CallJob(function, done))
 
     async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
@@ -323,12 +321,7 @@ class Disk:
             job = self._reads.get()
             if job is None:
                 return
-            outcome = _call(job.function)
-            self.post([(None, self._read_done, (job.done, outcome))])
-
-    def _read_done(self, done: Done[Any], outcome: tuple[Any, BaseException | None]) -> None:
-        self.reads_waiting -= 1
-        done(*outcome)
+            self.post([(None, job.done, _call(job.function))])
 
 
 def _deliver(results: list[Result]) -> None:

@@ -37,6 +37,9 @@ logger = logging.getLogger("logbus.followers")
 
 Answer = Callable[[list[wire.TopicAnswer]], None]
 
+LATE_START_WAIT_MS = 20
+"""How long a fetch waits that still has what the leader deleted: somebody waits for the next."""
+
 
 class Cluster(Protocol):
     """What a leader needs to know of its followers."""
@@ -101,11 +104,13 @@ class FollowerFetches:
 class _Row:
     """One partition of a fetch."""
 
-    __slots__ = ("diverging", "error", "found", "replica", "wanted")
+    __slots__ = ("diverging", "error", "found", "replica", "start", "wanted")
 
     def __init__(self, wanted: wire.FetchPartition) -> None:
         self.wanted = wanted
         self.replica: Replica | None = None
+        self.start = 0
+        """Where the leader's log began when the fetch came."""
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
         self.found = ranges.Prepared()
@@ -122,7 +127,13 @@ class _Row:
 
     @property
     def has_news(self) -> bool:
-        return self.error is not None or self.diverging is not None or self.has_records
+        replica = self.replica
+        return (
+            self.error is not None
+            or self.diverging is not None
+            or self.has_records
+            or (replica is not None and replica.log.log_start_offset > self.start)
+        )
 
 
 class _Fetch:
@@ -169,6 +180,8 @@ class _Fetch:
                 for row in rows:
                     self._tell(topic.topic_id, row, follower)
         wait_ms = min(message.max_wait_ms, owner.wait_ms_max)
+        if any(row.wanted.log_start_offset < row.start for row in self._rows):
+            wait_ms = min(wait_ms, LATE_START_WAIT_MS)
         if wait_ms <= 0 or any(row.has_news for row in self._rows):
             self._collect()
             return
@@ -183,6 +196,7 @@ class _Fetch:
         wanted = row.wanted
         try:
             replica = row.replica = self._owner.replicas.find_by_id(topic_id, wanted.partition)
+            row.start = replica.log.log_start_offset
             verdict = replica.follower_fetched(
                 FollowerFetched(
                     ReplicaId(follower.broker_id, follower.directory_id),

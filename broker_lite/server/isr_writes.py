@@ -19,7 +19,8 @@ from broker_lite.server.metrics import Metrics
 
 logger = logging.getLogger("logbus.isr")
 
-STATES_PER_WRITE_MAX = 200
+PROPOSALS_PER_WRITE_MAX = 200
+"""More wait for the next write, so that the first ones are not held up by a thousand."""
 AGAIN_S = 0.2
 """After a failure that nobody expected."""
 
@@ -78,8 +79,8 @@ class IsrWrites:
     async def _write(self) -> None:
         try:
             while self._waiting and not self._closed:
-                part = self._waiting[:STATES_PER_WRITE_MAX]
-                del self._waiting[:STATES_PER_WRITE_MAX]
+                part = self._waiting[:PROPOSALS_PER_WRITE_MAX]
+                del self._waiting[:PROPOSALS_PER_WRITE_MAX]
                 for (target, wanted), state in zip(part, await self._outcomes(part)):
                     target.deliver(IsrRefused(wanted) if state is None else IsrWritten(state))
         finally:

@@ -60,10 +60,6 @@ class Listener:
             config.advertised_host or config.host, config.advertised_port or self.bound.port
         )
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     def start(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> None:
         """Accept connections; ``begin`` gets every request."""
         self._loop, self._begin = loop, begin

@@ -29,6 +29,7 @@ from broker_lite.metadata.store import (
 )
 from broker_lite.model import NO_BROKER, NO_EPOCH, BrokerView, StateChange, TopicView
 from broker_lite.replication.election import can_be_left, leaderless_reason
+from broker_lite.replication.topics import REPLICATION_LEVEL
 from broker_lite.server.controller import ControllerShell
 
 _log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Membership:
         Returns when this broker leads nothing that another could lead and is in no ISR that it
         can leave; at once where ZooKeeper does not answer. The caller bounds the time.
         """
-        if self._registrar is None or self._fresh.features.get("metadata", 0) < 2:
+        if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
             return
         try:
             await self._registrar.drain()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError, LogbusError
+from broker_lite.model import NO_EPOCH
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, check_crc, read_header
 from broker_lite.record.transcode import columns_to_rows
@@ -200,8 +201,9 @@ def _check(row: Wanted, buffer: memoryview, header: BatchHeader, expected: int) 
             f"a batch says that it is offsets {base} to {following - 1}; "
             f"{row.offset if expected < 0 else expected} is due, before {row.end_offset}"
         )
-    epoch = row.log.epoch_at(base)
-    if header.leader_epoch != epoch:
+    # A batch may begin before the log does, where the epochs are not known any more.
+    epoch = row.log.epoch_at(max(base, row.log.log_start_offset))
+    if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessageError(
             f"the batch at offset {base} is of leader epoch {header.leader_epoch}; "
             f"the epoch file says {epoch}"

@@ -145,7 +145,7 @@ class Registry(Membership):
         """Register, load the metadata, stand for controller; returns the cluster id.
 
         Raises CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
-        InconsistentClusterIdError, UnsupportedVersionError.
+        InconsistentClusterIdError, InvalidConfigError, UnsupportedVersionError.
         """
         try:
             await self._store.start(self._on_event)

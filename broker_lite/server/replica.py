@@ -8,6 +8,7 @@ elsewhere goes to the owner's ``fetchers`` and ``isr_writes``. Owned by ``replic
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -19,7 +20,6 @@ from broker_lite.errors import (
     StorageError,
 )
 from broker_lite.model import LeaderAndIsr, ReplicaId
-from broker_lite.replication import partition as replication
 from broker_lite.replication.effects import (
     AnswerFollower,
     Append,
@@ -48,6 +48,7 @@ from broker_lite.replication.events import (
     Truncated,
 )
 from broker_lite.replication.leader import Leader
+from broker_lite.replication.partition import Offline, Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import AppendJob, CallJob, Disk, FollowJob, SyncJob
 from broker_lite.server.fetcher import Fetchers
@@ -85,18 +86,20 @@ class Replica:
         "closed",
         "columns_under_way",
         "end_waiters",
+        "follower_starts",
         "has_followers",
         "key",
         "log",
         "min_insync",
         "partition",
         "role",
+        "start_waiters",
         "topic",
         "trust",
         "waiters",
     )
 
-    def __init__(self, owner: Owner, topic: str, log: Log, role: replication.Partition) -> None:
+    def __init__(self, owner: Owner, topic: str, log: Log, role: Partition) -> None:
         self._owner = owner
         self._queue = owner.disk.queue_of(log.key)
         self.key = log.key
@@ -108,7 +111,11 @@ class Replica:
         self.waiters = Waiters()
         """Who waits for the high watermark: consumers' fetches."""
         self.end_waiters = Waiters()
-        """Who waits for the log's end: followers' fetches."""
+        """Who waits for the log's end, or its start: followers' fetches."""
+        self.start_waiters = Waiters()
+        """Who waits until followers have deleted records too."""
+        self.follower_starts: dict[ReplicaId, int] = {}
+        """Where the logs of followers begin, as they said when they fetched in this epoch."""
         self.has_followers = False
         """Whether somebody is to hear of an append before it is flushed; disk threads read it."""
         self.assigned_count = self.min_insync = 1
@@ -133,7 +140,7 @@ class Replica:
     def state(self) -> LeaderAndIsr | None:
         """Who leads and who is in sync, as far as is known here; None: nothing is."""
         role = self.role.role
-        return None if isinstance(role, replication.Offline) else role.state
+        return None if isinstance(role, Offline) else role.state
 
     @property
     def isr(self) -> tuple[ReplicaId, ...]:
@@ -182,6 +189,8 @@ class Replica:
         role = self.role
         before, end = role.role, role.log_end_offset
         self.carry_out(role.step(owner.clock.monotonic_ms(), event))
+        if len(self.start_waiters):
+            self.start_waiters.wake()
         if role.role is not before:
             self.leadership_changed()
         elif self.has_followers and role.log_end_offset != end:
@@ -189,12 +198,36 @@ class Replica:
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
         """A follower asks: what it acknowledges is carried out; the verdict on its fetch."""
+        self.follower_starts[event.replica] = event.follower_start
+        if len(self.start_waiters):
+            self.start_waiters.wake()
         effects = self.role.step(self._owner.clock.monotonic_ms(), event)
         verdict = effects.pop()
         assert isinstance(verdict, AnswerFollower), effects
         if effects:
             self.carry_out(effects)
         return verdict
+
+    async def followers_begin_at(self, offset: int) -> None:
+        """Wait until every in-sync replica's log begins at ``offset`` or later. Raises
+        NotLeaderError if this replica ceases to lead."""
+        moved = asyncio.Event()
+        self.end_waiters.wake()
+        self.start_waiters.add(moved.set)
+        try:
+            while not self._all_begin_at(offset):
+                moved.clear()
+                await moved.wait()
+        finally:
+            self.start_waiters.discard(moved.set)
+
+    def _all_begin_at(self, offset: int) -> bool:
+        self.check_leader()
+        leader = self.role.role
+        return isinstance(leader, Leader) and all(
+            one == self.role.local or self.follower_starts.get(one, 0) >= offset
+            for one in leader.isr.maximal
+        )
 
     def _note_refused(self, error: LogbusError) -> None:
         """What was fetched is not in the log; the machine asks for it again."""
@@ -354,8 +387,10 @@ class Replica:
 
     def leadership_changed(self) -> None:
         """Waiting fetches find out by themselves what they must answer now."""
+        self.follower_starts.clear()
         self.waiters.wake()
         self.end_waiters.wake()
+        self.start_waiters.wake()
 
 
 def as_storage_error(error: BaseException | None) -> LogbusError:

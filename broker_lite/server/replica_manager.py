@@ -34,7 +34,6 @@ from broker_lite.model import (
     StateChange,
     TopicView,
 )
-from broker_lite.replication import partition as replication
 from broker_lite.replication.events import (
     ACKS_LEADER,
     ACKS_NONE,
@@ -47,6 +46,7 @@ from broker_lite.replication.events import (
     StorageFailed,
     Tick,
 )
+from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.fetcher import Fetchers, PeerNet
@@ -203,11 +203,6 @@ class ReplicaManager:
     @property
     def replicas(self) -> list[Replica]:
         return list(self._replicas.values())
-
-    def topic_config(self, topic: str) -> TopicConfig:
-        """A topic's settings as this broker applies them."""
-        view = self._snapshot.topics.get(topic)
-        return self._config_of(view) if view is not None else self._configs.default
 
     def usage(self) -> list[PartitionUsage]:
         """Sizes of all partitions held here."""
@@ -387,7 +382,7 @@ class ReplicaManager:
         self._host(view.name, log, partition, self._config_of(view))
 
     def _host(self, topic: str, log: Log, partition: PartitionView, config: TopicConfig) -> None:
-        role = replication.Partition(
+        role = Partition(
             log.key,
             self.local,
             log_end_offset=log.log_end_offset,
@@ -547,7 +542,8 @@ class ReplicaManager:
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
         """Move the log's start to ``offset`` (-1: the high watermark); the new log start offset.
 
-        Raises as ``find`` and ``check_leader`` do, and OffsetOutOfRangeError.
+        Returns when no in-sync replica has the records any more: none of them may come back with
+        the next leader. Raises as ``find`` and ``check_leader`` do, and OffsetOutOfRangeError.
         """
         replica = self.find(topic, partition)
         replica.check_leader()
@@ -559,7 +555,9 @@ class ReplicaManager:
                 f"{replica}: records can be deleted up to offset {high_watermark}, not {offset}"
             )
         log = replica.log
-        return await self.disk.run_on(log.key, lambda: log.delete_records_before(offset))
+        start = await self.disk.run_on(log.key, lambda: log.delete_records_before(offset))
+        await replica.followers_begin_at(start)
+        return start
 
     def apply_retention(self) -> None:
         """Delete old segments of every log, each between its appends."""

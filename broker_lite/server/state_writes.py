@@ -116,8 +116,7 @@ class StateWrites:
                 notices, epoch = await asyncio.gather(
                     loader.load_notices(self._store), self._store.get(znodes.CONTROLLER_EPOCH)
                 )
-                for name in await self._replaced_topics(left.values(), seen(), notices):
-                    left = {at: change for at, change in left.items() if change.topic != name}
+                left = await self._still_meant(left, seen(), notices)
             except CoordinationUnavailableError:
                 await reconnected()
                 continue
@@ -150,24 +149,34 @@ class StateWrites:
             )
             del left[number]
 
-    async def _replaced_topics(
-        self, changes: Collection[StateChange], seen: Seen, notices: loader.Notices
-    ) -> list[str]:
-        """Topics of the changes that are gone or other ones than ours, as of these notices."""
-        ids = {change.topic: change.topic_id for change in changes}
+    async def _still_meant(
+        self, changes: dict[int, StateChange], seen: Seen, notices: loader.Notices
+    ) -> dict[int, StateChange]:
+        """Without those of topics that are gone or other ones than ours, as of these notices, and
+        without those by which a replica joins that was moved away: it may have no log any more."""
+        ids = {change.topic for change in changes.values()}
         merged = loader.merge_notices(notices, seen.sequence)
-        doubtful = (
-            list(ids)
-            if merged is None
-            else [name for name in ids if merged[0].get(name, ()) is None]
-        )
-        replaced = []
+        doubtful = [
+            name for name in sorted(ids) if merged is None or merged[0].get(name, ()) is None
+        ]
+        found: dict[str, znodes.Assignment] = {
+            name: znodes.Assignment(
+                topic.topic_id, tuple(view.replicas for view in topic.partitions)
+            )
+            for name, topic in seen.topics.items()
+            if name in ids
+        }
         for name in doubtful:
             path = znodes.topic_path(name)
             znode = await self._store.get(path)
-            if znode is None or znodes.decode_assignment(path, znode.data).topic_id != ids[name]:
-                replaced.append(name)
-        return replaced
+            found.pop(name, None)
+            if znode is not None:
+                found[name] = znodes.decode_assignment(path, znode.data)
+        return {
+            at: change
+            for at, change in changes.items()
+            if _is_assigned(change, seen.topics.get(change.topic), found.get(change.topic))
+        }
 
     async def _reconnected(self, session_id: int) -> None:
         await asyncio.sleep(RETRY_S)
@@ -229,6 +238,21 @@ class StateWrites:
                     done.add(key)
                     del left[key]
         return frozenset(done)
+
+
+def _is_assigned(
+    change: StateChange, seen: TopicView | None, found: znodes.Assignment | None
+) -> bool:
+    """Whether this is the topic that is there, and whoever joins one of its replicas."""
+    if found is None or found.topic_id != change.topic_id:
+        return False
+    if seen is None or change.partition >= min(len(seen.partitions), len(found.replicas)):
+        return False
+    known = seen.partitions[change.partition].state.isr
+    return all(
+        replica in known or replica.broker_id in found.replicas[change.partition]
+        for replica in change.state.isr
+    )
 
 
 def _may_be_written(

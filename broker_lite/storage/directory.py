@@ -53,6 +53,8 @@ class DataDirectory:
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.warnings: list[str] = []
+        self.unknown: set[str] = set()
+        """Checkpoints that were found damaged, until they are written anew."""
         self._random_id = random_id
         self._lock: Lock | None = None
         self._trash: list[tuple[int, str]] = []
@@ -197,6 +199,7 @@ class DataDirectory:
             return read_offsets(self.files, self.path, name)
         except CorruptCheckpoint as error:
             self.warnings.append(f"{self.path}/{name} is damaged and was ignored: {error}")
+            self.unknown.add(name)
             return {}
 
     def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
@@ -215,10 +218,11 @@ class DataDirectory:
                 self._write_recovery_points({**self.recovery_points, key: offset})
 
     def _write_recovery_points(self, points: dict[PartitionKey, int]) -> None:
-        if points != self.recovery_points:
+        if points != self.recovery_points or paths.RECOVERY_POINTS in self.unknown:
             with self.guard("writing recovery points", spare_full=True):
                 write_offsets(self.files, self.path, paths.RECOVERY_POINTS, points)
             self.recovery_points = points
+            self.unknown.discard(paths.RECOVERY_POINTS)
 
     def save_log_starts(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
         """Replace the log start offsets; nothing is written when none changed."""
@@ -238,10 +242,11 @@ class DataDirectory:
                 self._write_log_starts({**self.log_starts, key: offset})
 
     def _write_log_starts(self, starts: dict[PartitionKey, int]) -> None:
-        if starts != self.log_starts:
+        if starts != self.log_starts or paths.LOG_STARTS in self.unknown:
             with self.guard("writing log start offsets", spare_full=True):
                 write_offsets(self.files, self.path, paths.LOG_STARTS, starts)
             self.log_starts = starts
+            self.unknown.discard(paths.LOG_STARTS)
 
     # -- deleted files -------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class LogManager:
         self._logs: dict[PartitionKey, Log] = {}
         self._strays = Strays(self._data, stray_retention_ms)
         self._opened = False
+        self._doubted: frozenset[PartitionKey] = frozenset()
         self.reports: dict[PartitionKey, RecoveryReport] = {}
         """What opening each log found; kept for the broker's log and metrics."""
 
@@ -98,6 +99,12 @@ class LogManager:
     def warnings(self) -> tuple[str, ...]:
         """What was found damaged and ignored at the start."""
         return tuple(self._data.warnings)
+
+    @property
+    def doubted(self) -> frozenset[PartitionKey]:
+        """Logs that at the start may have missed what was flushed, or had again what was deleted:
+        they are damaged, or the checkpoints are that say what was promised of all of them."""
+        return self._doubted
 
     def lock(self, now_ms: int = 0) -> None:
         """Take the directory: lock, identity, start counter. Nothing else works before.
@@ -149,6 +156,11 @@ class LogManager:
                     limits=self._limits,
                 )
         self._opened = True
+        self._doubted = frozenset(
+            key
+            for key, log in self._logs.items()
+            if self._data.unknown or log.corruption or self.reports[key].torn_whole
+        )
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:

@@ -342,18 +342,27 @@ class LogReader:
                 yield damage
                 start = damage.next_offset
                 continue
-            stop, _ = self._stop(segment, end)
-            try:
-                for found in walk_batches(segment.file, position, stop, header.base_offset):
-                    yield segment, found
-                    start = found.header.next_offset
-                following = self._following_base(segment)
-                start = max(start, following) if following <= end else end
-            except BadBatch as bad:
-                limit = min(self._following_base(segment), end)
-                found_bad = segment.damage_at(bad, segment.size_bytes, limit)
-                yield found_bad.in_log(self.key, segment.base_offset)
-                start = max(found_bad.next_offset, start)
+            expected = header.base_offset
+            while start < end:
+                try:
+                    for found in walk_batches(segment.file, position, segment.size_bytes, expected):
+                        if found.header.base_offset >= end:
+                            return
+                        yield segment, found
+                        start = found.header.next_offset
+                    following = self._following_base(segment)
+                    start = max(start, following) if following <= end else end
+                    break
+                except BadBatch as bad:
+                    if bad.offset >= end:
+                        return
+                    limit = min(self._following_base(segment), end)
+                    damage_found = segment.damage_at(bad, segment.size_bytes, limit)
+                    yield damage_found.in_log(self.key, segment.base_offset)
+                    # By its place: an offset behind it leads back to it where its header lies.
+                    position = damage_found.position + damage_found.length
+                    expected = damage_found.next_offset
+                    start = max(expected, start)
 
     def _following_base(self, segment: Segment) -> int:
         bases, _ = self._chain
@@ -363,17 +372,25 @@ class LogReader:
     # -- looking up ----------------------------------------------------------------------------
 
     @_translated
-    def offset_for_timestamp(self, timestamp: int, end: int) -> ListedOffset | None:
+    def offset_for_timestamp(
+        self, timestamp: int, end: int, damage: list[CorruptRange] | None = None
+    ) -> ListedOffset | None:
         """The first record at or after ``timestamp`` and below ``end``; None if there is none.
 
-        Decodes one batch: not for the loop thread.
+        What is damaged on the way is passed by, and added to ``damage``. Reads and decodes
+        batches: not for the loop thread.
         """
         end = min(end, self._tail[0])
         for segment in self._chain[1]:
             if segment.max_timestamp < timestamp or segment.base_offset >= end:
                 continue
             start = max(segment.times.start_for(timestamp), self.log_start_offset)
-            for found in self._headers(segment, start, end):
+            for item in self._checked(start, min(end, segment.next_offset)):
+                if isinstance(item, CorruptRange):
+                    if damage is not None:
+                        damage.append(item)
+                    continue
+                found = item[1]
                 if found.header.max_timestamp >= timestamp and not found.header.is_control:
                     listed = self._first_in_batch(segment, found, timestamp)
                     if listed is not None:
@@ -381,8 +398,13 @@ class LogReader:
         return None
 
     @_translated
-    def max_timestamp(self, end: int) -> ListedOffset | None:
-        """The newest record below ``end``, the first of them if several are; None if empty."""
+    def max_timestamp(
+        self, end: int, damage: list[CorruptRange] | None = None
+    ) -> ListedOffset | None:
+        """The newest record below ``end``, the first of them if several are; None if empty.
+
+        ``damage`` as above.
+        """
         end = min(end, self._tail[0])
         segments = [s for s in self._chain[1] if s.base_offset < end]
         if not segments or end <= self.log_start_offset:
@@ -395,7 +417,7 @@ class LogReader:
             start = max(last.base_offset, self.log_start_offset)
             for found in self._headers(last, start, end):
                 newest = max(newest, found.header.max_timestamp)
-        return self.offset_for_timestamp(newest, end)
+        return self.offset_for_timestamp(newest, end, damage)
 
     def _headers(self, segment: Segment, start: int, end: int) -> Iterator[FoundBatch]:
         """Batches of one segment from ``start`` to below ``end``, past any damage."""

@@ -20,7 +20,7 @@ from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.log import Log, LogLimits
 from broker_lite.storage.producer_snapshots import ProducerSnapshots
-from broker_lite.storage.scan import BadBatch, CorruptRange
+from broker_lite.storage.scan import BadBatch, CorruptRange, is_whole
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
 
 TORN_FILES_MAX = 16
@@ -36,6 +36,9 @@ class RecoveryReport:
     torn_bytes: int = 0
     torn_offset: int = -1
     rebuilt_indexes: int = 0
+    torn_whole: bool = False
+    """What was torn is neither short nor full of holes: it was damaged later, and may have been
+    promised."""
 
 
 def create_log(
@@ -107,13 +110,19 @@ class _Opening:
         self._changed = False
         self._scanned = self._torn_bytes = self._rebuilt = 0
         self._torn_offset = -1
+        self._torn_whole = False
 
     def report(self) -> RecoveryReport:
-        return RecoveryReport(self._scanned, self._torn_bytes, self._torn_offset, self._rebuilt)
+        return RecoveryReport(
+            self._scanned, self._torn_bytes, self._torn_offset, self._rebuilt, self._torn_whole
+        )
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
         """The segments that remain, the last of them writable; everything kept is on disk."""
         bases = self._clear_leftovers()
+        if bases and paths.LOG_STARTS in self.data.unknown:
+            # Nobody knows that there was anything before.
+            log_start = bases[0]
         loaded = leader_epochs.load(self.files, self.directory)
         # A file without epochs is what a cut left that was about to empty the log.
         self._epochs_known = not bases or (loaded is not None and bool(loaded.entries))
@@ -252,6 +261,7 @@ class _Opening:
         end = segment.file.size
         self._torn_bytes += end - torn.position
         self._torn_offset = torn.offset
+        self._torn_whole = is_whole(segment.file, torn, end)
         if self._has_content(segment, torn.position, end):
             copy = self.files.create(self._torn_path(torn.offset))
             for position in range(torn.position, end, COPY_BYTES):

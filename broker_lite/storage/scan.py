@@ -23,6 +23,7 @@ HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
 """Read ahead this little where bodies are larger than a chunk: only headers are wanted."""
 BATCHES_CHUNK_BYTES = 4 << 20
+SECTOR = 512
 
 # Offsets stay below 2^48, so a batch begins with two zero bytes; its magic is the 17th byte.
 _CANDIDATE = re.compile(rb"(?=\x00\x00.{14}[\x02\x41])", re.DOTALL)
@@ -181,6 +182,23 @@ def resync(file: File, position: int, end: int, offset: int, limit: int) -> Foun
 def _continues(file: File, position: int, end: int, expected: int) -> bool:
     found = read_batch(file, position, end)
     return found is not None and found[0].base_offset == expected
+
+
+def is_whole(file: File, bad: BadBatch, end: int) -> bool:
+    """Whether a bad batch was once written as a whole: all its bytes are there, or sound batches
+    behind it, and no sector of zeros, as a power cut leaves them. A checksum cannot tell."""
+    if bad.header is not None:
+        beyond = bad.position + bad.header.size_bytes
+    else:
+        again = resync(file, bad.position + 1, end, bad.offset + 1, 1 << 62)
+        if again is None:
+            return False
+        beyond = again.position
+    # A small batch may end in the very sector in which the zeros begin.
+    for at in range(-(-bad.position // SECTOR) * SECTOR, min(beyond + SECTOR, end), SECTOR):
+        if not file.pread(at, min(SECTOR, end - at)).strip(b"\x00"):
+            return False
+    return True
 
 
 def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:

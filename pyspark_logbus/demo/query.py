@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,9 +33,13 @@ appender.out.layout.pattern = %d{{ISO8601_OFFSET_DATE_TIME_HHCMM}} %p %c{{1}}: %
 _JVM_SECONDS = 20.0
 """For Spark's JVM to end by itself: its shutdown hooks remove what it kept on disk."""
 
+_jvms: list[subprocess.Popen[bytes]] = []
+"""What Spark has started. Until it answers nobody else knows of it, and a user may press Ctrl-C."""
+
 
 def start_session(directory: Path) -> SparkSession:
     """A local session on two cores that logs to ``spark.log`` in the directory only."""
+    vars(java_gateway)["Popen"] = _start_jvm
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     properties = directory / "log4j2.properties"
     properties.write_text(_LOG4J.format(log=directory / "spark.log"), "utf-8")
@@ -60,6 +65,12 @@ def start_session(directory: Path) -> SparkSession:
     return builder.getOrCreate()
 
 
+def _start_jvm(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+    jvm = subprocess.Popen(*arguments, **options)
+    _jvms.append(jvm)
+    return jvm
+
+
 def stop_session() -> None:
     """Stop Spark, if it was started, and wait for the end of its JVM, which writes to the demo's
     folder until then. It is killed where that takes over 20 s."""
@@ -67,18 +78,20 @@ def stop_session() -> None:
     if session is not None:
         session.stop()
     gateway = SparkContext._gateway
-    jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    if gateway is None or jvm is None:
-        return
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    if jvm.stdin is not None:
-        jvm.stdin.close()
-    try:
-        jvm.wait(_JVM_SECONDS)
-    except subprocess.TimeoutExpired:
-        jvm.kill()
-        jvm.wait()
+    if gateway is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+    for jvm in _jvms:
+        if jvm.stdin is not None:
+            jvm.stdin.close()
+        if session is None:
+            # Still starting, it does not look at its input yet.
+            jvm.terminate()
+        try:
+            jvm.wait(_JVM_SECONDS)
+        except subprocess.TimeoutExpired:
+            jvm.kill()
+            jvm.wait()
 
 
 def start_counting(

@@ -207,7 +207,8 @@ def test_a_producer_that_gave_up_on_a_full_disk_says_so(
 def test_a_partition_without_a_leader_says_which_broker_is_down(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:
-    with make_cluster(2) as cluster, connect(cluster.bootstrap_servers) as bus:
+    soon = {"zookeeper.session.timeout.ms": "2000"}
+    with make_cluster(2, config=soon) as cluster, connect(cluster.bootstrap_servers) as bus:
         bus.create_topic("t", 1, 1)
         where = TopicPartition("t", 0)
         known = bus.cluster().partition(where)

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replica-commands")]
 
 WAIT_S = 30.0
 
@@ -68,10 +69,15 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: EmbeddedZooKeeper
+) -> Iterator[Shell]:
     directory = tmp_path_factory.mktemp("replicas")
     session = {"zookeeper.session.timeout.ms": "2000"}
-    with LocalCluster(3, directory=directory / "cluster", config=session) as cluster:
+    chroot = f"{zookeeper.address}/replica-commands/logbus"
+    with LocalCluster(
+        3, directory=directory / "cluster", config=session, zookeeper=chroot
+    ) as cluster:
         yield Shell(cluster, directory)
 
 

@@ -319,7 +319,7 @@ def test_the_first_free_ports_are_taken(make_cluster: Callable[..., LocalCluster
 
 
 def test_an_existing_zookeeper(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> None:
-    first = make_cluster(1)
+    first = make_cluster(1, own_zookeeper=True)
     assert first.zookeeper_server is not None
     other_chroot = f"{first.zookeeper_server.address}/other/place"
     with LocalCluster(1, directory=tmp_path / "second", zookeeper=other_chroot) as second:
@@ -332,7 +332,7 @@ def test_an_existing_zookeeper(make_cluster: Callable[..., LocalCluster], tmp_pa
 def test_a_directory_of_another_cluster_is_refused(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
-    first = make_cluster(1)
+    first = make_cluster(1, own_zookeeper=True)
     first.brokers[0].stop()
     assert first.zookeeper_server is not None
     foreign = f"{first.zookeeper_server.address}/foreign"

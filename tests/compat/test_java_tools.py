@@ -116,7 +116,7 @@ def test_topics(tools: Tools, name: str, note: Note) -> None:
     tools(TOPICS, "--create", *made, code=1, says="exists already")
     tools.eventually(name, TOPICS, "--list")
     described = tools.eventually("PartitionCount: 2", TOPICS, "--describe")
-    assert re.search(rf"Topic: {name}\s.*ReplicationFactor: \d\s+Configs: .*retention", described)
+    assert re.search(rf"Topic: {name}\s.*ReplicationFactor: 3\s+Configs: .*retention", described)
     assert tools(TOPICS, "--describe", "--unavailable-partitions").strip() == ""
     tools(TOPICS, "--alter", "--topic", name, "--partitions", "3")
     tools.eventually("PartitionCount: 3", TOPICS, "--describe", "--topic", name)

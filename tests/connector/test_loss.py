@@ -10,6 +10,7 @@ import pytest
 from spark_planning import begin_query, ends, fails, fill, rows, step, until, values_of
 
 import pyspark_logbus as logbus
+from broker_lite.client.admin import Admin
 from broker_lite.errors import DataLossError, UnknownTopicOrPartitionError
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import iter_headers
@@ -95,6 +96,49 @@ def test_a_topic_that_vanishes(planner, bus, make_topic, caplog):
     assert rows(lax, partly, end) == [(0, 0, 1)]
     assert lax.report()["lostRecords"] == 4
     assert f"going on without {gone}-0 [3, 7)" in caplog.text
+
+
+def test_a_new_topic_that_is_deleted_before_its_first_batch_is_planned(
+    planner, bus, make_topic, caplog
+):
+    """Its ends were seen; where it begins was asked too late, and ended the query in any case."""
+    kept = make_topic(1)
+    given = {"subscribePattern": f"{kept}.*", "startingOffsets": "earliest"}
+    lax, strict = planner(**given, failOnDataLoss="false"), planner(**given)
+    first = until(lambda: begin_query(lax), lambda end: ends(end, kept) == [1])
+    step(strict, first | {"topics": {}})
+    gone = make_topic(3, name=f"{kept}-gone")
+    end = until(
+        lambda: lax.latest_offset(first, unlimited=False),
+        lambda end: gone in end["topics"] and ends(end, gone) == [3],
+    )
+    fill(bus, kept, 2)
+    end = until(lambda: lax.latest_offset(end, unlimited=False), lambda end: ends(end, kept) == [3])
+    bus.delete_topic(gone)
+    assert rows(lax, first, end) == [(0, 1, 3)]
+    assert f"going on without {gone}-0 [0, 3)" in caplog.text
+    with pytest.raises(DataLossError, match=rf"{gone}-0 \[0, 3\)"):
+        strict.ranges(first, end)
+
+
+def test_a_topic_that_is_deleted_while_a_task_looks_for_its_records(
+    planner, bus, make_topic, monkeypatch, caplog
+):
+    """Its records aged out, and then it went: that ended the query in any case."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    begin = plan.initial_offset()
+    [task] = plan.ranges(begin, step(plan, begin))
+    bus.admin.delete_records({TopicPartition(topic, 0): 2})
+    ask = Admin.list_offsets
+
+    def late(*given, **more):
+        bus.delete_topic(topic, if_exists=True)
+        return ask(*given, **more)
+
+    monkeypatch.setattr(Admin, "list_offsets", late)
+    assert values_of(bus, task, False) == []
+    assert f"skipped {topic}-0 [0, 5)" in caplog.text
 
 
 def test_an_offset_behind_the_log_s_end(planner, bus, make_topic):

@@ -349,6 +349,20 @@ def test_a_directory_that_was_rolled_back_or_copied_is_refused(world: World) -> 
     run(world, body)
 
 
+def test_a_directory_of_another_broker_is_refused(world: World) -> None:
+    """Its replicas are the other's, and would be set aside as nobody's."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await broker.registry.close()
+        cluster.running.remove(broker)
+        with pytest.raises(InvalidConfigError, match=r"is of broker 1, .* give broker\.id=1, or"):
+            await cluster.start(2, directory="directory-1")
+        await cluster.start(1)
+
+    run(world, body)
+
+
 def test_a_directory_of_another_cluster_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         with pytest.raises(InconsistentClusterIdError, match="knows no cluster"):

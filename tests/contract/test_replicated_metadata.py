@@ -281,6 +281,28 @@ def test_who_does_not_live_or_is_not_assigned_is_not_let_in(world: World) -> Non
     run(world, body)
 
 
+def test_who_was_moved_away_meanwhile_is_not_let_in(world: World) -> None:
+    """Its log is deleted by then, and a move back would find it in sync; found by the simulator."""
+
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        controller = cluster.controller().registry
+        [result] = await controller.create_topics([NewTopic("t", 1, 2, [[1, 2]])])
+        assert result.error is None
+        leader = broker_of(cluster, await cluster.led("t"))
+        key = TopicPartition("t", 0)
+        assert await controller.reassign({key: (1, 3)}) == {key: None}
+        await until(lambda: 3 in view_of(leader).replicas)
+        seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
+        assert await controller.reassign({key: None}) == {key: None}
+        # As if the leader had not heard yet that the move was taken back.
+        leader.registry._states._seen = lambda: Seen(seen, sequence)
+        assert await write(leader, (1, 2, 3)) is None
+        assert await write(leader, (1,)) is not None
+
+    run(world, body)
+
+
 def test_a_topic_made_anew_is_not_taken_for_the_old_one(world: World) -> None:
     """Its states have the same small versions, and its leader's notice may come late."""
 

@@ -1,14 +1,16 @@
 """Single bits flipped in the files of one or two of three replicas, by the hundred.
 
 Segments of brokers that run or are down; indexes, snapshots and checkpoints of brokers that are
-down, after kill -9 or a good stop. After each round every broker leads in turn and everything is
-read from it: a reader gets what was written and no error, and in the end all replicas hold the very
-bytes that they held before.
+down, after kill -9 of them or of all brokers at once, or a good stop. After each round every broker
+leads in turn and everything is read from it, and looked up by time: a reader gets what was written,
+from where records were deleted on, and no error, and in the end all replicas hold the very bytes
+that they held before.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,18 +24,29 @@ from faults.replicated import POLL_S, Replicated, content
 from broker_lite.client import Bus
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
-from broker_lite.model import TopicPartition
+from broker_lite.model import EARLIEST_TIMESTAMP, ListedOffset, TopicPartition
+from broker_lite.record.batch import iter_headers
 
 PARTITIONS = 3
 BATCHES = 100
 """Of each partition; two segments and a half."""
 BATCH_ROWS = 20
 VALUE_BYTES = 1000
-FLIPS_PER_ROUND = 20
+FLIPS_PER_ROUND = 40
 ATTEMPTS = 50
 """How often a broker may lose the leadership again, one damage found after the other."""
 SMALL_FILES = (".index", ".timeindex", ".snapshot", "-checkpoint")
 SMALL_SHARE = 0.35
+DELETED = BATCH_ROWS // 2
+"""Records that were deleted from the start of each partition: half of its first batch."""
+MOMENT_EVERY = 10
+"""So many batches between the moments that are looked up."""
+UNGUARDED_FROM, UNGUARDED_BYTES = 12, 4
+"""The leader epoch in a batch's header: no checksum covers it, and it is held against the epoch
+file where a batch is copied, doubted or scanned, not whenever it is read."""
+ALL_KILLED = "all killed"
+Rows = dict[int, list[tuple[int, bytes]]]
+HOW = ("running", "killed", "stopped", ALL_KILLED)
 
 
 class BitFlips:
@@ -47,23 +60,37 @@ class BitFlips:
         self.topic = cluster.make_topic(
             PARTITIONS, segment_bytes=1 << 20, max_message_bytes=1 << 20
         )
+        self._wheres = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        self._moments: list[int] = []
         self._write()
+        cluster.admin.delete_records(dict.fromkeys(self._wheres, DELETED))
         cluster.wait_in_sync(self.topic)
         self.rows = read_log(cluster.bootstrap_servers, self.topic)
-        assert {len(rows) for rows in self.rows.values()} == {BATCHES * BATCH_ROWS}
+        assert {len(rows) for rows in self.rows.values()} == {BATCHES * BATCH_ROWS - DELETED}
+        self.places = self._look_up()
+        self._topic_id = cluster.admin.cluster([self.topic]).topic_id(self.topic)
+        self._unguarded: dict[int, set[int]] = {}
         self.logs = {n: content(self._folder(self._brokers[0], n)) for n in range(PARTITIONS)}
+        for partition, log in self.logs.items():
+            starts = (position for position, _ in iter_headers(log))
+            at = {start + UNGUARDED_FROM + n for start in starts for n in range(UNGUARDED_BYTES)}
+            self._unguarded[partition] = at
         self._wait_repaired()
 
     def round(self, flips: int) -> None:
         """So many flips at once, and all of it found and repaired. Raises AssertionError."""
         victims = self.random.sample(self._brokers, self.random.choice((1, 2)))
-        how = self.random.choice(("running", "killed", "stopped"))
+        how = self.random.choice(HOW)
         self.rounds[f"{how}, {len(victims)} of 3"] += 1
-        for broker in victims:
-            if how == "killed":
-                broker.kill()
-            elif how == "stopped":
+        stricken = self._brokers if how == ALL_KILLED else victims
+        for broker in stricken if how == ALL_KILLED else ():
+            # At one moment: nobody is left to note that another died.
+            broker.pause()
+        for broker in stricken:
+            if how == "stopped":
                 broker.stop()
+            elif how != "running":
+                broker.kill()
         for _ in range(flips):
             self._flip(self.random.choice(victims), is_down=how != "running")
         self.cluster.start_all()
@@ -77,13 +104,15 @@ class BitFlips:
         return list(self.cluster.brokers.values())
 
     def _folder(self, broker: LocalBroker, partition: int) -> Path:
-        return self.cluster.data(broker, self.topic, partition)
+        return broker.directory / "data" / f"{self._topic_id}-{partition}"
 
     def _write(self) -> None:
         with Bus(
             self.cluster.bootstrap_servers, client_id="flips", options={}
         ).producer() as sender:
             for number in range(BATCHES):
+                if number % MOMENT_EVERY == 0:
+                    self._moments.append(int(time.time() * 1000))
                 for partition in range(PARTITIONS):
                     values = [
                         b"%d-%d-%d " % (partition, number, row) + self.random.randbytes(VALUE_BYTES)
@@ -94,13 +123,18 @@ class BitFlips:
                 sender.flush()
 
     def _flip(self, broker: LocalBroker, *, is_down: bool) -> None:
-        folder = self._folder(broker, self.random.randrange(PARTITIONS))
-        paths = sorted(folder.glob("*.log"))
+        partition = self.random.randrange(PARTITIONS)
+        folder = self._folder(broker, partition)
+        logs = paths = sorted(folder.glob("*.log"))
         if is_down and self.random.random() < SMALL_SHARE:
             places = [*folder.iterdir(), *(broker.directory / "data").glob("*-checkpoint")]
             paths = sorted(path for path in places if path.name.endswith(SMALL_FILES))
         path = self.random.choice([path for path in paths if path.stat().st_size])
         at = self.random.randrange(path.stat().st_size)
+        if path in logs:
+            before = sum(log.stat().st_size for log in logs[: logs.index(path)])
+            while before + at in self._unguarded[partition]:
+                at += 1
         with path.open("r+b") as file:
             file.seek(at)
             (byte,) = file.read(1)
@@ -112,22 +146,34 @@ class BitFlips:
 
     def _read_from(self, broker: LocalBroker) -> None:
         """Everything, until this broker has led from the first record to the last."""
-        wheres = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
         others = [other.id for other in self._brokers if other is not broker]
         for _ in range(ATTEMPTS):
             self.cluster.wait_in_sync(self.topic)
             try:
-                self.cluster.admin.reassign({at: [broker.id, *others] for at in wheres})
-                self.cluster.admin.elect_leaders(wheres)
+                self.cluster.admin.reassign({at: [broker.id, *others] for at in self._wheres})
+                self.cluster.admin.elect_leaders(self._wheres)
             except LogbusError:
                 # It has just found damage and is leaving the ISR.
                 continue
             before = self._leaders()
             rows = read_log(self.cluster.bootstrap_servers, self.topic)
-            assert rows == self.rows, f"something else was read from broker {broker.id}"
+            assert rows == self.rows, f"broker {broker.id} gave {self._unlike_rows(rows)}"
+            assert self._look_up() == self.places, f"broker {broker.id} finds other places by time"
             if before == self._leaders() and {leader for leader, _ in before} == {broker.id}:
                 return
         raise AssertionError(f"broker {broker.id} does not keep the leadership: {self._leaders()}")
+
+    def _unlike_rows(self, rows: Rows) -> list[str]:
+        return [
+            f"{len(rows[n])} of {n}, from {rows[n][0][0]}, not {len(all_)} from {all_[0][0]}"
+            for n, all_ in self.rows.items()
+            if rows[n] != all_
+        ]
+
+    def _look_up(self) -> list[dict[TopicPartition, ListedOffset]]:
+        """The first records at or after the moments, and the logs' starts."""
+        times = (*self._moments, EARLIEST_TIMESTAMP)
+        return [self.cluster.admin.list_offsets(dict.fromkeys(self._wheres, at)) for at in times]
 
     def _leaders(self) -> list[tuple[int, int]]:
         rows = self.cluster.admin.cluster([self.topic]).topics[self.topic].partitions
@@ -148,12 +194,15 @@ class BitFlips:
         ]
 
 
-def run(cluster: Replicated, random: Random, count: int) -> dict[str, Any]:
+def run(
+    cluster: Replicated, random: Random, count: int, per_round: int = FLIPS_PER_ROUND
+) -> dict[str, Any]:
     """``count`` flips in rounds; what was flipped, all of it found and repaired."""
     flips = BitFlips(cluster, random)
     began = time.monotonic()
     while (left := count - flips.flipped.total()) > 0:
-        flips.round(min(FLIPS_PER_ROUND, left))
+        flips.round(min(per_round, left))
+        print(f"flips {flips.flipped.total()}/{count}", file=sys.stderr)
     return {
         "flips": flips.flipped.total(),
         "delivered_wrong": 0,

@@ -1,11 +1,14 @@
 """Many faults, one after the other, under a workload whose history is checked.
 
-    make chaos [KILLS=100] [CUTS=100] [FLIPS=0]    (python -m faults.chaos, tests on the path)
+    make chaos [KILLS=100] [CUTS=100] [PAUSES=0] [ISOLATIONS=0] [FLIPS=0]
 
-Each round makes a topic, writes and reads it through ten faults and then holds what is there
-against what was promised. Kills: of the leader, a follower, the controller, all brokers, at random
-moments, some while another is still coming back. Cuts: the power of one broker's or of all
-brokers' machines. Results go to ``benchmarks/results/chaos.json``; it ends at the first anomaly.
+(``python -m faults.chaos`` with tests on the path.) Each round makes a topic, writes and reads it
+through ten faults and then holds what is there, on each replica, against what was promised. Kills:
+of the leader, a follower, the controller, all brokers, ZooKeeper and a leader, at random moments,
+some while another is still coming back. Cuts: the power of one broker's or of all brokers'
+machines. Pauses: SIGSTOP for a while. Isolations, with sessions of a second: a broker reaches
+neither the others nor ZooKeeper nor a client. Results go to ``benchmarks/results/chaos.json``; it
+ends at the first anomaly.
 """
 
 from __future__ import annotations
@@ -23,14 +26,25 @@ from random import Random
 from typing import Any
 
 from faults import bit_flips
-from faults.machine import why_no_disks
-from faults.replicated import Replicated, on_disks
+from faults.machine import Network, why_no_disks, why_no_networks
+from faults.replicated import Replicated, on_disks, on_network
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
 FAULTS_PER_TOPIC = 10
 ONE_BROKER = ("leader", "follower", "controller")
 ALL_EVERY = 5
 """Every so manieth fault hits all brokers at once."""
+ISOLATED = "isolated"
+ISOLATED_SESSION_MS = "1000"
+WITH_ZOOKEEPER = "leader and ZooKeeper"
+ZOOKEEPER_EVERY = 7
+"""Every so manieth of the kills hits ZooKeeper too, just before."""
+PAUSE_S_MAX = 8.0
+"""Some longer than a session, some shorter."""
+
+
+Strike = Callable[[str, str], Callable[[], None] | None]
+"""Hits a topic in a role; gives what is to be called when it has been survived, if anything is."""
 
 
 class Chaos:
@@ -42,19 +56,24 @@ class Chaos:
         self.gaps_ms: dict[str, list[float]] = {}
         self.acknowledged = self.read = 0
 
-    def run(self, kind: str, count: int, strike: Callable[[str, str], None]) -> None:
-        """``count`` faults; ``strike(topic, role)`` is one of them."""
+    def run(self, kind: str, count: int, strike: Strike) -> None:
+        """``count`` faults."""
         done = 0
         while done < count:
             topic = self.cluster.make_topic(segment_bytes=1 << 20, max_message_bytes=1 << 20)
             with self.cluster.workload(topic) as work:
                 work.wait_acked()
                 for _ in range(min(FAULTS_PER_TOPIC, count - done)):
-                    role = "all" if done % ALL_EVERY == ALL_EVERY - 1 else ""
-                    role = role or ONE_BROKER[done % len(ONE_BROKER)]
+                    role = ONE_BROKER[done % len(ONE_BROKER)]
+                    if done % ALL_EVERY == ALL_EVERY - 1 and kind != ISOLATED:
+                        role = "all"
+                    elif strike == self.kill and done % ZOOKEEPER_EVERY == ZOOKEEPER_EVERY - 1:
+                        role = WITH_ZOOKEEPER
                     work.mark()
-                    strike(topic, role)
+                    mend = strike(topic, role)
                     gap_ms = work.wait_acked() * 1000
+                    if mend is not None:
+                        mend()
                     self.gaps_ms.setdefault(f"{kind} {role}", []).append(gap_ms)
                     self.cluster.start_all()
                     if self.random.random() < 0.8:
@@ -63,8 +82,7 @@ class Chaos:
                         work.wait_acked()
                     done += 1
                     print(f"{kind} {done}/{count} {role}: {gap_ms:.0f} ms", file=sys.stderr)
-                self.cluster.wait_in_sync(topic)
-                history = work.finish()
+                history = self.cluster.finish(work)
             self.acknowledged += history.acknowledged
             self.read += sum(map(len, history.read.values()))
             self.cluster.admin.delete_topic(topic)
@@ -77,7 +95,7 @@ class Chaos:
             "controller": lambda: [self.cluster.controller()],
             "all": lambda: list(self.cluster.brokers.values()),
         }
-        found: list[Any] = find[role]()
+        found: list[Any] = find[role.partition(" ")[0]]()
         # At any moment of what the cluster does now and then: checkpoints, rolls, notices.
         time.sleep(self.random.random())
         return found
@@ -85,8 +103,11 @@ class Chaos:
     def kill(self, topic: str, role: str) -> None:
         """kill -9."""
         victims = self.victims(topic, role)
+        if role == WITH_ZOOKEEPER:
+            self.cluster.zookeeper.kill()
         for broker in victims:
             broker.kill()
+        self.cluster.zookeeper.start()
         if role == "all":
             self.cluster.start_all()
 
@@ -96,6 +117,15 @@ class Chaos:
         self.cluster.cut_power(victims, self.random)
         if role == "all":
             self.cluster.start_all()
+
+    def pause(self, topic: str, role: str) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        victims = self.victims(topic, role)
+        for broker in victims:
+            broker.pause()
+        time.sleep(self.random.random() * PAUSE_S_MAX)
+        for broker in victims:
+            broker.resume()
 
 
 def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
@@ -110,22 +140,45 @@ def gap_figures(gaps_ms: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def kills_and_cuts(cluster: Replicated, random: Random, kills: int, cuts: int) -> dict[str, Any]:
-    """Kills, then power cuts where they are permitted; what they cost. Raises AssertionError."""
+def kills_and_cuts(
+    cluster: Replicated, random: Random, kills: int, cuts: int, pauses: int
+) -> dict[str, Any]:
+    """Kills, then power cuts where they are permitted, then pauses; what they cost. Raises
+    AssertionError."""
     began = time.monotonic()
     chaos = Chaos(cluster, random)
     chaos.run("kill -9", kills, chaos.kill)
-    result: dict[str, Any] = {"kills": kills, "power_cuts": cuts}
+    result: dict[str, Any] = {"kills": kills, "power_cuts": cuts, "pauses": pauses}
     if cluster.disks:
         chaos.run("power cut", cuts, chaos.cut)
     else:
         result["power_cuts"] = f"not permitted here: {why_no_disks()}"
+    chaos.run("pause", pauses, chaos.pause)
     return result | {
         "acknowledged": chaos.acknowledged,
         "read": chaos.read,
         "lost_doubled_reordered_or_read_uncommitted": 0,
         "longest_gap_ms": gap_figures(chaos.gaps_ms),
         "seconds": round(time.monotonic() - began),
+    }
+
+
+def isolations(cluster: Replicated, wires: Network, random: Random, count: int) -> dict[str, Any]:
+    """Brokers whose plug is pulled for as long as it takes. Raises AssertionError."""
+    chaos = Chaos(cluster, random)
+
+    def isolate(topic: str, role: str) -> Callable[[], None]:
+        (victim,) = chaos.victims(topic, role)
+        wires.isolate(victim.id)
+        return lambda: wires.join(victim.id)
+
+    chaos.run(ISOLATED, count, isolate)
+    return {
+        "isolations": count,
+        "session_ms": int(ISOLATED_SESSION_MS),
+        "acknowledged": chaos.acknowledged,
+        "lost_doubled_reordered_or_read_uncommitted": 0,
+        "longest_gap_ms": gap_figures(chaos.gaps_ms),
     }
 
 
@@ -142,16 +195,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=100)
+    parser.add_argument("--pauses", type=int, default=0)
+    parser.add_argument("--isolations", type=int, default=0)
     parser.add_argument("--flips", type=int, default=0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     facts = {"seed": options.seed, "load_average": round(os.getloadavg()[0], 1)}
     with tempfile.TemporaryDirectory(prefix="logbus-chaos-") as directory:
-        if options.kills or options.cuts:
+        if options.kills or options.cuts or options.pauses:
             with on_disks(Path(directory) / "chaos") as cluster:
-                random = Random(options.seed)
-                found = kills_and_cuts(cluster, random, options.kills, options.cuts)
+                counts = (options.kills, options.cuts, options.pauses)
+                found = kills_and_cuts(cluster, Random(options.seed), *counts)
                 keep("kills_and_cuts", facts | found)
+        if options.isolations:
+            place = Path(directory) / "network"
+            place.mkdir()
+            assert not why_no_networks(), why_no_networks()
+            with on_network(place, zookeeper_session_timeout_ms=ISOLATED_SESSION_MS) as on:
+                found = isolations(*on, Random(options.seed), options.isolations)
+                keep("isolations", facts | found)
         if options.flips:
             with on_disks(Path(directory) / "flips") as cluster:
                 found = bit_flips.run(cluster, Random(options.seed), options.flips)

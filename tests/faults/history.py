@@ -3,7 +3,8 @@
 ``Workload`` writes values that exist once through idempotent producers with acks=all and reads
 everything while it is written. ``History`` keeps what was promised and what was seen; ``anomalies``
 compares both with what is there when the faults are over: nothing acknowledged is lost, doubled or
-out of order, and whatever a reader saw was committed, so it is still where it was.
+out of order, and whatever a reader saw was committed, so it is still where it was. Every reader has
+read on through all of it: to the end of what was acknowledged.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from broker_lite import client
 from broker_lite.client.futures import RecordFuture
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import LogbusError, RetriableError
-from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 SHOWN = 5
 """How many of a kind of anomaly are listed."""
 UNANSWERED_MAX = 2000
 """Records of one writer that may wait for an answer: no cluster comes back to a flood."""
+READERS = ("r0", "r1")
 WAIT_S = 60.0
 
 
@@ -83,6 +85,11 @@ class History:
             if offset != wanted:
                 kind = "skipped" if offset > wanted else "read again"
                 self.found.append(f"{kind}: {reader} at {partition}:{offset} after {wanted - 1}")
+
+    def ends(self) -> dict[int, int]:
+        """Where what was acknowledged ends, by partition."""
+        with self._lock:
+            return dict(self._ends)
 
     @property
     def acknowledged(self) -> int:
@@ -172,9 +179,11 @@ class Workload:
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
+        self._all_read = threading.Event()
         self._progress = threading.Condition()
         self._gaps: dict[int, _Gap] = {}
         self._since_s = 0.0
+        self._reached: dict[str, dict[int, int]] = {name: {} for name in READERS}
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
 
@@ -184,8 +193,8 @@ class Workload:
         streams = [(f"w{n}", (n,)) for n in everything] + [("wide", everything)]
         for name, partitions in streams:
             self._run(self._write, name, partitions)
-        self._run(self._read, "r0")
-        self._run(self._read, "r1")
+        for name in READERS:
+            self._run(self._read, name)
         self.mark()
         return self
 
@@ -198,10 +207,15 @@ class Workload:
     def stop(self) -> None:
         """No more is sent; writers wait for their last answers, readers end."""
         self._over.set()
-        for thread in self._threads:
+        self._all_read.set()
+        self._join(len(self._threads))
+
+    def _join(self, count: int) -> None:
+        """Wait for the first ``count`` threads."""
+        for thread in self._threads[:count]:
             thread.join(2 * WAIT_S)
             assert not thread.is_alive(), f"{thread.name} hangs"
-        self._threads.clear()
+        del self._threads[:count]
 
     def mark(self) -> None:
         """Begin to measure gaps and progress anew."""
@@ -239,6 +253,9 @@ class Workload:
 
     def finish(self) -> History:
         """Stop, read everything again and hold it against the history. Raises AssertionError."""
+        self._over.set()
+        self._join(len(self._threads) - len(READERS))
+        self._wait_read(self.history.ends())
         self.stop()
         if self._errors:
             raise self._errors[0]
@@ -248,6 +265,19 @@ class Workload:
             found += [f"failed: {s.value!r}: {s.error}" for s in self.history.failed]
         assert not found, f"{self.topic}, {len(self.history.sent)} sent:\n{shortened(found)}"
         return self.history
+
+    def _wait_read(self, ends: Mapping[int, int]) -> None:
+        def behind() -> list[str]:
+            return [
+                f"{name} at {number}:{reached.get(number, 0)} of {end}"
+                for name, reached in self._reached.items()
+                for number, end in ends.items()
+                if reached.get(number, 0) < end
+            ]
+
+        with self._progress:
+            done = self._progress.wait_for(lambda: self._errors or not behind(), WAIT_S)
+            assert done, f"readers of {self.topic} stay behind: {behind()}"
 
     # The threads.
 
@@ -303,13 +333,15 @@ class Workload:
             self._progress.notify_all()
 
     def _read(self, name: str) -> None:
-        wanted: dict[int, int] = {}
+        wanted = self._reached[name]
         with _consumer(self.bootstrap_servers, self.topic, self.partitions) as consumer:
-            while not self._over.is_set():
+            while not self._all_read.is_set():
                 for record in consumer.poll(0.1):
                     at = wanted.get(record.partition, 0)
                     self.history.saw(name, record.partition, record.offset, at, record.value)
                     wanted[record.partition] = record.offset + 1
+                with self._progress:
+                    self._progress.notify_all()
 
 
 def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> client.Consumer:
@@ -326,18 +358,19 @@ def read_log(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, by
         while True:
             try:
                 wheres = admin.cluster([topic]).partitions_of(topic)
+                begins = admin.list_offsets(dict.fromkeys(wheres, EARLIEST_TIMESTAMP))
                 listed = admin.list_offsets(dict.fromkeys(wheres, LATEST_TIMESTAMP))
                 break
             except RetriableError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-    ends = {where.partition: at.offset for where, at in listed.items()}
-    found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in ends}
-    with _consumer(bootstrap_servers, topic, len(ends)) as consumer:
-        while any(len(found[n]) < end for n, end in ends.items()):
+    counts = {where.partition: at.offset - begins[where].offset for where, at in listed.items()}
+    found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in counts}
+    with _consumer(bootstrap_servers, topic, len(counts)) as consumer:
+        while any(len(found[n]) < count for n, count in counts.items()):
             records = consumer.poll(1.0)
-            assert records or time.monotonic() < deadline, f"{topic} cannot be read to {ends}"
+            assert records or time.monotonic() < deadline, f"{topic} cannot be read: {counts}"
             for record in records:
                 found[record.partition].append((record.offset, record.value or b""))
     return found

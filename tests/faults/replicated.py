@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from faults.history import WAIT_S, Workload
+from faults.history import WAIT_S, History, Workload
 from faults.machine import LoopDisk, Network, private_mounts, why_no_disks
 from plain_connection import PlainConnection
 
@@ -35,9 +35,13 @@ class Replicated:
     """Brokers, by number; of a cluster that is up. ``close`` it."""
 
     def __init__(
-        self, brokers: Sequence[LocalBroker], disks: Mapping[int, LoopDisk] | None = None
+        self,
+        brokers: Sequence[LocalBroker],
+        zookeeper: EmbeddedZooKeeper,
+        disks: Mapping[int, LoopDisk] | None = None,
     ) -> None:
         self.brokers = {broker.id: broker for broker in brokers}
+        self.zookeeper = zookeeper
         self.disks = dict(disks or {})
         self.admin = Admin(self.bootstrap_servers, client_id="faults")
 
@@ -63,6 +67,21 @@ class Replicated:
         partitions = len(self.admin.cluster([topic]).topics[topic].partitions)
         return Workload(self.bootstrap_servers, topic, partitions, **options)  # type: ignore[arg-type]
 
+    def finish(self, work: Workload) -> History:
+        """The faults are over: all is in sync, writing and reading goes on, and then what there is
+        is held against the history, and every replica is the same bytes. AssertionError if not."""
+        self.wait_in_sync(work.topic)
+        work.wait_acked()
+        history = work.finish()
+        topic_id = self.admin.cluster([work.topic]).topic_id(work.topic)
+        deadline = time.monotonic() + WAIT_S
+        for number in range(work.partitions):
+            names = [b.directory / "data" / f"{topic_id}-{number}" for b in self.brokers.values()]
+            while len({content(name) for name in names}) > 1:
+                assert time.monotonic() < deadline, f"{work.topic}-{number}: replicas differ"
+                time.sleep(POLL_S)
+        return history
+
     def leader(self, topic: str, partition: int = 0) -> LocalBroker:
         """The broker that leads a partition now. Waits while nobody does."""
         view = self.wait(lambda view: view.topics[topic].partitions[partition].leader >= 0, topic)
@@ -82,12 +101,22 @@ class Replicated:
         """Wait until every replica of every partition is in sync."""
         self.wait(lambda view: is_in_sync(view, topic), topic, timeout_s=timeout_s)
 
-    def wait_out_of_sync(self, topic: str, broker: LocalBroker, timeout_s: float = WAIT_S) -> None:
-        """Wait until a broker is in no ISR of the topic."""
+    def wait_out_of_sync(
+        self,
+        topic: str,
+        broker: LocalBroker,
+        at: LocalBroker | None = None,
+        but: Sequence[int] = (),
+    ) -> None:
+        """Wait until a broker is in no ISR of the topic, ``but`` of these partitions."""
         self.wait(
-            lambda view: all(broker.id not in p.isr for p in view.topics[topic].partitions),
+            lambda view: all(
+                broker.id not in row.isr
+                for row in view.topics[topic].partitions
+                if row.partition not in but
+            ),
             topic,
-            timeout_s=timeout_s,
+            at=at,
         )
 
     def wait(
@@ -112,8 +141,16 @@ class Replicated:
             time.sleep(POLL_S)
         raise AssertionError(f"waited {timeout_s:.0f} s, and now it is {seen}")
 
+    def led_by(self, topic: str, broker: LocalBroker) -> list[int]:
+        """The partitions that a broker leads now."""
+        rows = self.admin.cluster([topic]).topics[topic].partitions
+        return [row.partition for row in rows if row.leader == broker.id]
+
     def start_all(self) -> None:
-        """Start what is down, side by side, and wait until all of it serves."""
+        """Start what is down, let go on what was paused, and wait until all of it serves."""
+        self.zookeeper.start()
+        for broker in self.brokers.values():
+            broker.resume()
         down = [broker for broker in self.brokers.values() if not broker.is_running]
         for broker in down:
             broker.start(wait=False)
@@ -133,11 +170,6 @@ class Replicated:
             broker.kill()
             self.disks[broker.id].unmount()
             self.disks[broker.id].mount()
-
-    def data(self, broker: LocalBroker, topic: str, partition: int) -> Path:
-        """Where a broker keeps its replica of a partition."""
-        topic_id = self.admin.cluster([topic]).topic_id(topic)
-        return broker.directory / "data" / f"{topic_id}-{partition}"
 
 
 def view_at(broker: LocalBroker, topics: Sequence[str]) -> ClusterView:
@@ -178,7 +210,8 @@ def on_disks(directory: Path, **settings: str) -> Iterator[Replicated]:
                 disks[number] = LoopDisk(directory / f"disk-{number}", place)
                 stack.callback(disks[number].unmount)
         cluster = stack.enter_context(LocalCluster(3, directory=directory, config=config))
-        replicated = Replicated(cluster.brokers, disks)
+        assert cluster.zookeeper_server is not None
+        replicated = Replicated(cluster.brokers, cluster.zookeeper_server, disks)
         stack.callback(replicated.close)
         yield replicated
 
@@ -218,6 +251,6 @@ def on_network(directory: Path, **settings: str) -> Iterator[tuple[Replicated, N
                 brokers[-1].start(wait=False)
         for broker in brokers:
             broker.wait_ready()
-        replicated = Replicated(brokers)
+        replicated = Replicated(brokers, zookeeper)
         stack.callback(replicated.close)
         yield replicated, network

@@ -204,14 +204,14 @@ def test_damage_on_disk_is_named_and_never_delivered(make_cluster: Make) -> None
         assert values(read(leader, place, 4).records) == [b"2" * 50] * 2
 
 
-def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
+def test_zookeeper_away_for_twenty_seconds(make_cluster: Make, tmp_path: Path) -> None:
     """The data plane goes on, with followers too; what needs ZooKeeper is refused, retriably, and
     works afterwards. An in-sync replica that hangs meanwhile is waited for: nobody can take it out.
 
     A group's commit that is under way meanwhile, or asked for with little time, is lost neither
-    silently nor for good.
+    silently nor for good. A broker that is started meanwhile waits 15 s, says why, and ends.
     """
-    running = make_cluster(2)
+    running = make_cluster(2, own_zookeeper=True)
     place = make_topic(running, "steady")
     server = running.zookeeper_server
     assert server is not None
@@ -229,7 +229,7 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
         bus.consumer(
             place.name, group="readers", start="earliest", auto_commit_interval_ms=500
         ) as consumer,
-        ThreadPoolExecutor(1) as pool,
+        ThreadPoolExecutor(2) as pool,
     ):
         for topic, connection in ((place, leader), (copied, other)):
             assert send_batch(connection, topic, rows_batch([b"before"])).error_code == 0
@@ -237,6 +237,7 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
         consumer.commit()
         server.stop()
         waiting = pool.submit(admin.commit_offsets, "patient", {where: 1})
+        started = pool.submit(run_broker, tmp_path, running)
         with pytest.raises(errors.RetriableError):
             hasty.commit_offsets("hasty", {where: 1})
         until = time.monotonic() + 20
@@ -255,6 +256,9 @@ def test_zookeeper_away_for_twenty_seconds(make_cluster: Make) -> None:
         assert waited.error_code == errors.RequestTimedOutError.code
         follower.resume()
         assert send_batch(other, copied, rows_batch([b"both have it"])).error_code == 0
+        code, said = started.result()
+        assert code == 1
+        assert "[LOGBUS_COORDINATION_UNAVAILABLE]" in said and server.address in said
         server.start()
         # It waited for ZooKeeper, or says that it may be tried again, which then works.
         try:
@@ -310,7 +314,8 @@ def test_a_directory_that_another_process_holds(tmp_path: Path, cluster: LocalCl
 
 
 def test_a_broker_id_that_lives(tmp_path: Path, cluster: LocalCluster) -> None:
-    code, said = run_broker(tmp_path, cluster, broker_id="0")
+    soon = {"zookeeper_session_timeout_ms": "1000"}
+    code, said = run_broker(tmp_path, cluster, broker_id="0", **soon)
     assert code == 1
     assert "[LOGBUS_BROKER_ID_TAKEN]" in said
 
@@ -320,17 +325,6 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path, cluster: LocalCluster) 
     code, said = run_broker(tmp_path, cluster, log_dir=str(tmp_path / "file" / "data"))
     assert code == 1
     assert "log.dir=" in said
-
-
-def test_no_zookeeper(tmp_path: Path, cluster: LocalCluster) -> None:
-    code, said = run_broker(
-        tmp_path,
-        cluster,
-        zookeeper_connect="127.0.0.1:1/logbus",
-        zookeeper_session_timeout_ms="500",
-    )
-    assert code == 1
-    assert "[LOGBUS_COORDINATION_UNAVAILABLE]" in said and "127.0.0.1:1" in said
 
 
 def test_a_directory_of_another_cluster(make_cluster: Make, tmp_path: Path) -> None:

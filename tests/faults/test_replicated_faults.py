@@ -7,21 +7,38 @@ of each: ``make chaos``.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
-from faults import machine
+from faults import bit_flips, machine
+from faults.history import WAIT_S
 from faults.machine import Network
-from faults.replicated import Replicated, on_disks, on_network
+from faults.replicated import POLL_S, Replicated, on_disks, on_network
+from plain_connection import PlainConnection
 
+from broker_lite.client import ClusterView
+from broker_lite.errors import error_for
 from broker_lite.local.broker import LocalBroker
+from broker_lite.wire.calls.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replicated-faults")]
 
 SESSION_MS = "2000"
 LAG_MS = "2000"
+PAST_SESSION = 1000
+"""So many acknowledgements of a partition take longer than a session lasts."""
+
+needs_disks = pytest.mark.skipif(
+    bool(machine.why_no_disks()), reason=f"no disks: {machine.why_no_disks()}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +56,36 @@ def topic(cluster: Replicated) -> str:
     return cluster.make_topic()
 
 
-def pick(cluster: Replicated, topic: str, role: str) -> LocalBroker:
-    return {"leader": cluster.leader, "follower": cluster.follower}[role](topic)
+def others(cluster: Replicated, *brokers: LocalBroker) -> list[LocalBroker]:
+    return [broker for broker in cluster.brokers.values() if broker not in brokers]
+
+
+def change_a_setting(broker: LocalBroker, topic: str) -> None:
+    """Ask a broker until it is done; whatever refuses it meanwhile says: try again."""
+    row = AlterConfigsResource(2, topic, (AlterableConfig("retention.ms", 0, "900000"),))
+    codes = []
+    deadline = time.monotonic() + WAIT_S
+    with PlainConnection(broker.endpoint) as connection:
+        while not codes or codes[-1]:
+            assert time.monotonic() < deadline, codes
+            answer = connection.call(IncrementalAlterConfigsRequest((row,)))
+            codes.append(answer.responses[0].error_code)
+            time.sleep(POLL_S)
+    refused = {code for code in codes if code}
+    assert all(error_for(code).retriable for code in refused), refused
 
 
 def test_kill_9_of_leader_follower_and_controller(cluster: Replicated, topic: str) -> None:
     with cluster.workload(topic) as work:
         work.wait_acked()
-        for victim in (cluster.leader(topic), cluster.follower(topic), cluster.controller()):
+        for role in (cluster.leader, cluster.follower, lambda _: cluster.controller()):
+            victim = role(topic)
             victim.kill()
+            change_a_setting(others(cluster, victim)[0], topic)
             work.wait_acked()
             victim.start()
             cluster.wait_in_sync(topic)
-            work.wait_acked()
-        assert len(work.finish().sent) > 100
+        assert len(cluster.finish(work).sent) > 100
 
 
 def test_kill_9_of_all_brokers(cluster: Replicated, topic: str) -> None:
@@ -61,83 +94,98 @@ def test_kill_9_of_all_brokers(cluster: Replicated, topic: str) -> None:
         for broker in cluster.brokers.values():
             broker.kill()
         cluster.start_all()
-        work.wait_acked()
-        cluster.wait_in_sync(topic)
-        work.finish()
+        cluster.finish(work)
 
 
-def test_a_leader_that_hangs_is_deposed_and_comes_back(cluster: Replicated, topic: str) -> None:
+def test_a_controller_that_hangs_is_deposed_and_comes_back(cluster: Replicated, topic: str) -> None:
+    """It leads partitions too. Back again it is a broker as any other, whatever it remembers."""
     with cluster.workload(topic) as work:
         work.wait_acked()
-        leader = cluster.leader(topic)
-        leader.pause()
-        try:
-            work.wait_acked()
-        finally:
-            leader.resume()
-        cluster.wait_in_sync(topic)
+        hung = cluster.controller()
+        hung.pause()
+        change_a_setting(others(cluster, hung)[0], topic)
         work.wait_acked()
-        work.finish()
+        hung.resume()
+        cluster.wait(lambda view: view.controller_id not in (hung.id, -1))
+        cluster.finish(work)
 
 
-@pytest.mark.skipif(bool(machine.why_no_disks()), reason=f"no disks: {machine.why_no_disks()}")
-@pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_power_cut_at_one_broker(cluster: Replicated, topic: str, role: str) -> None:
+@needs_disks
+def test_who_slept_does_not_lead_with_who_lost_power(cluster: Replicated, topic: str) -> None:
+    """One hangs and is left behind, the next loses power, and when both are back the last hangs,
+    which alone has what was acknowledged meanwhile: they wait for it."""
     with cluster.workload(topic) as work:
         work.wait_acked()
-        victim = pick(cluster, topic, role)
-        cluster.cut_power([victim], Random(role))
+        last = cluster.leader(topic)
+        asleep, cut = others(cluster, last)
+        asleep.pause()
+        cluster.wait_out_of_sync(topic, asleep, at=last)
         work.wait_acked()
-        victim.start()
-        cluster.wait_in_sync(topic)
-        work.wait_acked()
-        work.finish()
+        cluster.cut_power([cut], Random(0))
+        cluster.wait_out_of_sync(topic, cut, at=last)
+        last.pause()
+        asleep.resume()
+        cut.start()
+
+        def nobody_leads(view: ClusterView) -> bool:
+            rows = view.topics[topic].partitions
+            return all((row.leader, list(row.isr)) == (-1, [last.id]) for row in rows)
+
+        for broker in (asleep, cut):
+            cluster.wait(nobody_leads, topic, at=broker)
+        last.resume()
+        cluster.finish(work)
 
 
-@pytest.mark.skipif(bool(machine.why_no_disks()), reason=f"no disks: {machine.why_no_disks()}")
+def test_zookeeper_dies_and_then_a_leader(cluster: Replicated, topic: str) -> None:
+    """Without it all leaders go on, longer than their sessions last; it comes back to one less."""
+    with cluster.workload(topic) as work:
+        work.wait_acked()
+        cluster.zookeeper.kill()
+        work.wait_acked(PAST_SESSION)
+        cluster.leader(topic).kill()
+        cluster.zookeeper.start()
+        work.wait_acked()
+        cluster.start_all()
+        cluster.finish(work)
+
+
+@needs_disks
 def test_a_power_cut_of_all_brokers(cluster: Replicated, topic: str) -> None:
     with cluster.workload(topic) as work:
         for seed in range(2):
             work.wait_acked()
             cluster.cut_power(list(cluster.brokers.values()), Random(seed))
             cluster.start_all()
-        work.wait_acked()
-        cluster.wait_in_sync(topic)
-        work.finish()
+        cluster.finish(work)
 
 
-@pytest.mark.skipif(bool(machine.why_no_disks()), reason=f"no disks: {machine.why_no_disks()}")
-@pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_full_disk_holds_up_and_loses_nothing(cluster: Replicated, topic: str, role: str) -> None:
-    """A follower's: it leaves the ISR and the rest goes on. A leader's: until there is room."""
+@needs_disks
+def test_a_full_disk_holds_up_and_loses_nothing(cluster: Replicated, topic: str) -> None:
+    """Where the broker follows, it leaves the ISR and the rest goes on; what it leads waits until
+    there is room."""
     with cluster.workload(topic) as work:
         work.wait_acked()
-        victim = pick(cluster, topic, role)
-        led = [
-            row.partition
-            for row in cluster.admin.cluster([topic]).topics[topic].partitions
-            if row.leader == victim.id
-        ]
+        victim = cluster.leader(topic)
+        led = cluster.led_by(topic, victim)
         cluster.disks[victim.id].fill()
         try:
+            cluster.wait_out_of_sync(topic, victim, but=led)
             work.wait_acked(but=led)
         finally:
             cluster.disks[victim.id].free()
-        work.wait_acked()
-        cluster.wait_in_sync(topic)
+        cluster.finish(work)
         assert victim.is_running
-        work.finish()
 
 
 @pytest.mark.skipif(bool(machine.why_no_strace()), reason=f"no strace: {machine.why_no_strace()}")
-@pytest.mark.parametrize("role", ["leader", "follower"])
 def test_an_fsync_error_ends_the_replica_not_the_partition(
-    cluster: Replicated, topic: str, role: str, tmp_path: Path
+    cluster: Replicated, topic: str, tmp_path: Path
 ) -> None:
     """What was written before a failed fsync is never acknowledged, though the next succeeds."""
     with cluster.workload(topic) as work:
         work.wait_acked()
-        victim = pick(cluster, topic, role)
+        victim = cluster.leader(topic)
         assert victim.pid is not None
         how = "error=EIO:when=1"
         with machine.failing(victim.pid, "fdatasync", how, tmp_path / "strace.log"):
@@ -145,9 +193,17 @@ def test_an_fsync_error_ends_the_replica_not_the_partition(
             work.wait_acked()
         victim.kill()
         victim.start()
-        cluster.wait_in_sync(topic)
-        work.wait_acked()
-        work.finish()
+        cluster.finish(work)
+
+
+def test_flipped_bits_are_found_before_delivery_and_repaired(cluster: Replicated) -> None:
+    cluster.start_all()
+    seed = int.from_bytes(os.urandom(4), "big")
+    try:
+        found = bit_flips.run(cluster, Random(seed), 40, per_round=20)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+    assert found["flips"] == 40
 
 
 @pytest.fixture(scope="module")
@@ -164,18 +220,18 @@ def network(
         yield running
 
 
-def test_a_leader_cut_off_from_everybody(network: tuple[Replicated, Network]) -> None:
+def test_a_controller_cut_off_from_everybody(network: tuple[Replicated, Network]) -> None:
+    """It leads a partition too."""
     cluster, wires = network
     topic = cluster.make_topic()
     with cluster.workload(topic) as work:
         work.wait_acked()
-        leader = cluster.leader(topic)
-        wires.isolate(leader.id)
+        alone = cluster.controller()
+        wires.isolate(alone.id)
         work.wait_acked()
-        wires.join(leader.id)
-        cluster.wait_in_sync(topic)
-        work.wait_acked()
-        work.finish()
+        wires.join(alone.id)
+        cluster.wait(lambda view: view.controller_id not in (alone.id, -1))
+        cluster.finish(work)
 
 
 def test_a_leader_cut_off_from_zookeeper_alone(network: tuple[Replicated, Network]) -> None:
@@ -192,23 +248,38 @@ def test_a_leader_cut_off_from_zookeeper_alone(network: tuple[Replicated, Networ
         )
         work.wait_acked()
         wires.hear(leader.id, wires.coordination)
-        cluster.wait_in_sync(topic)
-        work.wait_acked()
-        work.finish()
+        cluster.finish(work)
 
 
-def test_two_brokers_that_do_not_reach_each_other(network: tuple[Replicated, Network]) -> None:
-    """Both reach ZooKeeper: the follower falls behind and leaves, nobody else does."""
+@pytest.mark.parametrize("ways", ["both ways", "one way"])
+def test_two_brokers_that_do_not_reach_each_other(
+    network: tuple[Replicated, Network], ways: str
+) -> None:
+    """Each follows the other. Both reach ZooKeeper: who falls behind leaves, nobody else does.
+
+    One way: to the first's partition the follower's fetches come and the answers are lost, to the
+    second's no fetch comes.
+    """
     cluster, wires = network
-    topic = cluster.make_topic(partitions=1)
+    topic = cluster.make_topic()
     with cluster.workload(topic) as work:
         work.wait_acked()
-        leader, follower = cluster.leader(topic), cluster.follower(topic)
-        wires.cut(leader.id, follower.id)
-        cluster.wait_out_of_sync(topic, follower)
+        first, second = cluster.leader(topic, 0), cluster.leader(topic, 1)
+        assert first is not second
+        if ways == "one way":
+            wires.silence(first.id, wires.address(second.id))
+        else:
+            wires.cut(first.id, second.id)
+
+        def parted(view: ClusterView) -> bool:
+            mine, theirs = view.topics[topic].partitions[:2]
+            return second.id not in mine.isr and first.id not in theirs.isr
+
+        cluster.wait(parted, topic)
         work.wait_acked()
-        assert cluster.leader(topic) is leader
-        wires.mend(leader.id, follower.id)
-        cluster.wait_in_sync(topic)
-        work.wait_acked()
-        work.finish()
+        assert cluster.leader(topic, 0) is first and cluster.leader(topic, 1) is second
+        if ways == "one way":
+            wires.hear(first.id, wires.address(second.id))
+        else:
+            wires.mend(first.id, second.id)
+        cluster.finish(work)

@@ -146,7 +146,6 @@ class SimDisk(Disk):
         self.on_power_cut = on_power_cut
         self.observe = observe
         self.slow_until = 0.0
-        self.reads_waiting = 0
         self._loop = loop
         self._stopped = False
         self._workers = [_SimWorker(f"disk-{n}", self) for n in range(2)]  # type: ignore[misc]

@@ -12,6 +12,7 @@ from sim.cluster import SimCluster, pick
 from sim.net import CLIENTS
 from sim.process import Process
 
+from broker_lite.metadata import znodes
 from broker_lite.storage import MemFiles
 
 
@@ -216,9 +217,9 @@ class Faults:
     async def disk_rolled_back(self) -> None:
         """A copy of the disk from before is tried, which must be refused; then the right one."""
         process = self._some()
-        if process is None or process.files is not self._own(process):
+        if process is None or process.logs is None or process.files is not self._own(process):
             return
-        broker_id = process.broker_id
+        broker_id, logs = process.broker_id, process.logs
         self.cluster.kill(broker_id)
         old = self.cluster.snapshot_of(broker_id)
         await self._start(broker_id)
@@ -227,10 +228,18 @@ class Faults:
             self.cluster.kill(broker_id)
         elif self.cluster.disks[broker_id].locked:
             return
-        await self.cluster.start(broker_id, files=old, is_stale=True)
+        if self._last_start(logs.directory_id) > logs.start_counter:
+            # Else nobody knows that it was started since.
+            await self.cluster.start(broker_id, files=old, is_stale=True)
         if broker_id in self.cluster.processes:
             self.cluster.kill(broker_id)
         self._start_later(broker_id)
+
+    def _last_start(self, directory_id: str) -> int:
+        """The newest start with this directory that ZooKeeper has heard of."""
+        path = znodes.disk_path(directory_id)
+        znode = self.cluster.zk.peek(path)
+        return -1 if znode is None else znodes.decode_disk(path, znode.data).start_counter
 
     def _own(self, process: Process) -> MemFiles:
         return self.cluster.disks[process.broker_id]

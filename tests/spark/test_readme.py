@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from spark_queries import until
 
-from broker_lite.client import connect
+from broker_lite.client import Bus
+from broker_lite.local.cluster import LocalCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START_S = 200
 """Spark's start and a first batch take ten seconds of a core; a busy machine has none to spare."""
@@ -62,43 +68,44 @@ def test_python(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d 0 b'k' b'hello'", record)
 
 
+def feed(bus: Bus, spark: SparkSession) -> list[tuple[bytes | None, bytes | None]]:
+    """Beside the script: a record in, what comes out; then its query is stopped, as by Ctrl-C."""
+    try:
+        until(lambda: spark.streams.active)
+        with bus.producer() as producer:
+            producer.send("events", b"hello", key=b"k").result(30)
+        deadline = time.monotonic() + START_S
+        with bus.consumer("upper", start="earliest") as consumer:
+            while time.monotonic() < deadline and spark.streams.active:
+                if found := consumer.poll(0.5):
+                    return [(record.key, record.value) for record in found]
+        return []
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+
+
 @pytest.mark.timeout(300)
-def test_spark(make_cluster, tmp_path: Path) -> None:
-    servers = make_cluster(1).bootstrap_servers
+def test_spark(spark: SparkSession, cluster: LocalCluster, bus: Bus, tmp_path: Path) -> None:
     for words in commands("topic", "create"):
         subprocess.run(
             [sys.executable, "-P", "-m", "broker_lite", *words],
             check=True,
             timeout=60,
-            env=environment(LOGBUS_BOOTSTRAP_SERVERS=servers),
+            env=environment(LOGBUS_BOOTSTRAP_SERVERS=cluster.bootstrap_servers),
         )
     path = script(
         "writeStream",
         tmp_path,
-        address=("127.0.0.1:9092", servers),
+        address=("127.0.0.1:9092", cluster.bootstrap_servers),
         checkpoint=("/tmp/checkpoint", str(tmp_path / "checkpoint")),
     )
-    with (
-        connect(servers) as bus,
-        (tmp_path / "output.log").open("wb") as output,
-        subprocess.Popen(
-            [sys.executable, str(path)],
-            stdout=output,
-            stderr=output,
-            env=environment(SPARK_LOCAL_IP="127.0.0.1"),
-            cwd=tmp_path,
-        ) as running,
-    ):
-        try:
-            with bus.producer() as producer:
-                producer.send("events", b"hello", key=b"k").result(30)
-            found, deadline = [], time.monotonic() + START_S
-            with bus.consumer("upper", start="earliest") as consumer:
-                while not found and running.poll() is None and time.monotonic() < deadline:
-                    found = consumer.poll(0.5)
-            assert [(record.key, record.value) for record in found] == [(b"k", b"HELLO")]
-            running.send_signal(signal.SIGINT)
-            running.wait(60)
-        finally:
-            running.kill()
-            print((tmp_path / "output.log").read_text())  # shown where the test fails
+    names: dict[str, object] = {}
+    with ThreadPoolExecutor(1) as pool:
+        fed = pool.submit(feed, bus, spark)
+        # It waits for its query, so it ends when that is stopped.
+        exec(compile(path.read_text(), str(path), "exec"), names)
+        assert fed.result() == [(b"k", b"HELLO")]
+    assert names["spark"] is spark
+    for words in commands("topic", "create"):
+        bus.delete_topic(words[2])

@@ -6,28 +6,11 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
+from spark_queries import records
 
 from broker_lite.client.partitioner import partition_for
 
 HEADERS = "array<struct<key:string,value:binary>>"
-
-
-def records(bus, *topics):
-    """All records of topics, by topic and offset within each partition."""
-    found = []
-    for topic in topics:
-        left = sum(
-            row.offset
-            for row in bus.admin.list_offsets(
-                dict.fromkeys(bus.admin.cluster((topic,)).partitions_of(topic), -1)
-            ).values()
-        )
-        with bus.consumer(topic, start="earliest") as consumer:
-            while left:
-                part = list(consumer.poll(10.0))
-                found += part
-                left -= len(part)
-    return sorted(found, key=lambda r: (r.topic, r.partition, r.offset))
 
 
 def test_rows_go_where_their_topic_partition_and_key_say(queries, bus):
@@ -89,12 +72,12 @@ def test_nulls_headers_and_times(queries, bus):
 
 def test_many_rows_and_a_producer_with_little_memory(queries, bus):
     topic = queries.topic(0, 0)
-    frame = queries.spark.range(50_000).selectExpr("concat(repeat('x', 100), id) value")
+    frame = queries.spark.range(10_000).selectExpr("concat(repeat('x', 100), id) value")
     queries.write(frame, **{"topic": topic, "buffer.memory": "65536", "batch.size": "16384",
                             "compression.type": "lz4"})  # fmt: skip
     back = queries.read("value binary, partition int, offset bigint", subscribe=topic)
-    assert back.selectExpr("count(distinct value) n").first().n == 50_000
-    assert back.selectExpr("count(distinct partition, offset) n").first().n == 50_000
+    assert back.selectExpr("count(distinct value) n").first().n == 10_000
+    assert back.selectExpr("count(distinct partition, offset) n").first().n == 10_000
 
 
 def test_what_is_wrong_fails_before_a_row_is_written(queries, bus):
@@ -158,3 +141,9 @@ def test_save_modes(queries):
     save("append")
     save("append")
     assert queries.values(topic) == ["0", "0", "1", "1", "2", "2"]
+    # SPARK-20496: a plan with a star that is not resolved yet.
+    other = queries.topic(0)
+    queries.write(
+        queries.spark.range(2).select(F.to_json(F.struct("*")).alias("value")), topic=other
+    )
+    assert queries.values(other) == ['{"id":0}', '{"id":1}']

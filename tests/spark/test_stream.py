@@ -3,13 +3,21 @@ since each costs seconds. KafkaMicroBatchSourceSuite's behaviours that need Spar
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import signal
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from spark_planning import fill
+from spark_processes import connections, python_workers
 from spark_queries import damage_second_of_three, offsets, until
 
 from pyspark_logbus.progress_listener import LagListener
+
+TIME = 1_700_000_000_000
 
 
 def numbers(*counts):
@@ -104,36 +112,79 @@ def test_the_first_batch_is_repeated_with_the_same_rows_though_latest_moved(quer
     )
 
 
-def test_two_sources_foreach_batch_and_event_time(queries):
-    """A union of a busy and an idle source; df.write within foreachBatch; windows by timestamp."""
-    busy, idle, target = queries.topic(6), queries.topic(2), queries.topic(0)
-    windows = []
+def test_sources_side_by_side_over_a_restart(queries, bus):
+    """Every way to name topics; starts by offset and by time; limits, a wait for more rows, a wait
+    that ends by itself, added partitions, a source without news; windows of event time."""
+    fixed, waits, grows = queries.topic(0, 0, 0), queries.topic(0), queries.topic(0, 0)
+    idle = queries.topic(2)
+    for topic, counts in ((fixed, (6, 6, 6)), (waits, (6,)), (grows, (4, 4))):
+        fill(bus, topic, *counts, start_ms=TIME)
+    group, checkpoint, batches = f"g-{fixed}", queries.checkpoint(), {}
+    sources = (
+        {"assign": json.dumps({fixed: [0, 1, 2]}), "group.id": group, "maxOffsetsPerTrigger": "4",
+         "startingOffsets": json.dumps({fixed: {"0": -2, "1": -1, "2": 4}})},
+        {"subscribe": waits, "startingTimestamp": str(TIME + 3), "failOnDataLoss": "false",
+         "minOffsetsPerTrigger": "15"},
+        {"subscribePattern": f"{grows}.*", "metadata.max.age.ms": "200",
+         "startingOffsetsByTimestamp": json.dumps({grows: {"0": TIME + 1, "1": TIME + 9}}),
+         "startingOffsetsByTimestampStrategy": "latest",
+         "minOffsetsPerTrigger": "1000", "maxTriggerDelay": "1s"},
+        {"subscribe": idle, "startingOffsets": "latest"},
+    )  # fmt: skip
 
     def each(frame, batch):
-        queries.write(frame.select("value"), topic=target)
-        found = frame.groupBy(F.window("timestamp", "1 hour")).count().collect()
-        windows.append(sum(row["count"] for row in found))
+        hour = F.window("timestamp", "1 hour").start.cast("long").alias("hour")
+        rows = frame.select("topic", "partition", "offset", hour).collect()
+        assert all(row.hour % 3600 == 0 for row in rows)
+        batches[batch] = [tuple(row[:3]) for row in rows]
 
-    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "4"}
-    one = queries.stream(subscribe=busy, **given)
-    group = f"g-{idle}"
-    two = queries.stream(assign=json.dumps({idle: [0]}), **given, **{"group.id": group})
-    query = queries.start(
-        one.union(two).withWatermark("timestamp", "1 hour"),
-        each=each,
-        trigger={"processingTime": "50 milliseconds"},
-    )
-    until(lambda: sum(windows) == 8)
-    queries.fill(busy, 3, word="more-")
-    until(lambda: sum(windows) == 11)
-    until(lambda: queries.committed(group) == {f"{idle}-0": 2})
-    wanted = sorted(numbers(6, 2) + [f"more-{n}" for n in range(3)])
-    assert queries.values(target) == wanted
+    def start():
+        union = functools.reduce(DataFrame.union, (queries.stream(**given) for given in sources))
+        union = union.withWatermark("timestamp", "1 hour")
+        trigger = {"processingTime": "50 milliseconds"}
+        return queries.start(union, checkpoint=checkpoint, each=each, trigger=trigger)
+
+    def counts(topic):
+        """How many rows of a topic each batch with some had."""
+        found = [sum(row[0] == topic for row in batches[batch]) for batch in sorted(batches)]
+        return [count for count in found if count]
+
+    def reach(**wanted):
+        names = {"fixed": fixed, "waits": waits, "grows": grows, "idle": idle}
+        until(lambda: {n: sum(counts(names[n])) for n in wanted} == wanted or query.exception())
+        assert query.isActive, query.exception()
+
+    query = start()
+    reach(fixed=8, waits=3, grows=3)
+    assert max(counts(fixed)) <= 4
+    fill(bus, waits, 5)
+    fill(bus, fixed, 1, 1, 1)
+    fill(bus, grows, 0, 2)
+    reach(fixed=11, grows=5)
+    assert counts(waits) == [3]
+    fill(bus, waits, 10)
+    bus.admin.create_partitions(grows, 4)
+    fill(bus, grows, 0, 0, 2, 2)
+    reach(waits=18, grows=9)
+    assert counts(waits) == [3, 15]
+    until(lambda: queries.committed(group) == {f"{fixed}-{n}": 7 for n in range(3)})
     # A source that has nothing stays where it is: its offset's text is unchanged.
-    assert len(offsets(query, 1)) == 1
+    [unmoved] = offsets(query, 3)
+    until(lambda: query.status["message"].startswith("Waiting for"))
+    query.stop()
+    for topic, more in ((fixed, (2,)), (waits, (3,)), (grows, (0, 0, 1))):
+        fill(bus, topic, *more)
+    query = start()
+    # After a restart the first batch waits for nothing.
+    reach(fixed=13, waits=21, grows=10)
+    assert offsets(query, 3) in ([], [unmoved])
+    fill(bus, idle, 2)
+    reach(idle=2)
+    rows = [row for found in batches.values() for row in found]
+    assert len(rows) == len(set(rows)) == 46
 
 
-def test_complete_mode_is_taken_as_append_and_update_is_refused(queries):
+def test_complete_mode_is_taken_as_append_and_update_goes_by_foreach_batch(queries):
     source, target = queries.topic(10), queries.topic(0)
     counts = (
         queries.stream(subscribe=source, startingOffsets="earliest")
@@ -144,8 +195,30 @@ def test_complete_mode_is_taken_as_append_and_update_is_refused(queries):
     query.awaitTermination(60)
     assert query.exception() is None
     assert queries.values(target) == ["5", "5"]
-    with pytest.raises(Exception, match="does not support Update mode"):
-        queries.start(counts, mode="update", topic=target).awaitTermination(60)
+    # Spark refuses Update for sinks in Python: this is what to do instead.
+    changed = queries.topic(0)
+    query = queries.start(
+        counts, mode="update", each=lambda frame, batch: queries.write(frame, topic=changed),
+        trigger={"availableNow": True},
+    )  # fmt: skip
+    query.awaitTermination(60)
+    assert queries.values(changed) == ["5", "5"]
+
+
+def test_what_spark_keeps_from_sources_and_sinks_in_python(queries):
+    """With Spark's own words, as the README has them."""
+    source, target = queries.topic(1), queries.topic(0)
+    frame = queries.stream(subscribe=source).select("value")
+    for given, said in (
+        ({"mode": "update"}, "does not support Update mode"),
+        ({"trigger": {"continuous": "1 second"}},
+         "Data source logbus does not support continuous processing"),
+        ({"trigger": {"realTime": "5 minutes"}, "mode": "update"}, "STREAMING_REAL_TIME_MODE"),
+        ({"asyncProgressTrackingEnabled": "true"},
+         "Sink logbus does not support async progress tracking"),
+    ):  # fmt: skip
+        with pytest.raises(Exception, match=said):
+            queries.start(frame, topic=target, **given).awaitTermination(60)
 
 
 def test_a_recreated_topic_ends_the_query_with_its_lost_ranges(queries, bus):
@@ -201,11 +274,25 @@ def test_a_pattern_finds_topics_and_partitions_while_it_runs(queries, bus):
     assert query.isActive
 
 
-def test_a_killed_broker_delays_and_loses_nothing(queries, bus, cluster):
+def test_killed_workers_and_a_killed_broker_delay_and_lose_nothing(queries, bus, cluster):
     source, target = queries.topic(5, 5, 5), queries.topic(0, 0, 0)
-    frame = queries.stream(subscribe=source, startingOffsets="earliest").select("value")
-    query = queries.start(frame, topic=target)
-    until(lambda: len(set(queries.values(target))) == 5)
+    given = {"subscribe": source, "startingOffsets": "earliest", "group.id": f"g-{source}"}
+    query = queries.start(queries.stream(**given).select("value"), topic=target)
+    until(lambda: queries.committed(f"g-{source}") == {f"{source}-{n}": 5 for n in range(3)})
+    # Spark ends workers that had nothing to do for a minute: others connect anew.
+    until(lambda: query.status["message"].startswith("Waiting for data"))
+    before = python_workers(queries.spark)
+    for worker in before:
+        os.kill(worker, signal.SIGKILL)
+    queries.fill(source, 1, word="w")
+    until(lambda: "w0" in queries.values(target) or query.exception())
+    workers = python_workers(queries.spark)
+    assert not set(before) & set(workers)
+    # Two for each of the two tasks, one that reads and one that writes.
+    assert 1 <= len(workers) <= 4
+    for broker in cluster.brokers:
+        held = [connections(worker, broker.port) for worker in workers]
+        assert max(held) <= 2, held
     broker = cluster.brokers[0]
     with bus.producer() as producer:
         sent = []
@@ -217,7 +304,7 @@ def test_a_killed_broker_delays_and_loses_nothing(queries, bus, cluster):
             sent.append(producer.send(source, f"n{number}".encode(), partition=number % 3))
         for future in sent:
             future.result(60)
-    wanted = {*numbers(5), *(f"n{number}" for number in range(300))}
+    wanted = {*numbers(5), "w0", *(f"n{number}" for number in range(300))}
     until(lambda: set(queries.values(target)) == wanted)
     assert query.isActive, query.exception()
 

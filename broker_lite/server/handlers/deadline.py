@@ -1,7 +1,7 @@
-"""How long an administrative request may wait for ZooKeeper: as long as its client does.
+"""How long an administrative request may wait for ZooKeeper, or followers: as its client does.
 
-Used by the handlers that change metadata. What was asked may still be done afterwards, as the error
-says; the client finds out by asking for the metadata.
+Used by the handlers that change metadata or delete records. What was asked may still be done
+afterwards, as the error says; the client finds out by asking for the metadata.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ WAIT_MS_MAX = 60_000
 T = TypeVar("T")
 
 
-async def within(timeout_ms: int, work: Awaitable[T]) -> T:
-    """The result of ``work``; raises RequestTimedOutError where it takes longer."""
+async def within(timeout_ms: int, work: Awaitable[T], whom: str = "ZooKeeper") -> T:
+    """The result of ``work``; raises RequestTimedOutError where ``whom`` takes longer."""
     wait_ms = min(max(timeout_ms, WAIT_MS_MIN), WAIT_MS_MAX)
     try:
         return await asyncio.wait_for(work, wait_ms / 1000)
     except TimeoutError:
         raise RequestTimedOutError(
-            f"ZooKeeper did not confirm it within {wait_ms} ms; it may yet take effect"
+            f"{whom} did not confirm it within {wait_ms} ms; it may yet take effect"
         ) from None

@@ -1,7 +1,8 @@
 """DeleteRecords 0-2: forget what is before an offset; each partition's leader's.
 
-Offset -1 is the high watermark; one above it is OFFSET_OUT_OF_RANGE. Whole segments that nobody can
-read any more are deleted by the next retention run.
+Offset -1 is the high watermark; one above it is OFFSET_OUT_OF_RANGE. The answer comes when every
+replica that may lead next has deleted them too, or REQUEST_TIMED_OUT. Whole segments that nobody
+can read any more are deleted by the next retention run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_OFFSET
+from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DeleteRecordsResponse as Response
@@ -26,7 +28,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     for topic in message.topics:
         rows = await asyncio.gather(
             *(
-                _delete(parts, topic.name, row.partition_index, row.offset)
+                _delete(parts, topic.name, row.partition_index, row.offset, message.timeout_ms)
                 for row in topic.partitions
             )
         )
@@ -34,10 +36,11 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     return Response(topics=topics)
 
 
-async def _delete(parts: Parts, topic: str, partition: int, offset: int) -> Any:
+async def _delete(parts: Parts, topic: str, partition: int, offset: int, timeout_ms: int) -> Any:
     low_watermark, code = NO_OFFSET, NO_ERROR
     try:
-        low_watermark = await parts.replicas.delete_records(topic, partition, offset)
+        deleting = parts.replicas.delete_records(topic, partition, offset)
+        low_watermark = await within(timeout_ms, deleting, f"a follower of {topic}-{partition}")
     except LogbusError as error:
         code = wire_code(error)
     return build(

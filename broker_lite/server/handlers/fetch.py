@@ -22,7 +22,7 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     wire_code,
 )
-from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
+from broker_lite.model import NO_EPOCH, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.server import ranges
 from broker_lite.server.connection import Reply
@@ -306,13 +306,12 @@ class _Fetch:
     def _leader(self, wanted: wire.FetchPartition) -> tuple[int, int]:
         """Who leads instead, as far as this broker knows."""
         snapshot = self._parts.registry.snapshot
-        for topic in self._message.topics:
-            if any(one is wanted for one in topic.partitions):
-                view = snapshot.topics.get(topic.name) or snapshot.topics_by_id.get(topic.topic_id)
-                if view is not None and 0 <= wanted.partition < len(view.partitions):
-                    state = view.partitions[wanted.partition].state
-                    return state.leader, state.leader_epoch
-        return NO_OFFSET, NO_EPOCH
+        topic = next(
+            topic
+            for topic in self._message.topics
+            if any(one is wanted for one in topic.partitions)
+        )
+        return snapshot.leader(topic.name, topic.topic_id, wanted.partition)
 
 
 class _OutOfRange(OffsetOutOfRangeError):

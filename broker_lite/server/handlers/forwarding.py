@@ -1,8 +1,8 @@
 """Passing a request on to the controller, for APIs whose clients ask any broker.
 
 One short connection a request: these are rare. The controller's answer is the client's; without a
-controller, or where it cannot be reached, NotControllerError, which clients try again. A request
-that was passed on is not passed on again. Loop thread.
+controller, or where it cannot be reached or is deposed before it answers, NotControllerError, which
+clients try again. A request that was passed on is not passed on again. Loop thread.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ FORWARDED_CLIENT_ID = "logbus-forwarded"
 """Says that a broker passed this on, so that two brokers that each take the other for controller
 do not pass it to and fro."""
 
+LOOK_S = 0.1
+"""How late a waiting request finds out that the controller is another."""
+
 T = TypeVar("T")
 
 
@@ -34,12 +37,22 @@ async def ask_controller(parts: Parts, call: Call[T]) -> T:
     controller = snapshot.brokers.get(snapshot.controller_id)
     if controller is None or controller.broker_id == parts.broker_id:
         raise NotControllerError("no controller is known at present; try again")
+    endpoint = controller.endpoint
+    asking = asyncio.ensure_future(_exchange(parts, endpoint.host, endpoint.port, call))
     try:
-        return await _exchange(parts, controller.endpoint.host, controller.endpoint.port, call)
+        while not asking.done():
+            await asyncio.wait((asking,), timeout=LOOK_S)
+            if not asking.done() and parts.registry.snapshot.controller_id != controller.broker_id:
+                raise NotControllerError(
+                    f"broker {controller.broker_id} is the controller no more; try again"
+                )
+        return asking.result()
     except (OSError, asyncio.IncompleteReadError, ProtocolError) as error:
         raise NotControllerError(
             f"the controller, broker {controller.broker_id}, did not answer ({error}); try again"
         ) from None
+    finally:
+        asking.cancel()
 
 
 async def _exchange(parts: Parts, host: str, port: int, call: Call[T]) -> T:

@@ -2,7 +2,9 @@
 
 Latest and earliest are answered on the loop; timestamps are looked up on a read thread. While a new
 leader does not know how far records are committed, latest is OFFSET_NOT_AVAILABLE (before version 5
-LEADER_NOT_AVAILABLE), since an older answer could be less than a client has seen already.
+LEADER_NOT_AVAILABLE), since an older answer could be less than a client has seen already. A lookup
+by time that meets a damaged batch is CORRUPT_MESSAGE, to be tried again when another leads, as long
+as there is another in sync; else it passes the batch by.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import (
+    CorruptMessageError,
     LeaderNotAvailableError,
     LogbusError,
     OffsetNotAvailableError,
@@ -25,6 +28,7 @@ from broker_lite.model import (
 )
 from broker_lite.server.parts import Parts
 from broker_lite.server.replica import Replica
+from broker_lite.storage.scan import CorruptRange
 from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import ListOffsetsResponse, build
 
@@ -72,12 +76,19 @@ async def _find(parts: Parts, replica: Replica, timestamp_ms: int, version: int)
         start = log.log_start_offset
         return ListedOffset(start, leader_epoch=log.epoch_at(start))
     end = replica.role.latest_offset()
+    damage: list[CorruptRange] = []
     if timestamp_ms == MAX_TIMESTAMP and version >= _MAX_TIMESTAMP_SINCE:
-        found = await parts.disk.run_read(lambda: log.max_timestamp(end))
+        found = await parts.disk.run_read(lambda: log.max_timestamp(end, damage))
     elif timestamp_ms >= 0:
-        found = await parts.disk.run_read(lambda: log.offset_for_timestamp(timestamp_ms, end))
+        found = await parts.disk.run_read(
+            lambda: log.offset_for_timestamp(timestamp_ms, end, damage)
+        )
     else:
         raise UnsupportedVersionError(
             f"timestamp {timestamp_ms} has no meaning in version {version}"
         )
+    if damage and len(replica.isr) > 1:
+        error = CorruptMessageError(str(damage[0]))
+        replica.report_corruption(damage[0].first_offset, error)
+        raise error
     return found if found is not None else ListedOffset(NO_OFFSET)

@@ -115,19 +115,12 @@ class _Produce:
         self._parts.metrics.count("produce_errors", label=error.name)
         row = wire.ProducedPartition(partition, wire_code(error), error_message=error.message)
         if isinstance(error, NotLeaderError):
-            leader_id, leader_epoch = self._leader(t, partition)
+            topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
+            leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             row = row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
         self._rows[t][p] = row
         if replica is None:
             self._left -= 1
-
-    def _leader(self, t: int, partition: int) -> tuple[int, int]:
-        topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
-        view = snapshot.topics.get(topic.name) or snapshot.topics_by_id.get(topic.topic_id)
-        if view is None or not 0 <= partition < len(view.partitions):
-            return -1, -1
-        state = view.partitions[partition].state
-        return state.leader, state.leader_epoch
 
     def _one_less(self) -> None:
         self._left -= 1

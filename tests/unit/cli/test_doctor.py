@@ -138,6 +138,7 @@ def test_the_cure_of_a_silent_cluster_depends_on_who_named_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor, "CLUSTER_TIMEOUT_MS", 200)
     monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("LOGBUS_ZOOKEEPER", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -280,6 +280,21 @@ def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, -1)
 
 
+def test_an_epoch_that_a_flipped_bit_made_up_is_no_loss() -> None:
+    """The epoch is outside the CRC: where a log holds what comes next, nothing was cut off."""
+    bench = Bench()
+    bench.begin({T0: 0})
+    bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
+    assert len(bench.values()) == 3
+    asked = bench.fetch("tail")
+    asked.fetched([PartitionAnswer(0, 0, 9, 9, 0, (), None, OffsetAndEpoch(3, 3))])
+    bench.world.run()
+    assert not bench.advance()
+    (again,) = bench.fetches()
+    (wanted,) = again.message.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, -1)
+
+
 def test_out_of_range_names_the_partition() -> None:
     bench = Bench()
     bench.begin({T0: 50})

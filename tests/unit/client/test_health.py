@@ -13,10 +13,20 @@ from broker_lite.client.health import (
     cluster_health,
     partition_health,
 )
-from broker_lite.client.replica_plans import off_broker, target, to_brokers, to_factor
+from broker_lite.client.replica_plans import (
+    from_text,
+    off_broker,
+    target,
+    to_brokers,
+    to_factor,
+)
 from broker_lite.client.replica_requests import Reassignment
 from broker_lite.config import min_insync_of
-from broker_lite.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from broker_lite.errors import (
+    BrokerIdNotRegisteredError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
 from broker_lite.model import Endpoint, TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -118,6 +128,44 @@ def test_plans_off_a_broker_keep_the_place_of_the_preferred_leader() -> None:
     assert plan == {TopicPartition("t", 0): (3, 2), TopicPartition("t", 1): (2, 3)}
     with pytest.raises(InvalidReplicaAssignmentError, match="start one more"):
         off_broker(view_of(2, (1, 2)), {}, [T0], 1)
+
+
+def test_brokers_that_nobody_knows_are_no_plan() -> None:
+    view = view_of(2, (1, 2), (9, 1))
+    with pytest.raises(BrokerIdNotRegisteredError, match=r"no broker 5.*live brokers: \[1, 2\]"):
+        off_broker(view, {}, [T0], 5)
+    # One that is down for good is known by its replicas.
+    assert off_broker(view, {}, wheres(view), 9) == {TopicPartition("t", 1): (2, 1)}
+    for broker_id in (-1, 1 << 31):
+        with pytest.raises(InvalidReplicaAssignmentError, match=f"broker {broker_id}: ids are"):
+            to_brokers(view, {}, [T0], (broker_id,))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nope", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ("{}", "'partitions'"),
+        ('{"partitions": {}}', "not a list"),
+        ('{"partitions": [{"topic": "t", "partition": 0}]}', "'replicas'"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": ["x"]}]}', "'x'"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [-1]}]}', "broker -1"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]},'
+            ' {"topic": "t", "partition": 0, "replicas": [2]}]}',
+            "partition t-0 is there twice",
+        ),
+    ],
+)
+def test_what_is_no_plan_is_refused(text: str, why: str) -> None:
+    with pytest.raises(InvalidReplicaAssignmentError, match=why):
+        from_text(text)
+
+
+def test_a_plan_is_read_as_kafkas_tools_write_it() -> None:
+    row = '{"topic": "t", "partition": 0, "replicas": [2, 1], "log_dirs": ["any", "any"]}'
+    assert from_text(f'{{"version": 1, "partitions": [{row}]}}') == {T0: (2, 1)}
 
 
 def test_what_is_on_its_way_counts_as_there() -> None:

@@ -80,6 +80,11 @@ def test_damage_behind_good_batches_stops_there() -> None:
         assert found.damage is not None
 
 
+def test_epochs_do_not_go_back_from_one_answer_to_the_next() -> None:
+    found = cut(answer(batch(1, [b"x"], epoch=2)), WHERE, 1, 3, after_epoch=3)
+    assert found.batches == [] and found.damage is not None
+
+
 def test_a_wrong_crc_is_never_delivered() -> None:
     buffer = batch(5, [b"value"])
     buffer[-1] ^= 1

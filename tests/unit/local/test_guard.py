@@ -23,9 +23,9 @@ log = Path(sys.argv[1])
 folder = log.parent / "temporary"
 (folder / "inside").mkdir(parents=True)
 (folder / "inside" / "file").touch()
-guard = Guard(folder)
 stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 kind = stubborn if sys.argv[2] == "stubborn" else "import time; time.sleep(600)"
+guard = Guard(folder, grace_s=0.5 if kind is stubborn else 8.0)
 child = guard.spawn([sys.executable, "-c", kind], log)
 if sys.argv[2] == "fork" and os.fork() == 0:
     time.sleep(600)

@@ -103,8 +103,9 @@ def test_equal_values_in_two_spellings_are_fine():
 
 def test_spark_s_own_keys_and_the_other_direction_s_are_ignored():
     found = options.parse(
-        {"checkpointLocation": "/c", "queryName": "q", "path": "p", "topic": "t", "subscribe": "s"}
-    )
+        {"checkpointLocation": "/c", "queryName": "q", "path": "p", "topic": "t", "subscribe": "s",
+         "asyncProgressTrackingEnabled": "true", "asyncProgressTrackingCheckpointIntervalMs": "0"}
+    )  # fmt: skip
     assert found == {"topic": "t", "subscribe": ("s",)}
 
 

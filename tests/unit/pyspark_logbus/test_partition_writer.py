@@ -8,7 +8,12 @@ import pyarrow as pa
 import pytest
 
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import InvalidPartitionsError, InvalidRecordError, NullTopicError
+from broker_lite.errors import (
+    ClosedError,
+    InvalidPartitionsError,
+    InvalidRecordError,
+    NullTopicError,
+)
 from broker_lite.record import arrow
 from broker_lite.record.arrow import HEADERS_TYPE
 from pyspark_logbus import options
@@ -124,3 +129,20 @@ def test_the_producer_is_as_the_options_say():
         buffer_bytes=70_000, delivery_timeout_ms=300, max_block_ms=400, retry_backoff_ms=5,
         request_timeout_ms=60, client_id="mine", idempotence=False,
     )  # fmt: skip
+
+
+def test_a_worker_keeps_the_last_few_producers_only(monkeypatch):
+    """It lives on when a query ends: with one for each query's options they were ever more."""
+    monkeypatch.setattr(writer, "_sinks", {})
+    made = []
+    for number in range(writer.SINKS_MAX + 2):
+        given = options.parse({"topic": "t", "client.id": f"c{number}"})
+        found = options.write_options(given, "127.0.0.1:1")
+        made.append(writer.sink_for(found))
+        assert writer.sink_for(found) is made[-1]
+    assert list(writer._sinks.values()) == made[2:]
+    for sink in made[:2]:
+        with pytest.raises(ClosedError):
+            sink.producer.send("t", b"x")
+    for sink in made[2:]:
+        sink.producer.close(0)

@@ -12,8 +12,15 @@ from broker_lite.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
 )
+from broker_lite.server import replica_manager
 from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders look for lagging followers ten times as often as a broker does."""
+    monkeypatch.setattr(replica_manager, "SLOW_TICK_MS", 100)
 
 
 def test_what_is_acknowledged_is_on_every_replica() -> None:
@@ -25,6 +32,37 @@ def test_what_is_acknowledged_is_on_every_replica() -> None:
             assert node.replica().log.flushed_end == 3
         assert leader.replica().high_watermark == 3
         assert await world.agree() == [(0, 2, 0), (2, 3, 0)]
+
+    run(test)
+
+
+def test_records_are_deleted_when_no_replica_in_sync_has_them() -> None:
+    """Or they would come back with the next leader."""
+
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.begin([b"a", b"b", b"c"])
+        await asyncio.sleep(0.05)  # both followers wait at the leader now, for five seconds
+        async with asyncio.timeout(4):
+            assert await leader.manager.delete_records("t", 0, 2) == 2
+        assert [n.replica().log.log_start_offset for n in world.nodes.values()] == [2, 2, 2]
+        leader.cut_off()
+        for ending in ("nobody else is in sync", "another leads"):
+            deleting = asyncio.ensure_future(leader.manager.delete_records("t", 0, 3))
+            await world.until(lambda: leader.replica().log.log_start_offset == 3)
+            await asyncio.sleep(0.05)
+            assert not deleting.done()
+            if ending == "another leads":
+                world.elect(2)
+                with pytest.raises(NotLeaderError):
+                    await deleting
+            else:
+                before = world.states[0].isr
+                world.take_out(2)
+                world.take_out(3)
+                assert await deleting == 3
+                world.elect(1, isr=[one.broker_id for one in before])
+                await world.serves(1)
 
     run(test)
 

@@ -67,6 +67,17 @@ def test_an_unchecked_range_is_one_range_of_the_file(log: Log) -> None:
     assert values(content(found)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_a_batch_in_the_middle_of_which_the_log_begins_is_sound(log: Log) -> None:
+    append(log, rows_batch([b"0", b"1", b"2"]), epoch=3)
+    append(log, rows_batch([b"3"]), epoch=5)
+    log.delete_records_before(2)
+    (found,) = prepare([wanted(log, 2, check=True)], 1 << 20)
+    assert (found.error, found.checked_end) == (None, 4)
+    damage(log, 15)
+    (found,) = prepare([wanted(log, 2, check=True)], 1 << 20)
+    assert "the epoch file says 3" in str(found.error)
+
+
 def test_a_checked_range_of_good_batches_is_still_one_range(log: Log) -> None:
     for n in range(5):
         append(log, rows_batch([b"%d" % n] * 3))

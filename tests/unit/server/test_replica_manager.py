@@ -25,6 +25,7 @@ from broker_lite.model import (
 )
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
+from broker_lite.server import replica_manager
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.fetcher import Answered
@@ -351,8 +352,11 @@ def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("operation", ["make_dir", "create", "rename"])
-def test_a_partition_that_a_full_disk_refuses_is_made_when_there_is_room(operation: str) -> None:
+def test_a_partition_that_a_full_disk_refuses_is_made_when_there_is_room(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its directory, its first segment, or the file of its first epoch."""
+    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
 
     async def test(shell: Shell) -> None:
         shell.files.fail_next(operation, errno.ENOSPC)

@@ -125,6 +125,22 @@ def test_damaged_checkpoint_is_ignored_and_said(name: str) -> None:
     disk.start()
     assert any(name in warning for warning in disk.manager.warnings)
     assert disk.log.log_end_offset == 10
+    assert disk.manager.doubted == {KEY}
+    disk.manager.checkpoint()
+    disk.reopen()
+    assert (disk.manager.warnings, disk.manager.doubted) == ((), frozenset())
+
+
+def test_without_log_starts_the_log_begins_where_its_files_do() -> None:
+    """What was deleted before is not taken for damage."""
+    disk = Disk()
+    disk.write(80, checkpoint=True)
+    disk.log.delete_records_before(40)
+    disk.log.apply_retention(0, 80)
+    disk.kill()
+    disk.files.open(f"{DATA}/{paths.LOG_STARTS}", writable=True).append([b"garbage"])
+    disk.start()
+    assert (disk.log.log_start_offset, disk.log.corruption) == (34, ())
 
 
 def test_many_partitions_come_back_by_their_keys() -> None:

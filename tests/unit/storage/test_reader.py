@@ -19,7 +19,7 @@ from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage import Log, LogManager, OsFiles
-from broker_lite.storage.scan import inspect_file
+from broker_lite.storage.scan import CorruptRange, inspect_file
 
 
 def lives(disk: Disk) -> Iterator[Log]:
@@ -180,6 +180,20 @@ def test_times_are_found_across_segments_and_restarts() -> None:
         assert log.max_timestamp(120) == ListedOffset(116, 1000 + 10 * (116 ^ 3), 1)
 
 
+@pytest.mark.parametrize("at", [35, 70], ids=["header", "body"])
+def test_a_lookup_by_time_tells_what_is_damaged_on_its_way(at: int) -> None:
+    disk = Disk()
+    for times in ((10, 20), (30, 40), (50, 60)):
+        append(disk.log, rows(*times))
+    size = len(rows(10, 20))
+    disk.flip(segment_name(0), size + at)
+    damage: list[CorruptRange] = []
+    assert disk.log.offset_for_timestamp(15, 6, damage) == ListedOffset(1, 20, 1)
+    assert damage == []
+    assert disk.log.offset_for_timestamp(35, 6, damage) == ListedOffset(4, 50, 1)
+    assert [(bad.first_offset, bad.next_offset) for bad in damage] == [(2, 4)]
+
+
 def test_rows_without_a_time_are_never_found_by_time() -> None:
     log = Disk().log
     append(log, batch(timestamp=-1))
@@ -198,6 +212,18 @@ def test_verify_names_the_bad_batch_and_goes_on() -> None:
     assert (bad.first_offset, bad.next_offset, bad.segment_base) == (40, 41, 34)
     assert disk.log.verify(0, 40) == disk.log.verify(41, 80) == []
     assert disk.log.read(40, 1, 80).length == 120
+
+
+def test_verify_goes_past_a_batch_that_claims_the_offsets_behind_it() -> None:
+    """A flipped bit of its last offset makes every later offset lead to it; found by the simulator,
+    where the check never came to an end."""
+    disk = Disk()
+    disk.write(30)
+    disk.flip(segment_name(0), 6 * 120 + 25)
+    for end in (10, 30):
+        (bad,) = disk.log.verify(0, end)
+        assert (bad.first_offset, bad.next_offset) == (6, 7)
+    assert disk.log.verify(0, 6) == []
 
 
 def test_verify_finds_an_epoch_that_the_epoch_file_does_not_know() -> None:

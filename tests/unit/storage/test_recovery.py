@@ -79,6 +79,7 @@ def test_half_written_body_is_set_aside() -> None:
     assert offsets(log) == [0, 1, 2]
     assert len(disk.content(segment_name(3, "-1.torn"))) == 120 - 17
     assert log.corruption == ()
+    assert disk.manager.doubted == frozenset()
 
 
 def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
@@ -88,6 +89,30 @@ def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
     log = disk.reopen()
     assert offsets(log) == [0, 1]
     assert len(disk.content(segment_name(2, "-1.torn"))) == 240
+
+
+@pytest.mark.parametrize("position", [2 * 120 + 100, 2 * 120 + 9, 3 * 120 + 100])
+def test_a_whole_batch_that_is_bad_may_have_been_promised(position: int) -> None:
+    """In a body, in a length, in the last batch: no stopped write leaves that."""
+    disk = Disk()
+    disk.write(4)
+    disk.flip(FIRST, position)
+    log = disk.reopen()
+    assert (offsets(log), log.corruption) == ([0, 1, 2][: position // 120], ())
+    assert disk.manager.doubted == {KEY}
+    disk.reopen()
+    assert disk.manager.doubted == frozenset()
+
+
+@pytest.mark.parametrize(("first", "end"), [(1000, 4096), (1024, 1536), (1150, 2048)])
+def test_pages_that_never_reached_the_disk_are_half_a_write(first: int, end: int) -> None:
+    disk = Disk()
+    disk.write(34, flush=False)
+    data = disk.content(FIRST)
+    disk.replace(FIRST, data[:first] + bytes(min(end, len(data)) - first) + data[end:])
+    log = disk.reopen()
+    assert offsets(log) == list(range(first // 120))
+    assert disk.manager.doubted == frozenset()
 
 
 def test_zero_filled_tail_is_cut_without_a_copy() -> None:

@@ -1,0 +1,163 @@
+"""What takes its time, side by side: topics come and go under a query, a source is joined with
+itself; and on another cluster, meanwhile, ZooKeeper is away for 20 s.
+
+KafkaSourceStressSuite, the stress of KafkaDontFailOnDataLossSuite, the self-join of
+KafkaMicroBatchSourceSuite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+from spark_queries import Queries, until
+from spark_stress import Life, Seen
+
+from broker_lite.client import connect
+from broker_lite.errors import LogbusError
+from broker_lite.local.cluster import LocalCluster
+
+STRESS_S = float(os.environ.get("LOGBUS_STRESS_SECONDS", "5"))
+"""``make stress`` sets it to minutes."""
+RESTART_S = 20.0
+AWAY_S = 20.0
+
+
+class Outage:
+    """A query on a cluster of its own, whose ZooKeeper is away since ``began``."""
+
+    def __init__(self, spark, alone, bus, folder):
+        self.queries, self.bus = Queries(spark, bus, folder), bus
+        self.server = alone.zookeeper_server
+        self.source, self.target = self.queries.topic(5), self.queries.topic(0)
+        frame = self.queries.stream(
+            subscribe=self.source, startingOffsets="earliest", **{"group.id": "steady"}
+        )
+        self.query = self.queries.start(frame.select("value"), topic=self.target)
+        self.wait_for("", 5)
+        until(lambda: self.committed() == 5)
+        self.server.stop()
+        self.began = time.monotonic()
+
+    def committed(self):
+        return self.queries.committed("steady").get(f"{self.source}-0")
+
+    def wait_for(self, word, count):
+        wanted = {f"{word}{number}" for number in range(count)}
+        until(lambda: not self.query.isActive or wanted <= set(self.queries.values(self.target)))
+        assert self.query.isActive, self.query.exception()
+
+
+@pytest.fixture(scope="module")
+def outage(spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outage")
+    with (
+        LocalCluster(1, directory=folder / "cluster") as alone,
+        connect(alone.bootstrap_servers) as bus,
+    ):
+        made = Outage(spark, alone, bus, folder)
+        yield made
+        made.queries.stop()
+
+
+@pytest.mark.timeout(STRESS_S + 300)
+def test_every_row_that_stays_is_read_once_while_topics_come_and_go(queries, bus, outage):
+    seed = int(os.environ.get("LOGBUS_STRESS_SEED", random.randrange(1 << 32)))
+    life, seen = Life(bus, f"{queries.topic(0)}-", seed), Seen(seed)
+    checkpoint = queries.checkpoint()
+
+    def start():
+        limits = {
+            "maxOffsetsPerTrigger": ("7", "50", "1000"),
+            "maxBytesPerTrigger": ("900", "9000"),
+        }
+        name = life.random.choice(sorted(limits))
+        chosen = {name: life.random.choice(limits[name])}
+        if life.random.random() < 0.5:
+            chosen["minPartitions"] = "3"
+        frame = queries.stream(
+            subscribePattern=f"{life.prefix}.*", startingOffsets="earliest", maxPartitions="4",
+            failOnDataLoss="false", **chosen, **{"metadata.max.age.ms": "100"},
+        )  # fmt: skip
+        return queries.start(frame, checkpoint=checkpoint, each=seen)
+
+    def tell():
+        return f"LOGBUS_STRESS_SEED={seed}; {'; '.join(life.told[-60:])}"
+
+    query = start()
+    until(lambda: query.lastProgress or query.exception())
+    began = time.monotonic()
+    restart_at = began + min(STRESS_S / 2, RESTART_S)
+    while time.monotonic() < began + STRESS_S:
+        life.act()
+        if time.monotonic() > restart_at:
+            query.stop()
+            life.act()
+            query, restart_at = start(), time.monotonic() + RESTART_S
+        assert query.isActive, f"{query.exception()}; {tell()}"
+        time.sleep(life.random.choice((0, 0.01, 0.05)))
+    for _ in range(3):
+        life.told.append(life.send())
+    try:
+        until(lambda: query.exception() or life.required() <= set(seen.values()))
+    except AssertionError:
+        raise AssertionError(f"{sorted(life.required() - set(seen.values()))}: {tell()}") from None
+    assert query.isActive, f"{query.exception()}; {tell()}"
+    assert not [value for value, times in seen.values().items() if times > 1], tell()
+
+
+def test_a_source_joined_with_itself_has_one_offset(queries):
+    source = queries.topic(10, 5)
+    frame = queries.stream(subscribe=source, startingOffsets="earliest")
+    left = frame.selectExpr("cast(value as string) value", "partition one")
+    right = frame.selectExpr("cast(value as string) value", "partition other")
+    checkpoint, seen = queries.checkpoint(), []
+    query = queries.start(
+        left.join(right, "value"), checkpoint=checkpoint, trigger={"availableNow": True},
+        each=lambda joined, batch: seen.extend(tuple(row) for row in joined.collect()),
+    )  # fmt: skip
+    query.awaitTermination(60)
+    # Values 0 to 4 are in both partitions, 5 to 9 in one.
+    assert sorted(seen) == sorted(
+        [(str(v), a, b) for v in range(5) for a in (0, 1) for b in (0, 1)]
+        + [(str(v), 0, 0) for v in range(5, 10)]
+    )
+    # Spark's log has a line for each side of the join, and one offset.
+    lines = Path(f"{checkpoint}/offsets/0").read_text().splitlines()[2:]
+    [offset] = {json.dumps(json.loads(line)["topics"][source]["offsets"]) for line in lines}
+    assert json.loads(offset) == {"0": 10, "1": 5}
+    assert {len(progress.sources) for progress in query.recentProgress} == {1}
+    assert sum(progress.numInputRows for progress in query.recentProgress) == 15
+
+
+@pytest.mark.timeout(300)
+def test_a_query_goes_on_by_itself_after_zookeeper_was_away_for_twenty_seconds(outage):
+    """What is written meanwhile is read meanwhile; the group's offsets and what only ZooKeeper can
+    do follow once it is back."""
+    queries, source = outage.queries, outage.source
+    queries.fill(source, 5, word="during-")
+    outage.wait_for("during-", 5)
+    assert outage.query.isActive, outage.query.exception()
+    while (left := outage.began + AWAY_S - time.monotonic()) > 0:
+        time.sleep(left)
+    queries.fill(source, 2, word="late-")
+    outage.wait_for("late-", 2)
+    outage.server.start()
+    until(lambda: outage.committed() == 12)
+
+    def grown():
+        try:
+            outage.bus.admin.create_partitions(source, 2)
+        except LogbusError as error:
+            assert error.retriable, error
+            return False
+        return True
+
+    until(grown)
+    queries.fill(source, 0, 3, word="new-")
+    outage.wait_for("new-", 3)
+    until(lambda: queries.committed("steady") == {f"{source}-0": 12, f"{source}-1": 3})

@@ -1,0 +1,51 @@
+"""Passing a request on to a controller that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import NotControllerError
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import BrokerView, Endpoint
+from broker_lite.server.clock import Clock
+from broker_lite.server.handlers.forwarding import ask_controller
+from broker_lite.server.parts import Parts
+from broker_lite.wire.calls.cluster import MetadataRequest
+
+
+def test_a_request_at_a_controller_that_hangs_is_answered_when_it_is_deposed() -> None:
+    async def test() -> None:
+        asked = asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(1)
+            asked.set()
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(hang, "127.0.0.1", 0)
+        endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+        brokers = {n: BrokerView(n, endpoint, f"directory-{n}", n) for n in (1, 2)}
+        known = SimpleNamespace(
+            snapshot=dataclasses.replace(MetadataSnapshot(), brokers=brokers, controller_id=2)
+        )
+        config, nothing = BrokerConfig(broker_id=1), cast(Any, None)
+        parts = Parts(
+            config, Clock(), cast(Any, known), nothing, nothing, nothing, nothing, endpoint
+        )
+        asking = asyncio.ensure_future(ask_controller(parts, MetadataRequest(())))
+        await asked.wait()
+        known.snapshot = dataclasses.replace(known.snapshot, controller_id=1)
+        async with asyncio.timeout(10):
+            with pytest.raises(NotControllerError, match="broker 2 is the controller no more"):
+                await asking
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(test())
