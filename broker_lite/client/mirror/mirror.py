@@ -100,6 +100,7 @@ class Mirror:
         self.aside: dict[str, LogbusError] = {}
         self.group_rows: list[GroupRow] = []
         self._entries: dict[TopicPartition, list[positions.Entry]] = {}
+        self._counted: dict[TopicPartition, int] = {}
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
 
     def close(self) -> None:
@@ -123,6 +124,7 @@ class Mirror:
             raise InvalidConfigError(f"--from and --to are the same cluster, {mine}")
         self.name = positions.name_for(mine)
         self._entries = self._read_log()
+        self._counted = {where: copy.copied for where, copy in self.copies.items()}
         self.copies.clear()
         self.look()
 
@@ -192,7 +194,7 @@ class Mirror:
                 self._set_aside(where.topic, UnknownTopicIdError("was deleted and made again"))
                 continue
             known = positions.restored(*noted)
-            copy = Copy(where, source_id, target_id, known)
+            copy = Copy(where, source_id, target_id, known, copied=self._counted.get(where, 0))
             try:
                 self._square(copy, first[where], starts[where].offset, ends[where].offset)
             except LogbusError as error:
