@@ -71,6 +71,8 @@ class Claim:
     tried_ms: int = 0
     retry_ms: int = 0
     """Of a waiting one."""
+    is_over: bool = False
+    """The owner's watch fired before the answer that set it was heard."""
 
 
 class Queued(NamedTuple):
@@ -231,7 +233,7 @@ class Holdings:
         claim.tries += 1
 
     def _look(self, where: TopicPartition, claim: Claim) -> None:
-        claim.stage = LOOKING
+        claim.stage, claim.is_over = LOOKING, False
         path = znodes.owner_path(self._group, *where)
         self._owner_paths[path] = where
         self._asking.get(path, partial(self._owner_seen, where, claim), watch=True)
@@ -249,7 +251,7 @@ class Holdings:
             self._write([Delete(path)], lambda _: self._wait(claim))
         else:
             # Its end is awaited; that wakes the claim, or else it looks again by itself.
-            self._wait(claim, BACKOFF_MAX_MS)
+            self._wait(claim, None if claim.is_over else BACKOFF_MAX_MS)
 
     def _wait(self, claim: Claim, pause_ms: int | None = None) -> None:
         pause_ms = backoff_ms(claim.tries) if pause_ms is None else pause_ms
@@ -261,6 +263,8 @@ class Holdings:
         """The watch of somebody's owner znode fired: try again, though never hot."""
         where = self._owner_paths.pop(path, None)
         claim = None if where is None else self.claims.get(where)
+        if claim is not None:
+            claim.is_over = True
         if claim is not None and claim.stage == WAITING:
             earliest_ms = claim.tried_ms + backoff_ms(claim.tries - 1)
             claim.retry_ms = max(self._asking.now_ms, min(claim.retry_ms, earliest_ms))
