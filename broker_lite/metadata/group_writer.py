@@ -23,6 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.loader import gather
 from broker_lite.metadata.store import (
     Check,
     Create,
@@ -215,14 +216,23 @@ class GroupWriter:
         """Note which offsets exist, and make their parents, where that is not known yet."""
         if len(self._known) > KNOWN_MAX:
             self._known.clear()
-        for part in parts:
-            group = part.writing.claim.group
-            for topic in sorted({key.topic for key in part.offsets}):
-                path = znodes.topic_offsets_path(group, topic)
-                if path not in self._known:
-                    await self._store.write([Create(znodes.offsets_path(group))])
-                    await self._store.write([Create(path)])
-                    self._known[path] = set(await self._store.children(path) or ())
+        topics = {(part.writing.claim.group, key.topic) for part in parts for key in part.offsets}
+        await gather(
+            [
+                self._learn_topic(group, path)
+                for group, topic in sorted(topics)
+                if (path := znodes.topic_offsets_path(group, topic)) not in self._known
+            ]
+        )
+
+    async def _learn_topic(self, group: str, path: str) -> None:
+        found = await self._store.children(path)
+        if found is None:
+            refused = await self._store.write([Create(path)])
+            if refused is not None and refused.reason == "missing":
+                await self._store.write([Create(znodes.offsets_path(group)), Create(path)])
+            found = await self._store.children(path)
+        self._known[path] = set(found or ())
 
     def _operations(self, part: Part) -> list[Operation]:
         claim = part.writing.claim

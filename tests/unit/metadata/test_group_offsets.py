@@ -31,7 +31,7 @@ class FaultyStore:
 
     async def write(self, operations: Sequence[Operation]) -> None:
         self.writes += 1
-        if self.writes == 4:
+        if self.writes == 3:
             raise ZeroDivisionError
 
     async def get(self, path: str) -> None:
