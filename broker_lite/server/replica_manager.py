@@ -376,7 +376,7 @@ class ReplicaManager:
             return
         view = self._snapshot.topics_by_id.get(key.topic_id)
         partition = self._snapshot.partition_by_key(key)
-        if view is None or partition is None:
+        if view is None or partition is None or not self._is_mine(key):
             self._delete_log(key)
             return
         self._host(view.name, log, partition, self._config_of(view))

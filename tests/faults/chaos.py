@@ -185,10 +185,10 @@ def isolations(cluster: Replicated, wires: Network, random: Random, count: int) 
 def keep(part: str, result: dict[str, Any]) -> None:
     """Write one part of the results; the other stays as it was found last."""
     kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    kept[part] = result
+    kept[part] = result | {"load_average_after": round(os.getloadavg()[0], 1)}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
-    print(json.dumps({part: result}, indent=2))
+    print(json.dumps({part: kept[part]}, indent=2))
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -163,6 +164,27 @@ def test_a_partition_is_made_led_and_written() -> None:
         assert replica.log.flushed_end == 6
         assert replica.log.leader_epochs.latest == 0
         assert [u[:2] for u in map(tuple_of_usage, shell.manager.usage())] == [("t", 0)]
+
+    run(test)
+
+
+def test_what_is_moved_away_while_its_log_is_made_is_not_kept() -> None:
+    """Nothing would have taken it away before the next change of metadata; found by the
+    simulator."""
+
+    async def test(shell: Shell) -> None:
+        here = shell.topic()
+        (view,) = here.partitions
+        others = dataclasses.replace(
+            view.state, leader=2, isr=(ReplicaId(2, "another"),), version=1
+        )
+        moved = dataclasses.replace(view, replicas=(2,), state=others)
+        shell.apply(here)
+        shell.apply(dataclasses.replace(here, partitions=(moved,)))
+        key = PartitionKey(here.topic_id, 0)
+        for _ in ("made", "deleted"):
+            await shell.disk.run_keeper(lambda: None)
+        assert (shell.manager.replicas, key in shell.logs.logs) == ([], False)
 
     run(test)
 
