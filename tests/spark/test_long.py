@@ -75,8 +75,8 @@ def test_every_row_that_stays_is_read_once_while_topics_come_and_go(queries, bus
 
     def start():
         limits = {
-            "maxOffsetsPerTrigger": ("7", "50", "1000"),
-            "maxBytesPerTrigger": ("900", "9000"),
+            "maxOffsetsPerTrigger": ("100", "1000"),
+            "maxBytesPerTrigger": ("9000", "90000"),
         }
         name = life.random.choice(sorted(limits))
         chosen = {name: life.random.choice(limits[name])}
