@@ -24,6 +24,7 @@ from broker_lite.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     UnknownLeaderEpochError,
+    UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.local.cluster import LocalCluster
@@ -55,6 +56,27 @@ pytestmark = pytest.mark.real
 
 NUMBERS = itertools.count()
 WAIT_S = 30.0
+GROUP, NO_GROUP = "versions", "nobody"
+OF_CONTROLLER = (
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+)
+OF_COORDINATOR = {
+    ApiKey.OFFSET_COMMIT: GROUP,
+    ApiKey.OFFSET_FETCH: GROUP,
+    ApiKey.JOIN_GROUP: GROUP,
+    ApiKey.SYNC_GROUP: GROUP,
+    ApiKey.HEARTBEAT: GROUP,
+    ApiKey.LEAVE_GROUP: GROUP,
+    ApiKey.DESCRIBE_GROUPS: GROUP,
+    ApiKey.DELETE_GROUPS: NO_GROUP,
+    ApiKey.OFFSET_DELETE: NO_GROUP,
+}
+"""Whose coordinator answers."""
 MODULES = (admin, consumer, metadata, producer)
 EVERY = [
     (ApiKey(key), version)
@@ -86,7 +108,18 @@ class Target:
         found = self.controller.call(MetadataRequest((self.name,)))
         self.leader_id = found.topics[0].partitions[0].leader_id
         self.leader = self.connect_to(found, self.leader_id)
+        self.coordinators: dict[str, PlainConnection] = {}
+        for group in (GROUP, NO_GROUP):
+            ask = library("FindCoordinatorRequest")(version=0, key=group)
+            told = any_broker.call_library(ask, library("FindCoordinatorResponse"))
+            self.coordinators[group] = self.connect_to(found, told.node_id)
         self.wait_for_leader()
+
+    def whom(self, key: ApiKey) -> PlainConnection:
+        """Who answers for itself: others send on, or refuse."""
+        if key in OF_CONTROLLER:
+            return self.controller
+        return self.coordinators[OF_COORDINATOR[key]] if key in OF_COORDINATOR else self.leader
 
     def connect(self, address: str) -> PlainConnection:
         self.connections.append(PlainConnection(address))
@@ -156,23 +189,43 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
                     partition_index=0, committed_offset=1, committed_metadata=""
                 )
             ]
-            return {"group_id": "versions", "member_id": "",
+            return {"group_id": GROUP, "member_id": "",
                     "topics": [kind(name=name, partitions=rows)]}  # fmt: skip
         case ApiKey.OFFSET_FETCH:
             if version >= 8:
                 kind = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
                 topic = kind.OffsetFetchRequestTopics(name=name, partition_indexes=[0])
-                return {"groups": [kind(group_id="versions", topics=[topic])]}
+                return {"groups": [kind(group_id=GROUP, topics=[topic])]}
             kind = consumer.OffsetFetchRequest.OffsetFetchRequestTopic
-            return {"group_id": "versions", "topics": [kind(name=name, partition_indexes=[0])]}
+            return {"group_id": GROUP, "topics": [kind(name=name, partition_indexes=[0])]}
         case ApiKey.OFFSET_FOR_LEADER_EPOCH:
             kind = consumer.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
             rows = [kind.OffsetForLeaderPartition(partition=0, leader_epoch=0)]
             return {"replica_id": -1, "topics": [kind(topic=name, partitions=rows)]}
         case ApiKey.FIND_COORDINATOR:
-            return {"key": "versions", "coordinator_keys": ["versions"]}
+            return {"key": GROUP, "coordinator_keys": [GROUP]}
         case ApiKey.DESCRIBE_GROUPS:
-            return {"groups": ["versions"]}
+            return {"groups": [GROUP]}
+        case ApiKey.JOIN_GROUP:
+            row = consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+            return {
+                "group_id": GROUP,
+                "session_timeout_ms": 10_000,
+                "rebalance_timeout_ms": 10_000,
+                "member_id": "nobody",
+                "protocol_type": "consumer",
+                "protocols": [row],
+            }
+        case ApiKey.SYNC_GROUP:
+            return {"group_id": GROUP, "generation_id": 1, "member_id": "nobody",
+                    "protocol_type": "consumer", "protocol_name": "range"}  # fmt: skip
+        case ApiKey.HEARTBEAT:
+            return {"group_id": GROUP, "generation_id": 1, "member_id": "nobody"}
+        case ApiKey.LEAVE_GROUP:
+            if version < 3:
+                return {"group_id": GROUP, "member_id": "nobody"}
+            kind = consumer.LeaveGroupRequest.MemberIdentity
+            return {"group_id": GROUP, "members": [kind(member_id="nobody")]}
         case ApiKey.CREATE_TOPICS:
             row = admin.CreateTopicsRequest.CreatableTopic(
                 name=f"{name}-{version}", num_partitions=1, replication_factor=1,
@@ -217,9 +270,9 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
             rows = [kind.AlterableConfig(name="retention.ms", value="9999")]
             return {"resources": [kind(resource_type=2, resource_name=name, configs=rows)]}
         case ApiKey.DELETE_GROUPS:
-            return {"groups_names": ["nobody"]}
+            return {"groups_names": [NO_GROUP]}
         case ApiKey.OFFSET_DELETE:
-            return {"group_id": "nobody", "topics": []}
+            return {"group_id": NO_GROUP, "topics": []}
         case ApiKey.INIT_PRODUCER_ID:
             return {"transactional_id": None, "transaction_timeout_ms": 1000}
         case ApiKey.API_VERSIONS:
@@ -235,6 +288,10 @@ ALLOWED = {
     ApiKey.DELETE_TOPICS: {3},
     ApiKey.ELECT_LEADERS: {ElectionNotNeededError.code},
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {NoReassignmentInProgressError.code},
+    ApiKey.JOIN_GROUP: {UnknownMemberIdError.code},
+    ApiKey.SYNC_GROUP: {UnknownMemberIdError.code},
+    ApiKey.HEARTBEAT: {UnknownMemberIdError.code},
+    ApiKey.LEAVE_GROUP: {UnknownMemberIdError.code},
     ApiKey.DELETE_GROUPS: {GroupIdNotFoundError.code},
     ApiKey.OFFSET_DELETE: {GroupIdNotFoundError.code},
 }
@@ -261,16 +318,7 @@ def errors_in(item: Any) -> set[int]:
 def test_every_version_is_answered(target: Target, key: ApiKey, version: int) -> None:
     name = "".join(word.capitalize() for word in key.name.split("_"))
     request = library(f"{name}Request")(version=version, **fields_of(key, version, target))
-    to_controller = key in (
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    )
-    connection = target.controller if to_controller else target.leader
-    answer = connection.call_library(request, library(f"{name}Response"))
+    answer = target.whom(key).call_library(request, library(f"{name}Response"))
     assert errors_in(answer.to_dict()) - {0, None} <= ALLOWED.get(key, set())
 
 

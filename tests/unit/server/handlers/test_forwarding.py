@@ -36,9 +36,7 @@ def test_a_request_at_a_controller_that_hangs_is_answered_when_it_is_deposed() -
             snapshot=dataclasses.replace(MetadataSnapshot(), brokers=brokers, controller_id=2)
         )
         config, nothing = BrokerConfig(broker_id=1), cast(Any, None)
-        parts = Parts(
-            config, Clock(), cast(Any, known), nothing, nothing, nothing, nothing, endpoint
-        )
+        parts = Parts(config, Clock(), cast(Any, known), *[nothing] * 4, endpoint, nothing)
         asking = asyncio.ensure_future(ask_controller(parts, MetadataRequest(())))
         await asked.wait()
         known.snapshot = dataclasses.replace(known.snapshot, controller_id=1)
