@@ -66,8 +66,9 @@ class Consumer:
     ``auto_commit=False``), at least once: only what is done with. The records of a poll are done
     with when the next poll is called, a record of a loop when the loop asks for the next one, and
     everything when the ``with`` block is left normally. Whoever dies or raises in between gets
-    what was under way again; nothing is skipped. Groups have no members yet: a consumer takes all
-    partitions of its topics, and two consumers of one group both read everything.
+    what was under way again; nothing is skipped. It is not a member of its group: it takes all
+    partitions of its topics, and two consumers of one group both read everything, unless they are
+    made with ``coordination="zookeeper"``.
     ``start`` is "earliest", "latest" (the default) or "none": a missing offset is an error.
     Partitions made while it reads are found and read from their beginning.
     """
