@@ -14,6 +14,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Sequence
+from mmap import PAGESIZE
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -44,7 +45,8 @@ class File(Protocol):
         """Put the bytes and the size on disk. An error must never be followed by a retry."""
 
     def forget_cached(self, position: int) -> None:
-        """Drop clean cached pages from ``position`` on, so that a read sees what the disk has."""
+        """Drop the clean cached pages that hold ``position`` or what is behind it, so that a read
+        sees what the disk has."""
 
 
 class Lock(Protocol):
@@ -154,7 +156,9 @@ class OsFile:
 
     def forget_cached(self, position: int) -> None:
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, position, 0, os.POSIX_FADV_DONTNEED)
+            # Of a page that is named in part nothing is dropped.
+            start = position - position % PAGESIZE
+            os.posix_fadvise(self._fd, start, 0, os.POSIX_FADV_DONTNEED)
 
 
 _DATASYNC = getattr(os, "fdatasync", os.fsync)

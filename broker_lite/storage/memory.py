@@ -53,7 +53,7 @@ class _Inode:
 
     def forget_cached(self, position: int) -> None:
         """Clean pages are read from the disk again, also those that a failed sync lost."""
-        for page in [p for p in self.lost if p * PAGE_BYTES >= position]:
+        for page in [p for p in self.lost if (p + 1) * PAGE_BYTES > position]:
             self._put(page, self.lost.pop(page))
 
     def _put(self, page: int, content: bytes) -> None:

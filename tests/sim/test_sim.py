@@ -28,6 +28,8 @@ KEPT = {
     91: "an ISR shrank, on a suspicion, to a disk that was lost",
     344: "sequences judged by a deposed leader, of a producer of rows",
     405: "a producer that was new to a leader which had been deposed before it began",
+    8102152: "what a failed fsync left in a page of the cache was believed after a restart",
+    1791202826: "a batch that was tried again at a deposed leader ended as out of order",
 }
 """Seeds that once found something, and what; what a seed does changes with the simulator, so each
 of these has a test of its own besides where it was a fault of production code."""

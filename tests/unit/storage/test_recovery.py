@@ -440,6 +440,19 @@ def test_what_a_failed_fsync_left_in_the_cache_is_not_believed() -> None:
     assert 40 <= log.log_end_offset < 100
 
 
+def test_nor_what_it_left_in_the_page_in_which_the_recovery_point_is() -> None:
+    """Found by the simulator: an operating system drops whole pages only."""
+    disk = Disk()
+    disk.write(10)
+    disk.reopen(clean=True)
+    disk.write(flush=False)
+    disk.files.fail_next("datasync", EIO, path=FIRST)
+    with pytest.raises(StorageError):
+        disk.log.flush()
+    assert disk.log.log_end_offset == 11
+    assert disk.reopen().log_end_offset == 10
+
+
 def test_second_recovery_changes_nothing() -> None:
     for name, position in ((FIRST, 1000), (segment_name(34), 10), (segment_name(68), 500)):
         disk = Disk(SMALL)
