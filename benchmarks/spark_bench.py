@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -16,6 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 import pyspark_logbus as logbus
+
+TICKS = os.sysconf("SC_CLK_TCK")
+Cpu = dict[str, tuple[float, float]]
+"""Processor seconds in user's and in kernel mode, by who spent them."""
 
 
 def session(name: str, **settings: str) -> Any:
@@ -57,6 +62,67 @@ def timed(action: Callable[[], Any]) -> float:
     before = time.perf_counter()
     action()
     return time.perf_counter() - before
+
+
+def _stat(pid: int | str) -> list[str]:
+    """The name of a process, its state, parent, …: /proc/PID/stat from the second field on."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_text("utf-8").partition(" (")[2].rpartition(")")
+    return [name, *rest.split()]
+
+
+def processor_s(pid: int | str) -> tuple[float, float]:
+    """Of a process and all its threads: user's mode, kernel mode."""
+    fields = _stat(pid)
+    return int(fields[12]) / TICKS, int(fields[13]) / TICKS
+
+
+def _spent(cluster: logbus.LocalCluster) -> Cpu:
+    """What Spark's JVM, its Python workers and the brokers have spent so far."""
+    known = {broker.pid: "brokers" for broker in cluster.brokers}
+    server = cluster.zookeeper_server
+    known[server.pid if server else None] = ""
+    parents: dict[int, tuple[int, str]] = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = _stat(each.name)
+            parents[int(each.name)] = (int(fields[2]), fields[0])
+    found: Cpu = {}
+    for pid, (parent, name) in parents.items():
+        above = [parent]
+        while above[-1] in parents and above[-1] != os.getpid():
+            above.append(parents[above[-1]][0])
+        if above[-1] != os.getpid():
+            continue
+        who = known.get(pid, "spark" if name == "java" else "workers" if len(above) > 1 else "")
+        if who:
+            with contextlib.suppress(OSError):
+                user, kernel = found.get(who, (0.0, 0.0))
+                more = processor_s(pid)
+                found[who] = (user + more[0], kernel + more[1])
+    return found
+
+
+def spent(cluster: logbus.LocalCluster, action: Callable[[], float]) -> tuple[float, Cpu]:
+    """Run ``action``: what it returns, and what it cost each."""
+    before = _spent(cluster)
+    result = action()
+    after = _spent(cluster)
+    zero = (0.0, 0.0)
+    cost = {
+        who: (now[0] - before.get(who, zero)[0], now[1] - before.get(who, zero)[1])
+        for who, now in after.items()
+    }
+    return result, cost
+
+
+def median_cpu(costs: list[Cpu]) -> dict[str, dict[str, float]]:
+    return {
+        who: {
+            mode: median([cost.get(who, (0.0, 0.0))[n] for cost in costs])
+            for n, mode in enumerate(("user_s", "kernel_s"))
+        }
+        for who in sorted({who for cost in costs for who in cost})
+    }
 
 
 def median(values: list[float]) -> float:

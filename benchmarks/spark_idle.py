@@ -10,24 +10,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-from spark_bench import folder, report, session
+from spark_bench import folder, processor_s, report, session
 
 import pyspark_logbus as logbus
 
-TICKS = os.sysconf("SC_CLK_TCK")
 BROKERS = 3
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def wakes(pid: int) -> dict[str, int]:
@@ -43,7 +35,7 @@ def wakes(pid: int) -> dict[str, int]:
 
 def watch(pids: dict[str, int], seconds: float) -> dict[str, dict[str, float]]:
     """Percent of one core, and wake-ups a second of the threads that live on, of each process."""
-    before = {name: (cpu_seconds(pid), wakes(pid)) for name, pid in pids.items()}
+    before = {name: (sum(processor_s(pid)), wakes(pid)) for name, pid in pids.items()}
     started = time.perf_counter()
     time.sleep(seconds)
     took = time.perf_counter() - started
@@ -52,7 +44,7 @@ def watch(pids: dict[str, int], seconds: float) -> dict[str, dict[str, float]]:
         cpu, woken = before[name]
         now = wakes(pid)
         found[name] = {
-            "cpu_percent": round((cpu_seconds(pid) - cpu) / took * 100, 2),
+            "cpu_percent": round((sum(processor_s(pid)) - cpu) / took * 100, 2),
             "wakes_per_s": round(sum(now[t] - woken[t] for t in now if t in woken) / took, 1),
         }
     return found

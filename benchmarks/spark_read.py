@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from spark_bench import fill, median, report, session, timed
+from spark_bench import fill, median, median_cpu, report, session, spent, timed
 
 import pyspark_logbus as logbus
 
@@ -49,9 +49,13 @@ def main() -> None:
         first = read()
         floor()
         read()
-        pairs = [(floor(), read(), read("value binary")) for _ in range(args.rounds)]
+        rounds = [
+            (spent(cluster, floor), spent(cluster, read), read("value binary"))
+            for _ in range(args.rounds)
+        ]
     spark.stop()
-    floors, reads, values = (list(column) for column in zip(*pairs))
+    of_floor, of_read, values = (list(column) for column in zip(*rounds))
+    floors, reads = [time for time, _ in of_floor], [time for time, _ in of_read]
     report(
         "spark_read",
         {
@@ -65,6 +69,8 @@ def main() -> None:
             "logbus_rows_per_s": round(args.rows / median(reads)),
             "ratio": median([low / high for low, high in zip(floors, reads)]),
             "goal": 0.75,
+            "floor_cpu": median_cpu([cost for _, cost in of_floor]),
+            "logbus_cpu": median_cpu([cost for _, cost in of_read]),
         },
         args.output,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from spark_bench import median, report, session, timed
+from spark_bench import median, median_cpu, report, session, spent, timed
 
 import pyspark_logbus as logbus
 
@@ -42,14 +42,14 @@ def main() -> None:
         first = write()
         floor()
         write()
-        pairs = [(floor(), write()) for _ in range(args.rounds)]
+        pairs = [(spent(cluster, floor), spent(cluster, write)) for _ in range(args.rounds)]
         ends = bus.admin.list_offsets(
             dict.fromkeys(bus.cluster().partitions_of("lines"), -1)
         ).values()
         written = sum(end.offset for end in ends)
         assert written == args.rows * (args.rounds + 2), written
     spark.stop()
-    floors, writes = (list(column) for column in zip(*pairs))
+    floors, writes = ([time for time, _ in column] for column in zip(*pairs))
     report(
         "spark_write",
         {
@@ -62,6 +62,8 @@ def main() -> None:
             "logbus_rows_per_s": round(args.rows / median(writes)),
             "ratio": median([low / high for low, high in zip(floors, writes)]),
             "goal": 0.55,
+            "floor_cpu": median_cpu([cost for (_, cost), _ in pairs]),
+            "logbus_cpu": median_cpu([cost for _, (_, cost) in pairs]),
         },
         args.output,
     )

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -44,7 +45,7 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-class Reader(threading.Thread):
+class Reader(threading.Thread, ABC):
     """A member of a group: what it was given, what it has read. ``lost`` are the partitions that
     were taken from it, one tuple each time."""
 
@@ -72,8 +73,9 @@ class Reader(threading.Thread):
         except Exception as error:
             self.failed = error
 
+    @abstractmethod
     def consume(self) -> None:
-        raise NotImplementedError
+        """Poll until ``stopping``."""
 
 
 class Librdkafka(Reader):

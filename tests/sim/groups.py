@@ -9,17 +9,15 @@ algorithm names, and goes on. ``python -m sim.groups --seeds 1000`` runs many.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from sim.scheduler import OUTSIDE, Owner, SimLoop, stream
+from sim.seeded import Violation, main, play
 from sim.zk import SimZk, ZkService
 
 from broker_lite.client.native.assignment import assign, covers
@@ -47,10 +45,6 @@ REQUESTS_PER_S_MAX = 12
 """Of one member while nothing happens: heartbeats and its commits."""
 TOPICS = ("alpha", "beta", "beta-two")
 EXPECTED = NotOwnerError | CoordinationUnavailableError | UnknownTopicIdError | ClosedError
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 class FairZk(ZkService):
@@ -290,7 +284,7 @@ class World:
             data = znodes.encode_offset(offset._replace(offset=self.chance.randrange(500)))
             self.administrate([Set(path, data, znode.version)])
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self.service.on_write = self.wrote
         count_requests(self)
         for path in znodes.PERSISTENT_PATHS:
@@ -435,47 +429,8 @@ def count_requests(world: World) -> None:
 
 def run(seed: int) -> Counter[str]:
     """One seed; raises Violation with the seed in it."""
-    loop = SimLoop()  # type: ignore[abstract]
-    world = World(loop, seed)
-    problems = world.problems
-
-    def trouble(_: Any, context: dict[str, Any]) -> None:
-        problems.append(context.get("exception") or RuntimeError(context["message"]))
-
-    async def play() -> None:
-        world.start()
-        await world.chaos()
-        await world.settle()
-
-    loop.set_exception_handler(trouble)
-    try:
-        loop.run_until_complete(play())
-        if problems:
-            raise problems[0]
-    except Exception as error:
-        first = problems[0] if problems else error
-        name = type(first).__name__
-        raise Violation(f"seed {seed}, ended at {loop.now:.3f} s: {name}: {first}") from first
-    finally:
-        loop.finish()
-    world.counts["steps"] = loop.steps
-    return world.counts
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Seeds of native groups in virtual time")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
-    began, counts = time.monotonic(), Counter[str]()
-    for seed in range(options.first, options.first + options.seeds):
-        try:
-            counts += run(seed)
-        except Violation as violation:
-            sys.exit(str(violation))
-    seconds = time.monotonic() - began
-    print(f"{options.seeds} seeds in {seconds:.0f} s: {dict(sorted(counts.items()))}")
+    return play(World, seed)
 
 
 if __name__ == "__main__":
-    main()
+    main("native groups", run)

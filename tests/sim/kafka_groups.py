@@ -10,18 +10,16 @@ back. At the end everything is healed: each partition has one member, and goes o
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from sim.disk import SimClock
-from sim.groups import FairZk, Violation
+from sim.groups import FairZk
 from sim.scheduler import OUTSIDE, Owner, SimLoop, stream
+from sim.seeded import Violation, main, play
 from sim.zk import SimZk
 
 from broker_lite.config import BrokerConfig
@@ -507,47 +505,8 @@ def _is_again(member: str, owners: list[str]) -> bool:
 
 def run(seed: int) -> Counter[str]:
     """One seed; raises Violation with the seed in it."""
-    loop = SimLoop()  # type: ignore[abstract]
-    world = World(loop, seed)
-    problems = world.problems
-
-    def trouble(_: Any, context: dict[str, Any]) -> None:
-        problems.append(context.get("exception") or RuntimeError(context["message"]))
-
-    async def play() -> None:
-        await world.start()
-        await world.chaos()
-        await world.settle()
-
-    loop.set_exception_handler(trouble)
-    try:
-        loop.run_until_complete(play())
-        if problems:
-            raise problems[0]
-    except Exception as error:
-        first = problems[0] if problems else error
-        name = type(first).__name__
-        raise Violation(f"seed {seed}, ended at {loop.now:.3f} s: {name}: {first}") from first
-    finally:
-        loop.finish()
-    world.counts["steps"] = loop.steps
-    return world.counts
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Seeds of Kafka groups in virtual time")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
-    began, counts = time.monotonic(), Counter[str]()
-    for seed in range(options.first, options.first + options.seeds):
-        try:
-            counts += run(seed)
-        except Violation as violation:
-            sys.exit(str(violation))
-    seconds = time.monotonic() - began
-    print(f"{options.seeds} seeds in {seconds:.0f} s: {dict(sorted(counts.items()))}")
+    return play(World, seed)
 
 
 if __name__ == "__main__":
-    main()
+    main("Kafka groups", run)

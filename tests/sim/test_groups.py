@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from sim import groups
-from sim.groups import Violation
+from sim.seeded import Violation
 
 from broker_lite.client.native.member import Member
 from broker_lite.client.native.view import View

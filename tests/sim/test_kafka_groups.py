@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sim import kafka_groups
-from sim.groups import Violation
+from sim.seeded import Violation
 
 from broker_lite.coordinator.group import Group
 from broker_lite.metadata import group_claims, group_writer, znodes

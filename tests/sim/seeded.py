@@ -1,0 +1,77 @@
+"""One world of groups for each seed, and many seeds from a command line.
+
+A failure names its seed; the same seed does the same again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sim.scheduler import SimLoop
+
+
+class Violation(AssertionError):
+    """A promise was broken; the message begins with the seed."""
+
+
+class World(Protocol):
+    """What a seed is played on. ``problems`` are what broke while callbacks ran."""
+
+    problems: list[BaseException]
+    counts: Counter[str]
+
+    async def start(self) -> None: ...
+
+    async def chaos(self) -> None: ...
+
+    async def settle(self) -> None: ...
+
+
+def play(make: Callable[[SimLoop, int], World], seed: int) -> Counter[str]:
+    """One seed; raises Violation with the seed in it."""
+    loop = SimLoop()  # type: ignore[abstract]
+    world = make(loop, seed)
+    problems = world.problems
+
+    def trouble(_: Any, context: dict[str, Any]) -> None:
+        problems.append(context.get("exception") or RuntimeError(context["message"]))
+
+    async def whole() -> None:
+        await world.start()
+        await world.chaos()
+        await world.settle()
+
+    loop.set_exception_handler(trouble)
+    try:
+        loop.run_until_complete(whole())
+        if problems:
+            raise problems[0]
+    except Exception as error:
+        first = problems[0] if problems else error
+        name = type(first).__name__
+        raise Violation(f"seed {seed}, ended at {loop.now:.3f} s: {name}: {first}") from first
+    finally:
+        loop.finish()
+    world.counts["steps"] = loop.steps
+    return world.counts
+
+
+def main(what: str, run: Callable[[int], Counter[str]]) -> None:
+    """``--seeds N --first SEED``: the first violation ends it with exit code 1."""
+    parser = argparse.ArgumentParser(description=f"Seeds of {what} in virtual time")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    began, counts = time.monotonic(), Counter[str]()
+    for seed in range(options.first, options.first + options.seeds):
+        try:
+            counts += run(seed)
+        except Violation as violation:
+            sys.exit(str(violation))
+    seconds = time.monotonic() - began
+    print(f"{options.seeds} seeds in {seconds:.0f} s: {dict(sorted(counts.items()))}")
