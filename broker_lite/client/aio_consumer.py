@@ -73,7 +73,7 @@ class AsyncConsumer:
             config,
             group,
             self._topics if partitions is None else (),
-            lambda offsets: self._intake.begin(offsets),
+            lambda starts: self._intake.begin(*starts),
         )
         self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
         self._out_of_range: deque[tuple[TopicPartition, int]] = deque()
@@ -99,18 +99,17 @@ class AsyncConsumer:
         wheres = await self._shell.run(
             resolve_partitions(self._cluster, self._topics, self._partitions, deadline_ms)
         )
-        self._intake.begin(
-            await self._shell.run(
-                starting_offsets(
-                    self._cluster,
-                    self.group,
-                    wheres,
-                    self.config,
-                    deadline_ms,
-                    follows=self._partitions is None,
-                )
+        starts = await self._shell.run(
+            starting_offsets(
+                self._cluster,
+                self.group,
+                wheres,
+                self.config,
+                deadline_ms,
+                follows=self._partitions is None,
             )
         )
+        self._intake.begin(*starts)
         if self.group is not None and self.config.auto_commit:
             self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
 

@@ -31,6 +31,7 @@ from broker_lite.client.following import Follower, Reset
 from broker_lite.client.intake import JOINED_ROWS, Intake, Parts, arrow_rows
 from broker_lite.client.received import Record
 from broker_lite.client.starting import (
+    Starts,
     reset_offsets,
     resolve_partitions,
     starting_offsets,
@@ -90,7 +91,7 @@ class Consumer:
         wheres = self._pool.run(
             resolve_partitions(self._cluster, self._topics, partitions, deadline_ms)
         )
-        offsets = self._pool.run(
+        starts = self._pool.run(
             starting_offsets(
                 self._cluster,
                 group,
@@ -100,7 +101,7 @@ class Consumer:
                 follows=partitions is None,
             )
         )
-        self._start_reading(self._topics if partitions is None else (), offsets)
+        self._start_reading(self._topics if partitions is None else (), starts)
 
     def _prepare(
         self,
@@ -128,7 +129,7 @@ class Consumer:
     def _start_reading(
         self,
         follows: Sequence[str],
-        offsets: dict[TopicPartition, int],
+        starts: Starts,
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
         """Start the thread; partitions that are added to ``follows`` are found."""
@@ -149,7 +150,7 @@ class Consumer:
             skips_corrupt=config.on_corrupt == "skip",
             is_held_back=is_held_back,
         )
-        self._intake.begin(offsets)
+        self._intake.begin(*starts)
         if self.group is not None and config.auto_commit:
             self._reactor.call_soon(self._schedule_commit)
         self._reactor.start(self._crashed)
@@ -411,8 +412,8 @@ class Consumer:
         self._is_committing = False
         self._notify()
 
-    def _found(self, offsets: dict[TopicPartition, int]) -> None:
-        self._changes.append(offsets)
+    def _found(self, starts: Starts) -> None:
+        self._changes.append(starts)
         self._notify()
 
     def _notify(self) -> None:
@@ -439,7 +440,7 @@ class Consumer:
 
     def _take_changes(self) -> None:
         while self._changes:
-            self._intake.begin(self._changes.popleft())
+            self._intake.begin(*self._changes.popleft())
 
     def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
         """The log begins behind the position, or ends before it: go by ``start``."""

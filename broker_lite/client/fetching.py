@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from broker_lite.client import requests
@@ -54,6 +55,7 @@ LATE_MS = 500
 """After so long beyond its wait without an answer others are asked whether a leader still leads."""
 REPAIR_MS = 10_000
 """How long a damaged batch may take to be repaired where other replicas have it."""
+NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 GONE_AFTER = 3
 """So many looks in a row that do not find a topic: it is gone."""
 
@@ -95,11 +97,17 @@ class _Source:
         self.lane = ""
         self.high_watermark = -1
 
-    def begin(self, offset: int, generation: int, doubted_until_ms: float = 0.0) -> None:
+    def begin(
+        self,
+        offset: int,
+        generation: int,
+        doubted_until_ms: float = 0.0,
+        last_epoch: int = NO_EPOCH,
+    ) -> None:
         self.offset = offset
         self.generation = generation
         self.at_boundary = False
-        self.last_epoch = NO_EPOCH
+        self.last_epoch = last_epoch
         """The leader epoch of what is before ``offset``, where that was read."""
         self.buffered_bytes = 0
         self.is_stopped = False
@@ -163,16 +171,22 @@ class FetchEngine:
         self.begin({where: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 
     def begin(
-        self, offsets: Mapping[TopicPartition, tuple[int, int]], doubted_until_ms: float = 0.0
+        self,
+        offsets: Mapping[TopicPartition, tuple[int, int]],
+        doubted_until_ms: float = 0.0,
+        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Read these partitions from (offset, generation) on."""
+        """Read these partitions from (offset, generation) on. ``epochs``: what was read before an
+        offset, by this reader or another, is of that leader epoch; the log is checked for it."""
         for where, (offset, generation) in offsets.items():
             source = self._sources.get(where)
             if source is None:
-                self._sources[where] = _Source(self.pin(where.topic), offset, generation)
+                source = _Source(self.pin(where.topic), offset, generation)
+                source.last_epoch = epochs.get(where, NO_EPOCH)
+                self._sources[where] = source
             else:
                 self._total_bytes -= source.buffered_bytes
-                source.begin(offset, generation, doubted_until_ms)
+                source.begin(offset, generation, doubted_until_ms, epochs.get(where, NO_EPOCH))
                 self._abandon(where, source)
         if self._refresh_timer is None:
             self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
@@ -356,7 +370,8 @@ class FetchEngine:
             source.offset,
             leader_epoch,
             at_boundary=source.at_boundary,
-            after_epoch=source.last_epoch,
+            # One that others committed is asked about; only one that was read here is believed.
+            after_epoch=source.last_epoch if source.at_boundary else NO_EPOCH,
         )
         if found.batches:
             size_bytes = sum(batch.header.size_bytes for batch in found.batches)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.received import LogTruncatedError
-from broker_lite.client.starting import starting_offsets
+from broker_lite.client.starting import Starts, starting_offsets
 from broker_lite.client.steps import Shell, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import LogbusError
@@ -49,7 +49,7 @@ class Follower:
         config: ConsumerConfig,
         group: str | None,
         topics: Sequence[str],
-        on_found: Callable[[dict[TopicPartition, int]], None],
+        on_found: Callable[[Starts], None],
     ) -> None:
         self.resets: list[Reset] = []
         self._shell = shell
@@ -80,14 +80,12 @@ class Follower:
             )
             spawn(self._shell, operation, partial(self._found, new))
 
-    def _found(
-        self, wheres: Sequence[TopicPartition], found: dict[TopicPartition, int] | LogbusError
-    ) -> None:
+    def _found(self, wheres: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
         if isinstance(found, LogbusError):
             # The next view will show them again.
             self._looked_up.difference_update(wheres)
             return
-        self._began.update(found)
+        self._began.update(found.offsets)
         self._on_found(found)
 
     def reset_timestamp(self, where: TopicPartition, position: int) -> int | None:

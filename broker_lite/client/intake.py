@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from broker_lite.client.arrays import fixed
 from broker_lite.client.bounds import check_offsets
-from broker_lite.client.fetching import Arrival, FetchEngine
+from broker_lite.client.fetching import NO_EPOCHS, Arrival, FetchEngine
 from broker_lite.client.received import (
     RawBatch,
     Record,
@@ -102,11 +102,17 @@ class Intake:
 
     # -- positions
 
-    def begin(self, offsets: dict[TopicPartition, int]) -> None:
-        """Read these from here on; what was fetched of them before is void."""
+    def begin(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+    ) -> None:
+        """Read these from here on; what was fetched of them before is void. ``epochs``: the leader
+        epochs of what lies before, where that is known."""
         check_offsets(offsets)
         rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
-        self._engine.post(partial(self._engine.begin, rows))
+        self._epochs.update(epochs)
+        self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def end(self, where: TopicPartition) -> None:
         """Read a partition no more; what was handed out of it is nobody's business here."""
@@ -177,6 +183,8 @@ class Intake:
         found = {}
         for where, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
+            if commit.leader_epoch < 0 and commit.offset == self.position(where):
+                commit = commit._replace(leader_epoch=self._epochs.get(where, -1))
             if commit.topic_id == NULL_TOPIC_ID:
                 topic_id = self._engine.topic_ids.get(where.topic, NULL_TOPIC_ID)
                 commit = commit._replace(topic_id=topic_id)
@@ -216,7 +224,9 @@ class Intake:
         (self._paused.update if is_paused else self._paused.difference_update)(chosen)
         if is_paused and self._where in chosen:
             # What is left of the open batches is fetched again when the partition is resumed.
-            self.begin({self._where: self.position(self._where) or 0})
+            where = self._where
+            epochs = {where: self._epochs[where]} if where in self._epochs else NO_EPOCHS
+            self.begin({where: self.position(where) or 0}, epochs)
         self._engine.post(partial(self._engine.pause, chosen, is_paused))
 
     def paused(self) -> list[TopicPartition]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from broker_lite.client import requests
 from broker_lite.client.admin import isolation_code
@@ -57,6 +58,14 @@ def resolve_partitions(
     return list(dict.fromkeys(chosen))
 
 
+class Starts(NamedTuple):
+    """Where to begin. ``epochs``: of what the group has read before its offset, where it said; so
+    that a log that lost it since, by an unclean election, is not read on as if nothing were."""
+
+    offsets: dict[TopicPartition, int]
+    epochs: dict[TopicPartition, int]
+
+
 def starting_offsets(
     cluster: Cluster,
     group: str | None,
@@ -65,7 +74,7 @@ def starting_offsets(
     deadline_ms: float,
     *,
     follows: bool = False,
-) -> Operation[dict[TopicPartition, int]]:
+) -> Operation[Starts]:
     """The group's offsets; where there is none, what ``start`` says. Raises UnknownTopicIdError
     for a topic that is made again meanwhile: offsets of two topics would be mixed.
 
@@ -74,8 +83,11 @@ def starting_offsets(
     """
     ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
     offsets: dict[TopicPartition, int] = {}
+    epochs: dict[TopicPartition, int] = {}
     if group is not None:
-        offsets = yield from _group_offsets(cluster, group, wheres, ids, deadline_ms)
+        rows = yield from _group_offsets(cluster, group, wheres, ids, deadline_ms)
+        offsets = {where: row.offset for where, row in rows.items()}
+        epochs = {where: row.leader_epoch for where, row in rows.items() if row.leader_epoch >= 0}
     missing = [where for where in wheres if where not in offsets]
     if missing and config.start == "none":
         raise OffsetOutOfRangeError(
@@ -103,7 +115,7 @@ def starting_offsets(
         commits = {where: CommittedOffset(ends[where], topic_id=ids[where.topic]) for where in late}
         done = yield from requests.commit_offsets(cluster, group, commits, deadline_ms)
         requests.raise_first(done)
-    return {where: offsets[where] for where in wheres}
+    return Starts({where: offsets[where] for where in wheres}, epochs)
 
 
 def _group_offsets(
@@ -112,7 +124,7 @@ def _group_offsets(
     wheres: Sequence[TopicPartition],
     ids: Mapping[str, str],
     deadline_ms: float,
-) -> Operation[dict[TopicPartition, int]]:
+) -> Operation[dict[TopicPartition, CommittedOffset]]:
     """Where the group stands; absent where it has no offset."""
     found = requests.raise_first(
         (yield from requests.committed(cluster, group, wheres, deadline_ms))
@@ -120,7 +132,7 @@ def _group_offsets(
     for where, row in found.items():
         if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):
             raise made_again(where.topic)
-    return {where: row.offset for where, row in found.items()}
+    return found
 
 
 def reset_offsets(

@@ -268,6 +268,8 @@ def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
         other_bus = runner.run(aconnect(cluster.bootstrap_servers))
         other = runner.run(begin(other_bus, name, 60))
         assert read_on(consumer, 60) == kept + lost
+        with bus.consumer(name, group=name, partitions=[0], start="earliest") as away:
+            assert read_on(away, 60) == kept + lost
         leader.kill()
         follower.start()
         until(
@@ -279,6 +281,10 @@ def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
         assert read_on(consumer, 50) == new
         assert consumer.resets == [(where, 60, 30)]
         assert runner.run(end(other_bus, other, 50)) == consumer.resets
+        # A group that was away meanwhile has committed 60, which is in the middle of the new ones.
+        with bus.consumer(name, group=name, partitions=[0], start="earliest") as back:
+            assert read_on(back, 50) == new
+            assert back.resets == consumer.resets
     said = "".join(Path(broker.log).read_text() for broker in cluster.brokers)
     assert f"{where}: UNCLEAN election: broker {follower.id} leads" in said
     assert f"{where}: leads from offset 30 on although it was not in sync" in said

@@ -124,7 +124,7 @@ class NativeAsyncConsumer(AsyncConsumer):
                 self._cluster, self._group(), dict(owned.pending), self.config, self._deadline()
             )
         )
-        owned.begin(begun.offsets)
+        owned.begin(begun.offsets, begun.epochs)
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
             await self._try_commit(begun.commits)

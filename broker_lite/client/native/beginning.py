@@ -25,10 +25,12 @@ LOOKUP_MS = 1000
 
 class Begun(NamedTuple):
     """``offsets``: where to begin; a partition that no broker knows yet is absent. ``commits``: of
-    those, what the group has to remember, since the end will be somewhere else."""
+    those, what the group has to remember, since the end will be somewhere else. ``epochs``: the
+    leader epochs of what the group has read."""
 
     offsets: dict[TopicPartition, int]
     commits: dict[TopicPartition, CommittedOffset]
+    epochs: dict[TopicPartition, int]
 
 
 def beginnings(
@@ -48,12 +50,15 @@ def beginnings(
         if view.partition(where) is not None and view.topic_id(where.topic) == start.topic_id
     ]
     offsets: dict[TopicPartition, int] = {}
+    epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []
     late: list[TopicPartition] = []
     for where in ready:
         start = starts[where]
         if start.committed is not None:
             offsets[where] = start.committed.offset
+            if start.committed.leader_epoch >= 0:
+                epochs[where] = start.committed.leader_epoch
         elif start.is_added or config.start == "earliest":
             early.append(where)
         elif config.start == "latest":
@@ -73,7 +78,7 @@ def beginnings(
             where: CommittedOffset(at, topic_id=starts[where].topic_id)
             for where, at in ends.items()
         }
-    return Begun(offsets, commits)
+    return Begun(offsets, commits, epochs)
 
 
 def _known(cluster: Cluster, starts: Mapping[TopicPartition, Start]) -> Operation[None]:

@@ -78,8 +78,8 @@ class Changes:
         self.pending.pop(where, None)
         self._intake.end(where)
 
-    def begin(self, offsets: dict[TopicPartition, int]) -> None:
+    def begin(self, offsets: dict[TopicPartition, int], epochs: dict[TopicPartition, int]) -> None:
         """Read these, of the pending ones, from here on."""
         for where in offsets:
             self.pending.pop(where, None)
-        self._intake.begin(offsets)
+        self._intake.begin(offsets, epochs)

@@ -17,6 +17,7 @@ from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOU
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.session import GroupSession
+from broker_lite.client.starting import Starts
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import LogbusError, NotOwnerError
 from broker_lite.model import CommittedOffset, TopicPartition
@@ -50,7 +51,7 @@ class NativeConsumer(Consumer):
             deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
             self._pool.run(requests.known_topics(self._cluster, topics, deadline_ms))
         self.queue: deque[Change] = self._changes
-        self._start_reading((), {}, lambda: session.is_held_back)
+        self._start_reading((), Starts({}, {}), lambda: session.is_held_back)
         self._owned = Changes(
             self.queue,
             self._intake,
@@ -88,7 +89,7 @@ class NativeConsumer(Consumer):
         begun = self._pool.run(
             beginnings(self._cluster, self._group(), owned.pending, self.config, deadline_ms)
         )
-        owned.begin(begun.offsets)
+        owned.begin(begun.offsets, begun.epochs)
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
             self._session.commit_soon(begun.commits, lambda _: None)

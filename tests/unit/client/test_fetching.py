@@ -280,6 +280,42 @@ def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, -1)
 
 
+def test_what_a_group_read_before_is_compared_with_the_log() -> None:
+    """A group that was away during an unclean election began in the middle of other records."""
+    bench = Bench()
+    bench.intake.begin({T0: 3}, {T0: 4})
+    bench.world.run()
+    asked = bench.fetch()
+    (wanted,) = asked.message.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (3, 4)
+    assert bench.intake.commitable()[T0].leader_epoch == 4
+    asked.fetched([PartitionAnswer(0, 0, 9, 9, 0, (), None, OffsetAndEpoch(1, 4))])
+    bench.world.run()
+    told: list[LogbusError] = []
+    assert not bench.intake.advance(lambda where, error: told.append(error))
+    assert isinstance(told[0], LogTruncatedError) and told[0].offset == 1
+
+
+def test_an_epoch_that_another_client_committed_makes_no_records_damaged() -> None:
+    """Some commit the leader's present epoch rather than that of what they read."""
+    bench = Bench()
+    bench.intake.begin({T0: 3}, {T0: 5})
+    bench.world.run()
+    bench.give(bench.fetch(), batch(3, 2, epoch=4), high=5)
+    assert bench.values() == [b"3", b"4"]
+    assert bench.intake.commitable()[T0].leader_epoch == 4
+
+
+def test_a_position_committed_by_its_number_has_its_epoch() -> None:
+    bench = Bench()
+    bench.begin({T0: 0})
+    bench.give(bench.fetch(), batch(0, 3, epoch=4), high=3)
+    assert len(bench.values()) == 3
+    rows = bench.intake.stamped({T0: 3})
+    assert (rows[T0].offset, rows[T0].leader_epoch) == (3, 4)
+    assert bench.intake.stamped({T0: 2})[T0].leader_epoch == -1
+
+
 def test_an_epoch_that_a_flipped_bit_made_up_is_no_loss() -> None:
     """The epoch is outside the CRC: where a log holds what comes next, nothing was cut off."""
     bench = Bench()

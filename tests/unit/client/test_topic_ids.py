@@ -12,7 +12,7 @@ from broker_lite.client import requests
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.intake import Intake
-from broker_lite.client.starting import starting_offsets
+from broker_lite.client.starting import Starts, starting_offsets
 from broker_lite.client.steps import spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import LogbusError, UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -203,7 +203,7 @@ def test_a_consumer_does_not_begin_with_offsets_of_another_topic() -> None:
         return outcome(world, starting_offsets(cluster, "g", [T0], config, world.now + 5000))
 
     group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, TOPIC_ID, 1234),)
-    assert begin() == {T0: 5}
+    assert begin() == Starts({T0: 5}, {T0: 2}), "with the epoch of what the group has read"
     group.rows = (groups.FetchedOffset(0, 5, 2, "m", 0, OTHER_ID, 1234),)
     found = begin()
     assert isinstance(found, UnknownTopicIdError)
