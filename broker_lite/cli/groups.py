@@ -10,7 +10,8 @@ import click
 
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
-from broker_lite.cli.progress import group_members, group_progress, owned_by
+from broker_lite.cli.progress import group_progress
+from broker_lite.client.group_lag import owned_by
 from broker_lite.errors import GroupIdNotFoundError, NonEmptyGroupError
 from broker_lite.model import CommittedOffset, TopicPartition
 
@@ -51,7 +52,7 @@ def describe(
     """A group's committed offsets, lag and owners, partition by partition."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = group_progress(admin, group)
-        if not rows and group_members(admin, group):
+        if not rows and admin.group_members(group):
             output.say(f"group {group!r} has members and has committed nothing yet")
             return
     if not rows:

@@ -1,9 +1,9 @@
-"""``logbus lag``: records between what a group committed and the end, also as a check."""
+"""``logbus lag``: how many records groups have not read, and for how long; also as a check."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 @click.option("--interval", default=2.0, show_default=True, help="Seconds between two looks.")
 @click.option("--warn", type=int, help="Exit code 4 if a group's lag in a topic is over this.")
 @click.option("--crit", type=int, help="Exit code 5 if a group's lag in a topic is over this.")
+@click.option("--warn-s", type=float, help="The same for its lag in seconds: exit code 4.")
+@click.option("--crit-s", type=float, help="The same for its lag in seconds: exit code 5.")
 @cluster_options
 @output.output_option
 def lag(
@@ -37,12 +39,15 @@ def lag(
     interval: float,
     warn: int | None,
     crit: int | None,
+    warn_s: float | None,
+    crit_s: float | None,
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
 ) -> int:
     """How far groups (and Spark queries) are behind the end of what they read.
 
+    LAG counts records; LAG S is how many seconds ago the oldest of them was written.
     A group or topic that is named and not there is an error (1), so that a check of it cannot pass;
     with --watch it is waited for.
     """
@@ -61,12 +66,17 @@ def lag(
             if not watch:
                 break
             time.sleep(interval)
-    worst = max((row["lag"] or 0 for row in totals), default=0)
-    if crit is not None and worst > crit:
+    if _is_over(totals, crit, crit_s):
         return EXIT_CRITICAL
-    if warn is not None and worst > warn:
-        return EXIT_WARNING
-    return 0
+    return EXIT_WARNING if _is_over(totals, warn, warn_s) else 0
+
+
+def _is_over(totals: list[dict[str, Any]], records: int | None, seconds: float | None) -> bool:
+    return any(
+        limit is not None and (row[name] or 0) > limit
+        for row in totals
+        for name, limit in (("lag", records), ("lag_s", seconds))
+    )
 
 
 def _missing(
@@ -99,15 +109,22 @@ def _rows(admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]) -> lis
 
 
 def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    totals: dict[tuple[str, str], dict[str, Any]] = {}
+    """Records add up; of the seconds the longest counts."""
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        total = totals.setdefault(
-            (row["group"], row["topic"]),
-            {"group": row["group"], "topic": row["topic"], "partitions": 0, "lag": 0},
-        )
-        total["partitions"] += 1
-        # A partition whose end is not known makes the sum unknown, never smaller.
-        total["lag"] = (
-            None if row["lag"] is None or total["lag"] is None else total["lag"] + row["lag"]
-        )
-    return list(totals.values())
+        parts.setdefault((row["group"], row["topic"]), []).append(row)
+    return [
+        {
+            "group": group,
+            "topic": topic,
+            "partitions": len(of_topic),
+            "lag": _all(sum, [row["lag"] for row in of_topic]),
+            "lag_s": _all(max, [row["lag_s"] for row in of_topic]),
+        }
+        for (group, topic), of_topic in parts.items()
+    ]
+
+
+def _all(join: Callable[[list[Any]], Any], values: list[Any]) -> Any:
+    """A partition of which it is not known makes the whole unknown, never smaller."""
+    return None if None in values else join(values)

@@ -7,6 +7,8 @@ are tried again within ``timeout_ms`` of each call, after fresh metadata where t
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,10 +16,12 @@ from broker_lite.client import admin_requests, replica_requests, requests
 from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import join, parse_endpoints
+from broker_lite.client.group_lag import PartitionLag, lag_of, owned_by
 from broker_lite.client.replica_requests import Reassignment
 from broker_lite.client.steps import Operation
 from broker_lite.config import value_text
 from broker_lite.errors import (
+    GroupIdNotFoundError,
     InvalidConfigError,
     InvalidTopicError,
     LogbusError,
@@ -26,6 +30,7 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.model import (
+    LATEST_TIMESTAMP,
     NAME_LENGTH_MAX,
     CommittedOffset,
     ListedOffset,
@@ -314,7 +319,44 @@ class Admin:
             self._run(requests.offsets_for_bytes(self._cluster, ranges, self._deadline()))
         )
 
+    def record_times(
+        self, after: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The first record at or after each offset, and its timestamp in ms (-1: it has none);
+        offset -1 where there is no such record yet."""
+        return requests.raise_first(self.record_times_each(after))
+
+    def record_times_each(
+        self, after: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | LogbusError]:
+        """As ``record_times``, but what cannot be told is in the answer, beside what can."""
+        found: dict[TopicPartition, ListedOffset | LogbusError] = self._run(
+            requests.record_times(self._cluster, after, self._deadline())
+        )
+        return found
+
     # -- groups
+
+    def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
+        """How far a group or Spark query is behind, in records and in seconds, and who reads, for
+        every partition in which it committed."""
+        committed = {tp: at for tp, at in self.committed(group).items() if at.offset >= 0}
+        if not committed:
+            return {}
+        owners = {tp: name for name, owned in self.group_members(group).items() for tp in owned}
+        view = self.cluster({tp.topic for tp in committed})
+        led = [tp for tp in committed if view.leader(tp) is not None]
+        ends = self.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP)) if led else {}
+        unread = {tp: committed[tp].offset for tp in led if committed[tp].offset < ends[tp].offset}
+        firsts = self.record_times_each(unread) if unread else {}
+        return lag_of(committed, ends, firsts, owners, time.time() * 1000)
+
+    def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
+        """The live members of a group and what each owns; none where there is no such group."""
+        with contextlib.suppress(GroupIdNotFoundError):
+            members = self.describe_groups([group])[group].members
+            return {row.member_id: owned_by(row) for row in members}
+        return {}
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None

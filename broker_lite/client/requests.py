@@ -285,6 +285,39 @@ def offsets_for_bytes(
     return per_partition(cluster, ranges, make, read, deadline_ms)
 
 
+def record_times(
+    cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
+) -> Operation[PerPartition[ListedOffset]]:
+    """The first record at or after each offset and when it was written; -1 where there is none."""
+    check_offsets(after)
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        return CallExchange(
+            offsets.RecordTimesRequest(
+                tuple(
+                    offsets.TimePartition(
+                        cluster.view.topic_id(where.topic), where.partition, after[where]
+                    )
+                    for where in group
+                )
+            )
+        )
+
+    def read(
+        answer: offsets.RecordTimesResponse, group: list[TopicPartition]
+    ) -> PerPartition[ListedOffset]:
+        found: PerPartition[ListedOffset] = _all_missing(group)
+        for where, row in zip(group, answer.answers):
+            found[where] = (
+                error_for(row.error_code)
+                if row.error_code
+                else ListedOffset(row.offset, row.timestamp)
+            )
+        return found
+
+    return per_partition(cluster, after, make, read, deadline_ms)
+
+
 def _all_missing(group: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
     return {where: error_for(-1, f"the broker said nothing of {where}") for where in group}
 

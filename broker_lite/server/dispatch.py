@@ -45,6 +45,7 @@ from broker_lite.server.handlers import (
     offset_for_leader_epoch,
     offsets_for_bytes,
     produce,
+    record_times,
     replace_configs,
     sync_group,
     unregister_broker,
@@ -88,6 +89,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.UNREGISTER_BROKER: unregister_broker.handle,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,
+    ApiKey.RECORD_TIMES: record_times.handle,
 }
 """Everything but Produce and Fetch, which ``Dispatcher.begin`` calls by themselves."""
 

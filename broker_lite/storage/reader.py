@@ -40,6 +40,7 @@ from broker_lite.storage.segment import Segment
 
 LOADED_SEGMENTS_MAX = 4
 """Closed segments of one log whose file and indexes stay open; more are loaded again when read."""
+TIMESTAMP_MIN = -(1 << 63)
 HINTS = 64
 """Batch positions that are remembered per log, for readers that come back where they ended."""
 
@@ -419,6 +420,24 @@ class LogReader:
                 newest = max(newest, found.header.max_timestamp)
         return self.offset_for_timestamp(newest, end, damage)
 
+    @_translated
+    def first_at(self, offset: int, end: int) -> ListedOffset | None:
+        """The first record at or after ``offset`` and below ``end``, and its timestamp.
+
+        Damage that is known is passed by. Decodes one batch where ``offset`` lies inside of one
+        whose rows have times of their own: not for the loop thread.
+        """
+        end = min(end, self._tail[0])
+        offset = self.next_readable(max(offset, self.log_start_offset))
+        if offset >= end:
+            return None
+        segment, found = self._locate(offset)
+        header = found.header
+        if offset <= header.base_offset or header.is_log_append_time or header.is_control:
+            time_ms = header.constant_timestamp
+            return ListedOffset(max(offset, header.base_offset), time_ms, header.leader_epoch)
+        return self._first_in_batch(segment, found, first=offset)
+
     def _headers(self, segment: Segment, start: int, end: int) -> Iterator[FoundBatch]:
         """Batches of one segment from ``start`` to below ``end``, past any damage."""
         size, limit = segment.size_bytes, min(segment.next_offset, end)
@@ -434,10 +453,11 @@ class LogReader:
                 start = max(self._note_damage(segment, bad).next_offset, start + 1)
 
     def _first_in_batch(
-        self, segment: Segment, found: FoundBatch, timestamp: int
+        self, segment: Segment, found: FoundBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
+        """The first row from offset ``first`` on that is as late as ``timestamp``."""
         position, header = found
-        first = max(header.base_offset, self.log_start_offset)
+        first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:
             return ListedOffset(first, header.max_timestamp, header.leader_epoch)
         whole = read_batch(segment.file, position, segment.size_bytes)

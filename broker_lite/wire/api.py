@@ -50,6 +50,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CLUSTER = 60
     UNREGISTER_BROKER = 64
     OFFSETS_FOR_BYTES = 10000
+    RECORD_TIMES = 10001
 
 
 VERSIONS: Mapping[int, tuple[int, int]] = {
@@ -85,6 +86,7 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.DESCRIBE_CLUSTER: (0, 2),
     ApiKey.UNREGISTER_BROKER: (0, 0),
     ApiKey.OFFSETS_FOR_BYTES: (0, 0),
+    ApiKey.RECORD_TIMES: (0, 0),
 }
 """First and last version of each API that is served."""
 
@@ -125,6 +127,7 @@ FLEXIBLE_FROM: Mapping[int, int] = {
     ApiKey.DESCRIBE_CLUSTER: 0,
     ApiKey.UNREGISTER_BROKER: 0,
     ApiKey.OFFSETS_FOR_BYTES: 0,
+    ApiKey.RECORD_TIMES: 0,
 }
 """First flexible version of each API: compact lengths and tagged fields."""
 

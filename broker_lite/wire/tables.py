@@ -24,7 +24,12 @@ import kafka.protocol.producer as producer
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire.api import VERSIONS, ApiKey, is_flexible, response_header_bytes
 from broker_lite.wire.calls import groups
-from broker_lite.wire.calls.offsets import OffsetsForBytesRequest, encode_offsets_for_bytes
+from broker_lite.wire.calls.offsets import (
+    OffsetsForBytesRequest,
+    RecordTimesRequest,
+    encode_offsets_for_bytes,
+    encode_record_times,
+)
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unregister_broker
 from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
 
@@ -103,6 +108,13 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
 }
 """Our tagged field in a struct of the library, and how it is read; bytes behind are ignored."""
 
+_BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
+    ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
+    ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_offsets_for_bytes),
+    ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_record_times),
+}
+"""How a request of an API without a table is read, and its response written."""
+
 _FIXED: dict[str, Decoder] = {
     "int8": Reader.i8,
     "int16": Reader.i16,
@@ -121,10 +133,8 @@ _CLASSIC_STRING: dict[bool, Decoder] = {
 def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
     """The request whose body begins at ``at``; of ApiVersions any version, since a broker answers
     those that it does not know. Raises ProtocolError; UnsupportedVersionError for other APIs."""
-    if api_key == ApiKey.OFFSETS_FOR_BYTES:
-        return OffsetsForBytesRequest.decode_request(Reader(frame, at))
-    if api_key == ApiKey.UNREGISTER_BROKER:
-        return UnregisterBrokerRequest.decode_request(Reader(frame, at))
+    if api_key in _BY_HAND:
+        return _BY_HAND[api_key][0](Reader(frame, at))
     first, last = VERSIONS.get(api_key, (0, -1))
     if not first <= version <= last or api_key not in REQUESTS:
         if api_key == ApiKey.API_VERSIONS:
@@ -135,10 +145,8 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
 
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
     """A whole frame, its length included. ApiVersions in an unknown version is answered in 0."""
-    if api_key == ApiKey.OFFSETS_FOR_BYTES:
-        return _by_hand(api_key, version, correlation_id, encode_offsets_for_bytes, response)
-    if api_key == ApiKey.UNREGISTER_BROKER:
-        return _by_hand(api_key, version, correlation_id, encode_unregister_broker, response)
+    if api_key in _BY_HAND:
+        return _by_hand(api_key, version, correlation_id, _BY_HAND[api_key][1], response)
     if isinstance(response, groups.OffsetFetchResponse):
         return _by_hand(api_key, version, correlation_id, groups.encode_offset_fetch, response)
     if api_key == ApiKey.API_VERSIONS and not 0 <= version <= VERSIONS[api_key][1]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import CommittedOffset, ListedOffset, TopicPartition
 
 
 def test_topics(bus: Bus) -> None:
@@ -91,7 +92,10 @@ def test_offsets(bus: Bus, topic: str) -> None:
     end, size = admin.offsets_for_bytes({where: (0, 1)})[where]
     assert (end, size > 100) == (1, True)
     assert admin.offsets_for_bytes({where: (0, 1 << 30)})[where][0] == 10
+    times = [admin.record_times({where: offset})[where] for offset in (0, 4, 10, 99)]
+    assert times == [ListedOffset(0, 1000), ListedOffset(4, 1004), *[ListedOffset(-1)] * 2]
     assert admin.delete_records({where: 3}) == {where: 3}
+    assert admin.record_times({where: 0})[where] == ListedOffset(3, 1003)
     assert admin.list_offsets({where: -2})[where].offset == 3
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-1"):
         admin.delete_records({where: 99})
@@ -113,6 +117,27 @@ def test_groups(bus: Bus, topic: str) -> None:
     assert bus.admin.committed("adm-group", [TopicPartition(topic, 2)]) == {}
     assert "adm-group" in [row.group for row in bus.admin.list_groups()]
     assert bus.admin.describe_groups(["adm-group"])["adm-group"].members == ()
+
+
+def test_lag_in_records_and_in_seconds(bus: Bus, topic: str) -> None:
+    group, began_ms = f"lag-{topic}", time.time() * 1000
+    wheres = [TopicPartition(topic, index) for index in range(3)]
+    with bus.producer() as producer:
+        for where in wheres:
+            for age_s in (3600, 60, 0):
+                written_ms = int(began_ms) - 1000 * age_s
+                producer.send(topic, b"x", partition=where.partition, timestamp_ms=written_ms)
+        producer.send(topic, b"x", partition=2, timestamp_ms=int(began_ms) + 3_600_000)
+    bus.admin.commit_offsets(group, {wheres[0]: 1, wheres[1]: 3, wheres[2]: 3})
+    old, none, ahead = (bus.admin.lag(group)[where] for where in wheres)
+    waited_s = time.time() - began_ms / 1000
+    assert (old.committed.offset, old.end, old.records, old.owner) == (1, 3, 2, None)
+    assert old.seconds is not None and 60 <= old.seconds <= 60 + waited_s
+    assert (none.records, none.seconds) == (0, 0)
+    assert (ahead.records, ahead.seconds) == (1, 0)
+    bus.admin.delete_topic(topic)
+    assert bus.admin.lag(group) == {}
+    assert bus.admin.lag("nobody") == {}
 
 
 def test_disks(bus: Bus, topic: str) -> None:

@@ -185,9 +185,14 @@ def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
     described = rows(logbus("groups", "describe", group))
     assert sum(row["committed"] for row in described) == 60
     assert all(re.fullmatch(r"20..-..-..T.*Z", row["committed_at"]) for row in described)
-    assert rows(logbus("lag", "-g", group)) == [
-        {"group": group, "topic": new_topic, "partitions": len(described), "lag": 40}
-    ]
+    (row,) = rows(logbus("lag", "-g", group))
+    since = row.pop("lag_s")
+    assert row == {"group": group, "topic": new_topic, "partitions": len(described), "lag": 40}
+    assert since > 0
+    assert all((row["lag_s"] > 0) is (row["lag"] > 0) for row in described)
+    logbus("lag", "-g", group, "--warn-s", "9999")
+    logbus("lag", "-g", group, "--crit", "40", "--warn-s", "0", code=4)
+    logbus("lag", "-g", group, "--crit-s", "0", code=5)
     logbus("lag", "-g", group, "--warn", "40")
     logbus("lag", "-g", group, "--warn", "39", code=4)
     logbus("lag", "-g", group, "--warn", "1", "--crit", "39", code=5)

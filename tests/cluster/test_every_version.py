@@ -82,7 +82,7 @@ EVERY = [
     (ApiKey(key), version)
     for key, (first, last) in VERSIONS.items()
     for version in range(first, last + 1)
-    if key not in (ApiKey.OFFSETS_FOR_BYTES, ApiKey.UNREGISTER_BROKER)
+    if key not in (ApiKey.OFFSETS_FOR_BYTES, ApiKey.RECORD_TIMES, ApiKey.UNREGISTER_BROKER)
 ]
 
 

@@ -1,6 +1,6 @@
-"""Client side of ListOffsets v7 and of our own OffsetsForBytes v0: where a log begins and ends.
+"""ListOffsets v7, and our own OffsetsForBytes v0 and RecordTimes v0: where records are, and when.
 
-Both go to each partition's leader. Field names are Kafka's; topic ids are their 22 characters.
+All go to each partition's leader. Field names are Kafka's; topic ids are their 22 characters.
 """
 
 from __future__ import annotations
@@ -170,5 +170,85 @@ def _bytes_answer(reader: Reader) -> BytesAnswer:
 
 def _bytes_partition(reader: Reader) -> BytesPartition:
     row = BytesPartition(reader.uuid(), reader.i32(), reader.i64(), reader.i64())
+    reader.skip_tags()
+    return row
+
+
+class TimePartition(NamedTuple):
+    """When was the first record written that is at or after ``offset``?"""
+
+    topic_id: str
+    partition: int
+    offset: int
+
+
+class TimeAnswer(NamedTuple):
+    """That record's offset and timestamp in ms; both -1 where there is none yet."""
+
+    error_code: int
+    offset: int
+    timestamp: int
+
+
+class RecordTimesResponse(NamedTuple):
+    """One answer for each partition asked for, in the request's order."""
+
+    answers: tuple[TimeAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTimesRequest:
+    """Our own API: how old is what a reader has not read."""
+
+    API_KEY: ClassVar[int] = ApiKey.RECORD_TIMES
+    VERSION: ClassVar[int] = 0
+
+    partitions: tuple[TimePartition, ...]
+
+    def encode(self, writer: Writer) -> None:
+        def put(row: TimePartition) -> None:
+            writer.uuid(row.topic_id)
+            writer.i32(row.partition)
+            writer.i64(row.offset)
+            writer.tag_end()
+
+        writer.array(self.partitions, put)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> RecordTimesResponse:
+        response = RecordTimesResponse(reader.array(_time_answer))
+        reader.skip_tags()
+        return response
+
+    @staticmethod
+    def decode_request(reader: Reader) -> RecordTimesRequest:
+        """The broker's side: the request whose body ``reader`` stands at."""
+        request = RecordTimesRequest(reader.array(_time_partition))
+        reader.skip_tags()
+        return request
+
+
+def encode_record_times(response: RecordTimesResponse, writer: Writer) -> None:
+    """The broker's side: the response's body."""
+
+    def put(row: TimeAnswer) -> None:
+        writer.i16(row.error_code)
+        writer.i64(row.offset)
+        writer.i64(row.timestamp)
+        writer.tag_end()
+
+    writer.array(response.answers, put)
+    writer.tag_end()
+
+
+def _time_answer(reader: Reader) -> TimeAnswer:
+    row = TimeAnswer(reader.i16(), reader.i64(), reader.i64())
+    reader.skip_tags()
+    return row
+
+
+def _time_partition(reader: Reader) -> TimePartition:
+    row = TimePartition(reader.uuid(), reader.i32(), reader.i64())
     reader.skip_tags()
     return row

@@ -12,7 +12,7 @@ import pytest
 from stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name
 
 from broker_lite.config import TopicConfig
-from broker_lite.errors import OffsetOutOfRangeError, StorageError
+from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError, StorageError
 from broker_lite.model import ListedOffset
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns
@@ -198,6 +198,41 @@ def test_rows_without_a_time_are_never_found_by_time() -> None:
     log = Disk().log
     append(log, batch(timestamp=-1))
     assert log.offset_for_timestamp(0, 1) is None
+
+
+@pytest.mark.parametrize("make", [columns, rows])
+def test_the_time_of_the_first_record_at_or_after_an_offset(make: object) -> None:
+    log = Disk().log
+    for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
+        append(log, make(*times))  # type: ignore[operator]
+    found = [log.first_at(offset, 8) for offset in range(9)]
+    assert [listed and listed[:2] for listed in found] == [
+        *enumerate((10, 30, 20, 25, 26, 50, 5, 60)),
+        None,
+    ]
+    assert log.first_at(4, 4) is None
+    log.delete_records_before(2)
+    assert log.first_at(0, 8) == ListedOffset(2, 20, 1)
+
+
+def test_the_time_of_what_follows_damage() -> None:
+    disk = Disk()
+    for times in ((10, 20), (30, 40), (50, 60)):
+        append(disk.log, rows(*times))
+    size = len(rows(10, 20))
+    disk.flip(segment_name(0), size + 3)
+    with pytest.raises(CorruptMessageError):
+        disk.log.first_at(2, 6)
+    assert disk.log.first_at(2, 6) == ListedOffset(4, 50, 1)
+
+
+def test_the_time_of_rows_without_one() -> None:
+    log = Disk().log
+    append(log, rows(-1, -1))
+    assert [log.first_at(offset, 2) for offset in (0, 1)] == [
+        ListedOffset(0, -1, 1),
+        ListedOffset(1, -1, 1),
+    ]
 
 
 # -- checks ----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ THEIRS = {**BY_HAND, **REQUESTS}
 
 def test_every_api_has_versions_and_a_place_where_it_is_coded() -> None:
     assert set(VERSIONS) == set(ApiKey) == set(FLEXIBLE_FROM)
-    ours = {ApiKey.OFFSETS_FOR_BYTES, ApiKey.UNREGISTER_BROKER}
+    ours = {ApiKey.OFFSETS_FOR_BYTES, ApiKey.RECORD_TIMES, ApiKey.UNREGISTER_BROKER}
     assert set(VERSIONS) == {*REQUESTS, *BY_HAND, *ours}
 
 

@@ -21,6 +21,10 @@ from broker_lite.wire.calls.offsets import (
     BytesPartition,
     OffsetsForBytesRequest,
     OffsetsForBytesResponse,
+    RecordTimesRequest,
+    RecordTimesResponse,
+    TimeAnswer,
+    TimePartition,
 )
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
 
@@ -199,15 +203,26 @@ def test_what_the_library_does_not_have_goes_the_same_way() -> None:
     assert reader.left == 0
 
 
-def test_our_own_api_goes_the_same_way() -> None:
-    request = OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 1, 2, 3),))
-    frame = memoryview(encode_call(request, 5, None))[4:]
+@pytest.mark.parametrize(
+    ("request_", "response"),
+    [
+        (
+            OffsetsForBytesRequest((BytesPartition(TOPIC_ID, 1, 2, 3),)),
+            OffsetsForBytesResponse((BytesAnswer(0, 9, 1000), BytesAnswer(100, -1, -1))),
+        ),
+        (
+            RecordTimesRequest((TimePartition(TOPIC_ID, 1, 2),)),
+            RecordTimesResponse((TimeAnswer(0, 9, 1_700_000_000_000), TimeAnswer(100, -1, -1))),
+        ),
+    ],
+)
+def test_our_own_apis_go_the_same_way(request_: Any, response: Any) -> None:
+    frame = memoryview(encode_call(request_, 5, None))[4:]
     header = parse_header(frame)
     got = tables.decode(header.api_key, header.api_version, frame, header.body_at)
-    assert got == request
-    response = OffsetsForBytesResponse((BytesAnswer(0, 9, 1000), BytesAnswer(100, -1, -1)))
+    assert got == request_
     octets = tables.encode(header.api_key, header.api_version, 5, response)
     correlation_id, reader = read_response_header(memoryview(octets)[4:], header.api_key, 0)
     assert correlation_id == 5
-    assert OffsetsForBytesRequest.decode(reader) == response
+    assert type(request_).decode(reader) == response
     assert reader.left == 0

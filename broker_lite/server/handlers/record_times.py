@@ -1,0 +1,35 @@
+"""RecordTimes, our own API 10001: the timestamp of the first record at or after an offset.
+
+Who knows what a group committed knows from it how old the oldest unread record is. The offset index
+leads to the batch; one batch is decoded where the offset lies inside of it, and nothing else is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import LogbusError, wire_code
+from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
+from broker_lite.server.parts import Parts
+from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
+
+
+async def handle(parts: Parts, request: RequestHeader, message: Any) -> RecordTimesResponse:
+    """One answer for each partition, in the request's order."""
+    return RecordTimesResponse(tuple([await _answer(parts, row) for row in message.partitions]))
+
+
+async def _answer(parts: Parts, row: TimePartition) -> TimeAnswer:
+    try:
+        replica = parts.replicas.find_by_id(row.topic_id, row.partition)
+        replica.check_leader()
+        log, end = replica.log, replica.high_watermark
+        if row.offset >= end:
+            return TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
+        found = await parts.disk.run_read(lambda: log.first_at(row.offset, end))
+    except LogbusError as error:
+        return TimeAnswer(wire_code(error), NO_OFFSET, NO_TIMESTAMP)
+    if found is None:
+        return TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
+    return TimeAnswer(0, found.offset, found.timestamp_ms)
