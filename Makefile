@@ -1,6 +1,6 @@
 # make demo [FILE=any.log] [KILL=1]   the whole thing on real log lines, KILL: a leader dies in it
 # make test                  what .ci/run runs    make chaos [KILLS=100] [CUTS=100] [PAUSES=20] [FLIPS=2000]
-# make check                 style, types, layers, then the tests     make bench  every benchmark, as JSON
+# make check                 style, types, layers, then the tests     make bench  side by side with Kafka
 # make wheel                 dist/*.whl                               make compat clients from Maven and npm
 # make soak [SECONDS=600]    seeds through the simulated cluster      make stress [SECONDS=600] Spark, topics coming and going
 .DEFAULT_GOAL := help
@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check compat chaos soak stress format bench wheel java clean
+.PHONY: help demo test check compat chaos soak stress format bench figures wheel java clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -5
@@ -73,8 +73,17 @@ format: $(VENV)/.dependencies-check
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: java $(VENV)/.installed $(VENV)/.dependencies-check
-	$(BIN)/python -P benchmarks/all.py
+$(VENV)/.dependencies-bench: setup.cfg | $(VENV)/.dependencies-all
+	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[bench]"
+	@touch $@
+
+# Side by side with Kafka and others, which Maven brings; benchmarks/RESULTS.md. ONLY=ROW, QUICK=1, INPUT=FILE.
+bench: java $(VENV)/.installed $(VENV)/.dependencies-bench
+	PYTHONPATH=benchmarks $(BIN)/python -P -m peers $(ONLY) $(if $(QUICK),--quick) $(if $(INPUT),--input '$(INPUT)')
+
+# What logbus's own parts cost, without any peer. ONLY=NAME.
+figures: java $(VENV)/.installed $(VENV)/.dependencies-check
+	$(BIN)/python -P benchmarks/all.py $(ONLY)
 
 # Hundreds of faults in a row under a workload whose history is checked; root, for disks of their own.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check

@@ -1,6 +1,6 @@
-"""Runs every benchmark, one after the other, and keeps what each printed.
+"""Runs logbus's own benchmarks, one after the other, and keeps what each printed.
 
-    python benchmarks/all.py [NAME …]        (or: make bench)
+    python benchmarks/all.py [NAME …]        (or: make figures)
 
 A benchmark is a script beside this one that is named in ``BENCHMARKS``, answers ``--help`` and
 prints one JSON object; the other files are what benchmarks share. Results go to

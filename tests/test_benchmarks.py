@@ -1,12 +1,16 @@
-"""The benchmarks that ``make bench`` runs: each of them imports, none is forgotten."""
+"""The benchmarks of ``make figures`` and ``make bench``: each imports, none is forgotten."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -23,6 +27,22 @@ def runner() -> ModuleType:
 
 
 RUNNER = runner()
+
+
+@functools.cache
+def peers_rows() -> Any:
+    """The rows of the side-by-side table, as its command lists them."""
+    path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "peers", "--list"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("name", RUNNER.BENCHMARKS)
@@ -42,7 +62,7 @@ def test_every_script_is_listed_and_nothing_else() -> None:
 
 
 def test_results_are_kept_in_the_tree_under_their_names() -> None:
-    """``make bench`` writes them; what ignores them would lose the figures of before."""
+    """``make figures`` writes them; what ignores them would lose the figures of before."""
     readme = (FOLDER / "README.md").read_text("utf-8")
     for name in RUNNER.BENCHMARKS:
         assert f"`{name}`" in readme, "how to read its result"
@@ -51,9 +71,9 @@ def test_results_are_kept_in_the_tree_under_their_names() -> None:
             ["git", "check-ignore", "-q", "--no-index", result], cwd=FOLDER.parent, check=False
         )
         assert ignored.returncode != 0, f"{result} is ignored"
-    kept = {path.name for path in (FOLDER / "results").glob("*")}
+    kept = {path.stem for path in (FOLDER / "results").glob("*.json")}
     # The last two are make chaos's and make soak's.
-    assert kept <= {f"{name}.json" for name in (*RUNNER.BENCHMARKS, "chaos", "soak")}
+    assert kept <= {*RUNNER.BENCHMARKS, *(row["row"] for row in peers_rows()), "chaos", "soak"}
 
 
 def test_a_name_that_is_no_benchmark_is_refused() -> None:
@@ -66,3 +86,15 @@ def test_a_name_that_is_no_benchmark_is_refused() -> None:
     )
     assert done.returncode == 2
     assert "there are broker, client" in done.stderr
+
+
+def test_each_row_of_the_table_has_a_name_of_its_own_and_a_goal_that_a_variant_is_held_to() -> None:
+    rows = peers_rows()
+    names = [row["row"] for row in rows]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {*RUNNER.BENCHMARKS, "chaos", "soak"}
+    assert [row["number"] for row in rows] == sorted(row["number"] for row in rows)
+    for row in rows:
+        assert row["variants"]
+        for goal in row["goals"]:
+            assert goal["variant"] in ("", *row["variants"]), row["row"]

@@ -1,0 +1,133 @@
+"""Runs a row: both sides in turn, first runs kept apart, what the table says drawn from the rest.
+
+A round runs each side once, in the other order than the round before. Before each run what the
+other side left unwritten goes to the disk, so that no side pays for the other's page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from peers.bench import Bench
+from peers.fetch import Cannot
+from peers.meter import Meter
+from peers.row import LOGBUS, Goal, Row, Side, Variant
+
+QUICK_ROUNDS = 2
+
+
+def run(row: Row, bench: Bench) -> dict[str, Any]:
+    """A row's result; ``cannot`` in it says why it has none."""
+    found: dict[str, Any] = {
+        "row": row.name,
+        "number": row.number,
+        "work": row.work,
+        "note": row.note,
+        "input": bench.lines.source,
+        "quick": bench.quick,
+        "variants": [],
+    }
+    began = time.monotonic()
+    variants = row.variants
+    for variant in variants:
+        kept: dict[str, Any] = {
+            "variant": variant.name,
+            "settings": dict(variant.settings),
+            "compression": dict(variant.compression),
+        }
+        found["variants"].append(kept)
+        try:
+            with row.open(bench, variant) as sides:
+                kept["settings"] |= {name: side.settings for name, side in sides.items()}
+                kept["sides"] = _alternate(row, bench, sides)
+            kept["compared"] = compared(row, variant, kept["sides"])
+        except Cannot as why:
+            kept["cannot"] = str(why)
+        except Exception as error:  # the other rows go on, and this one says what happened
+            kept["cannot"] = f"{type(error).__name__}: {error}"[:1000]
+            kept["failed"] = True
+    found["seconds"] = round(time.monotonic() - began, 1)
+    return found
+
+
+def _alternate(row: Row, bench: Bench, sides: Mapping[str, Side]) -> dict[str, Any]:
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
+    rounds = min(row.rounds, QUICK_ROUNDS) if bench.quick else row.rounds
+    for number in range(rounds + (row.rounds > 1)):
+        names = list(sides)
+        for name in names if number % 2 == 0 else names[::-1]:
+            os.sync()
+            servers = {each: side.servers() for each, side in sides.items()}
+            others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
+            with Meter(servers[name], bench.pids() | others) as meter:
+                measures = sides[name].run()
+            runs[name].append({"measures": measures, "processes": meter.found})
+            brief = ", ".join(f"{key} {value:g}" for key, value in measures.items())
+            print(f"  {row.name} {number} {name}: {brief}", file=sys.stderr, flush=True)
+    return {name: _summary(each) for name, each in runs.items()}
+
+
+def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """First run apart; of the others each run, the medians and the spread."""
+    first, rest = (runs[0], runs[1:]) if len(runs) > 1 else (None, runs)
+    names = rest[0]["measures"]
+    values = {name: [each["measures"][name] for each in rest] for name in names}
+    return {
+        "first": first,
+        "runs": rest,
+        "median": {name: rounded(statistics.median(all_)) for name, all_ in values.items()},
+        "spread": {name: [rounded(min(all_)), rounded(max(all_))] for name, all_ in values.items()},
+        "processes": {
+            role: {
+                "cpu_s": rounded(statistics.median(r["processes"][role]["cpu_s"] for r in rest)),
+                "peak_mb": rounded(max(r["processes"][role]["peak_mb"] for r in rest)),
+            }
+            for role in rest[0]["processes"]
+        },
+    }
+
+
+def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each goal of this variant: both medians, their ratio, its spread over the rounds."""
+    return [
+        {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}
+        for goal in row.goals
+        if goal.variant in ("", variant.name)
+        for peer in sides
+        if peer != LOGBUS
+    ]
+
+
+def _against(goal: Goal, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    name = goal.measure
+    if goal.of == "first":
+        pairs = [(ours["first"]["measures"][name], theirs["first"]["measures"][name])]
+        both = pairs[0]
+    else:
+        pairs = [
+            (a["measures"][name], b["measures"][name])
+            for a, b in zip(ours["runs"], theirs["runs"], strict=True)
+        ]
+        both = ours["median"][name], theirs["median"][name]
+    ratio = both[0] / both[1] if both[1] else float("inf")
+    ratios = [a / b if b else float("inf") for a, b in pairs]
+    return {
+        "measure": name,
+        "of": goal.of,
+        "logbus": rounded(both[0]),
+        "other": rounded(both[1]),
+        "ratio": round(ratio, 3),
+        "ratio_spread": [round(min(ratios), 3), round(max(ratios), 3)],
+        "goal": goal.text,
+        "met": goal.is_met(ratio),
+    }
+
+
+def rounded(value: float) -> float:
+    """Four digits that matter; whole numbers stay whole."""
+    return float(f"{value:.4g}") if abs(value) < 1000 else round(value)

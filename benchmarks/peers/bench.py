@@ -1,0 +1,87 @@
+"""What rows share: the input, how large they may be, and the servers that are up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from peers.lines import Lines
+from peers.servers import KafkaServers, LogbusServers
+
+QUICK_SHARE = 0.2
+"""A quick run's sizes beside a full one's."""
+
+
+class Bench:
+    """Keeps one set of servers a peer while rows ask for the same; the next set replaces it."""
+
+    def __init__(self, *, quick: bool = False, given: Path | None = None) -> None:
+        self.quick = quick
+        self.lines = Lines(given)
+        self._up: dict[str, tuple[Any, Any]] = {}
+        self._stack: dict[str, contextlib.ExitStack] = {}
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop_all()
+
+    def size(self, full: int) -> int:
+        """A number of records, less where the run is quick."""
+        return max(1, int(full * QUICK_SHARE)) if self.quick else full
+
+    def logbus(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> LogbusServers:
+        """logbus, started unless it runs already with these settings."""
+        key = (brokers, tuple(sorted((config or {}).items())))
+        return self._servers("logbus", key, lambda: LogbusServers(brokers, config))
+
+    def kafka(
+        self,
+        brokers: int = 1,
+        *,
+        tuned: bool = False,
+        heap: str = "",
+        config: Mapping[str, str] | None = None,
+    ) -> KafkaServers:
+        """Kafka, started unless it runs already with these settings."""
+        key = (brokers, tuned, heap, tuple(sorted((config or {}).items())))
+        return self._servers(
+            "kafka", key, lambda: KafkaServers(brokers, tuned=tuned, heap=heap, config=config)
+        )
+
+    def stop_all(self) -> None:
+        """Stop every server that is up: for a row that starts its own."""
+        for peer in list(self._stack):
+            self._stop(peer)
+
+    def pids(self) -> set[int]:
+        """Every process of the servers that are up."""
+        return {
+            pid
+            for _, servers in self._up.values()
+            for pids in servers.processes().values()
+            for pid in pids
+        }
+
+    def _servers(self, peer: str, key: Any, make: Any) -> Any:
+        if peer in self._up and self._up[peer][0] == key:
+            return self._up[peer][1]
+        self._stop(peer)
+        stack = contextlib.ExitStack()
+        servers = stack.enter_context(make())
+        self._stack[peer], self._up[peer] = stack, (key, servers)
+        return servers
+
+    def _stop(self, peer: str) -> None:
+        self._up.pop(peer, None)
+        if peer in self._stack:
+            self._stack.pop(peer).close()

@@ -1,0 +1,90 @@
+"""Brings the peers by their ordinary package clients, once, into a cache outside of the tree.
+
+``$XDG_CACHE_HOME/logbus-bench`` (default ``~/.cache/logbus-bench``) holds a folder for each
+set of jars; deleting it is always safe. What cannot be had raises ``Cannot``, which ends
+the row and stands in its result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+FETCH_SECONDS = 300
+
+
+class Cannot(Exception):
+    """A row cannot run here; the text says why, and what would cure it."""
+
+
+def cache() -> Path:
+    """The folder that everything fetched is kept in."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(root) / "logbus-bench"
+
+
+def java() -> str:
+    """The Java that runs the peers. Raises Cannot where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if found is None:
+        raise Cannot("Java is missing: apt-get install openjdk-17-jre-headless")
+    return found
+
+
+def jars(name: str, pom: Path) -> Path:
+    """The folder with all that a pom names and needs, fetched where it is not there yet."""
+    text = pom.read_text("utf-8")
+    command = ["-f", str(pom), "dependency:copy-dependencies"]
+    return _filled(name, text, [command])
+
+
+def artifacts(name: str, coordinates: Sequence[str]) -> Path:
+    """The folder with these ``group:artifact:version`` alone, without what they need."""
+    commands = [["dependency:copy", f"-Dartifact={each}"] for each in coordinates]
+    return _filled(name, "\n".join(coordinates), commands)
+
+
+def _filled(name: str, content: str, commands: Sequence[Sequence[str]]) -> Path:
+    mark = hashlib.sha256(content.encode()).hexdigest()[:12]
+    folder = cache() / f"{name}-{mark}"
+    if folder.is_dir():
+        return folder
+    program = shutil.which("mvn")
+    if program is None:
+        raise Cannot(f"{name} comes by Maven, which is missing: apt-get install maven")
+    begun = folder.with_name(f"{folder.name}.{os.getpid()}")
+    begun.mkdir(parents=True)
+    try:
+        for command in commands:
+            _run(name, [program, "-q", "-B", *command, f"-DoutputDirectory={begun}"], begun)
+        try:
+            begun.rename(folder)
+        except OSError:  # another run was first
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(begun, ignore_errors=True)
+    return folder
+
+
+def _run(name: str, command: Sequence[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=FETCH_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise Cannot(f"Maven did not bring {name} within {FETCH_SECONDS} s") from None
+    if done.returncode:
+        said = (done.stdout.strip() or done.stderr.strip() or "it said nothing").splitlines()
+        raise Cannot(f"Maven did not bring {name} (is there a network?): {said[0][:200]}")

@@ -1,0 +1,88 @@
+"""Kafka's own command line tools, run against either broker and read for what they measured."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from peers.row import Measures
+from peers.servers import kafka_java
+
+RUN_SECONDS = 300
+HEAP = "-Xmx512M"
+"""What Kafka's own scripts give its tools."""
+
+_SENT = re.compile(
+    r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), "
+    r"([\d.]+) ms avg latency, .* (\d+) ms 50th, .* (\d+) ms 99th",
+    re.M,
+)
+
+
+class ToolFailed(Exception):
+    """A tool of Kafka's ended with an error; the text is what it said."""
+
+
+def run(tool: str, *arguments: str) -> str:
+    """What a tool printed."""
+    command = [*kafka_java(HEAP), f"org.apache.kafka.tools.{tool}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
+    if done.returncode:
+        raise ToolFailed(f"{tool}: {(done.stderr.strip() or done.stdout.strip())[-600:]}")
+    return done.stdout
+
+
+def produce(
+    servers: str, topic: str, *, count: int, payloads: Path, settings: Mapping[str, str]
+) -> Measures:
+    """ProducerPerformance with values drawn from a file, as fast as it can."""
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    said = run(
+        "ProducerPerformance",
+        *("--topic", topic, "--num-records", str(count), "--throughput", "-1"),
+        *("--payload-file", str(payloads)),
+        *("--producer-props", f"bootstrap.servers={servers}", "acks=all", *pairs),
+    )
+    found = _SENT.findall(said)
+    if not found or int(found[-1][0]) != count:
+        raise ToolFailed(f"ProducerPerformance did not send {count} records: {said[-600:]}")
+    _, rate, mb, latency, median, tail = found[-1]
+    return {
+        "records_per_s": float(rate),
+        "mb_per_s": round(float(mb) * 1.048576, 2),
+        "latency_avg_ms": float(latency),
+        "latency_p50_ms": float(median),
+        "latency_p99_ms": float(tail),
+    }
+
+
+def consume(servers: str, topic: str, *, count: int) -> Measures:
+    """ConsumerPerformance from a topic's beginning; the rate is that of its fetching."""
+    said = run(
+        "ConsumerPerformance",
+        *("--bootstrap-server", servers, "--topic", topic),
+        *(_COUNT, str(count), "--timeout", "20000", "--hide-header"),
+    )
+    return read_consumed(said, count)
+
+
+_COUNT = "--num-records"
+
+
+def read_consumed(said: str, count: int) -> Measures:
+    """The one line of numbers that ConsumerPerformance prints."""
+    fields = _last_row(said)
+    if len(fields) < 10 or int(fields[4]) < count:
+        raise ToolFailed(f"ConsumerPerformance did not read {count} records: {said[-600:]}")
+    return {
+        "records_per_s": float(fields[9]),
+        "mb_per_s": round(float(fields[8]) * 1.048576, 2),
+        "records_per_s_with_joining": float(fields[5]),
+    }
+
+
+def _last_row(said: str) -> Sequence[str]:
+    rows = [line.split(", ") for line in said.splitlines() if line.count(", ") >= 9]
+    return rows[-1] if rows else ()

@@ -1,0 +1,119 @@
+"""What a run costs every process: processor seconds and peak resident memory, by role.
+
+Linux only (``/proc``). Servers are told apart by their pids; every other process below this one,
+and this one itself, are the run's clients. Processes that end within the run are counted exactly
+(the kernel adds up what waited-for children spent); memory is the peak that the kernel keeps for
+each process, added up over a role's processes and sampled ten times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+TICKS = os.sysconf("SC_CLK_TCK")
+SAMPLE_SECONDS = 0.1
+CLIENTS = "clients"
+
+
+def cpu_seconds(pid: int) -> float:
+    """User's and kernel mode, all threads, and children that it waited for; 0 once it ended."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return sum(map(int, fields[11:15])) / TICKS
+    return 0.0
+
+
+def peak_mb(pid: int) -> float:
+    """Peak resident memory since the process began or ``forget_peak``, in MB (10^6 bytes)."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+def forget_peak(pid: int) -> None:
+    """Let a process's peak begin anew; what may not be reset keeps its older peak."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_bytes(b"5")
+
+
+def below(pid: int, without: Collection[int] = ()) -> list[int]:
+    """Every living process below one; nothing of those in ``without`` and below them."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                for child in map(int, (task / "children").read_text("ascii").split()):
+                    if child not in without:
+                        found += [child, *below(child, without)]
+    return found
+
+
+def _own_cpu() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+class Meter:
+    """Counts while its context is open; afterwards ``found`` has ``cpu_s`` and ``peak_mb``."""
+
+    def __init__(self, servers: Mapping[str, list[int]], others: set[int]) -> None:
+        """``servers``: processes by role, each counted with all that is below it.
+
+        ``others``: processes below this one that are no part of the run, with all below them.
+        """
+        self.found: dict[str, dict[str, float]] = {}
+        self._servers = {role: list(pids) for role, pids in servers.items()}
+        self._no_clients = others | {pid for pids in self._servers.values() for pid in pids}
+        self._before: dict[str, float] = {}
+        self._peaks: dict[str, float] = {}
+        self._done = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Meter:
+        for pids in self._processes().values():
+            for pid in pids:
+                forget_peak(pid)
+        self._before = self._spent()
+        self._sampler.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        after = self._spent()
+        self._done.set()
+        self._sampler.join()
+        for role, spent in after.items():
+            cpu = max(spent - self._before[role], 0.0)
+            self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(self._peaks[role], 1)}
+
+    def _processes(self) -> dict[str, list[int]]:
+        """Who lives now, by role; this process is a client that is not listed."""
+        roles = {
+            role: [each for pid in pids for each in (pid, *below(pid))]
+            for role, pids in self._servers.items()
+        }
+        roles[CLIENTS] = below(os.getpid(), self._no_clients)
+        return roles
+
+    def _spent(self) -> dict[str, float]:
+        spent = {role: sum(map(cpu_seconds, pids)) for role, pids in self._processes().items()}
+        spent[CLIENTS] += _own_cpu()
+        return spent
+
+    def _sample(self) -> None:
+        while True:
+            is_last = self._done.wait(SAMPLE_SECONDS)
+            for role, pids in self._processes().items():
+                peak = sum(map(peak_mb, pids))
+                self._peaks[role] = max(self._peaks.get(role, 0.0), peak)
+            if is_last:
+                return

@@ -1,0 +1,90 @@
+"""What a row of the table is: a piece of work that both sides do, and the goal it is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from peers.bench import Bench
+
+LOGBUS, KAFKA = "logbus", "kafka"
+ROUNDS = 5
+"""How often each side runs after its first run, which is kept apart."""
+
+Measures = dict[str, float]
+"""What one run found, by name; a suffix tells the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The ratio logbus / peer of a measure is to be at least, or at most, ``limit``.
+
+    ``variant``: the goal is of that variant alone; "" means of each.
+    """
+
+    measure: str
+    limit: float
+    better: str = "more"
+    variant: str = ""
+    of: str = "runs"
+    """``runs``: the medians; ``first``: the first run of each side."""
+
+    def __post_init__(self) -> None:
+        assert self.better in ("more", "less") and self.of in ("runs", "first")
+
+    @property
+    def text(self) -> str:
+        return f"{'≥' if self.better == 'more' else '≤'} {self.limit:g}"
+
+    def is_met(self, ratio: float) -> bool:
+        return ratio >= self.limit if self.better == "more" else ratio <= self.limit
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One set of settings that both sides run with.
+
+    ``settings``: who is set how, in words, for the table. ``compression``: by side.
+    """
+
+    name: str = "defaults"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    compression: Mapping[str, str] = field(default_factory=lambda: {LOGBUS: "none", KAFKA: "none"})
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a variant, ready to run.
+
+    ``run``: does the work once and says what it measured. ``servers``: pids by role (``broker``,
+    ``zookeeper``, …), asked before each run; every other process below this one is a client.
+    ``settings``: how its servers are set, in words.
+    """
+
+    run: Callable[[], Measures]
+    servers: Callable[[], Mapping[str, list[int]]]
+    settings: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: ``name`` is its result's file and what ``ONLY=`` takes, ``number`` its place.
+
+    ``open``: prepares a variant (servers, topics, input) and gives both sides by name, until the
+    context ends. Raises fetch.Cannot where the row cannot run here.
+    ``note``: what a reader must know to read the row rightly.
+    ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
+    """
+
+    name: str
+    number: int
+    work: str
+    goals: tuple[Goal, ...]
+    open: Callable[[Bench, Variant], AbstractContextManager[Mapping[str, Side]]]
+    variants: tuple[Variant, ...] = (Variant(),)
+    note: str = ""
+    quick: bool = True
+    rounds: int = ROUNDS

@@ -1,0 +1,102 @@
+"""Rows 7 and 9: Kafka's own ProducerPerformance against each side's brokers, acks=all."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from peers import java_tools
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.servers import KafkaServers, LogbusServers
+
+PARTITIONS = 4
+PAYLOADS_MB = 20
+"""Of different values; the tool draws from them at random."""
+
+TUNED = {"batch.size": "262144", "linger.ms": "10", "buffer.memory": "67108864"}
+FLUSH_NOTE = (
+    "logbus flushes to disk before each acknowledgement, Kafka does not (its default: "
+    "acknowledged from memory)"
+)
+
+
+def _variant(name: str, client: Mapping[str, str], compression: str = "none") -> Variant:
+    words = ", ".join(f"{key}={value}" for key, value in client.items()) or "its defaults"
+    return Variant(
+        name,
+        settings={"client": f"ProducerPerformance, acks=all, {words}"},
+        compression={LOGBUS: compression, KAFKA: compression},
+    )
+
+
+CLIENTS: Mapping[str, Mapping[str, str]] = {
+    "defaults": {},
+    "tuned": TUNED,
+    "tuned, lz4": {**TUNED, "compression.type": "lz4"},
+}
+VARIANTS = tuple(
+    _variant(name, client, client.get("compression.type", "none"))
+    for name, client in CLIENTS.items()
+)
+
+
+def write_payloads(bench: Bench, path: Path, size: int) -> None:
+    """A file of real lines of one size, for ``--payload-file``."""
+    values = bench.lines.sized(PAYLOADS_MB * 1_000_000 // size, size)
+    path.write_bytes(b"\n".join(values) + b"\n")
+
+
+@contextlib.contextmanager
+def open_sides(
+    bench: Bench, variant: Variant, *, size: int, megabytes: int, brokers: int
+) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(megabytes * 1_000_000 // size)
+    replicated = {"min.insync.replicas": "2"} if brokers > 1 else {}
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
+        payloads = Path(folder) / "payloads"
+        write_payloads(bench, payloads, size)
+
+        def run(servers: LogbusServers | KafkaServers) -> Measures:
+            topic = servers.new_topic(PARTITIONS, brokers, config=replicated)
+            try:
+                return java_tools.produce(
+                    servers.bootstrap_servers,
+                    topic,
+                    count=count,
+                    payloads=payloads,
+                    settings=CLIENTS[variant.name],
+                )
+            finally:
+                servers.delete_topic(topic)
+
+        logbus = bench.logbus(brokers)
+        kafka = bench.kafka(brokers, tuned=variant.name != "defaults")
+        yield {
+            LOGBUS: Side(partial(run, logbus), logbus.processes, logbus.settings),
+            KAFKA: Side(partial(run, kafka), kafka.processes, kafka.settings),
+        }
+
+
+def _row(name: str, number: int, size: int, megabytes: int, brokers: int = 1) -> Row:
+    copies = "RF 1" if brokers == 1 else "three brokers, RF 3, min.insync 2"
+    return Row(
+        name,
+        number,
+        f"Kafka's ProducerPerformance, {size} B, {PARTITIONS} partitions, acks=all, {copies}",
+        goals=(Goal("records_per_s", 1.5),),
+        open=partial(open_sides, size=size, megabytes=megabytes, brokers=brokers),
+        variants=VARIANTS if brokers == 1 else VARIANTS[:2],
+        note=FLUSH_NOTE,
+    )
+
+
+ROWS = (
+    _row("produce-100b", 7, 100, 150),
+    _row("produce-1kb", 7, 1000, 250),
+    _row("produce-100b-rf3", 9, 100, 60, brokers=3),
+    _row("produce-1kb-rf3", 9, 1000, 60, brokers=3),
+)

@@ -1,0 +1,305 @@
+"""Both sides' brokers, each in a temporary folder, gone when the context ends.
+
+Each set of servers has ``bootstrap_servers``, ``processes`` (pids by role), ``settings`` in words,
+``new_topic``, and ``stored_mb``. Kafka runs in KRaft's combined mode, with the heap and collector
+of its own start script and the settings of the ``server.properties`` that it ships; ``tuned`` is
+what its users change on a machine of this size. logbus always runs on its defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from broker_lite.client.admin import Admin
+from broker_lite.local.cluster import LocalCluster
+from peers import fetch
+
+START_SECONDS = 60
+STOP_SECONDS = 20
+HERE = Path(__file__).parent / "kafka"
+KAFKA_VERSION = "4.3.0"
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+
+_JVM = (
+    "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
+    "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
+).split()
+_SHIPPED = {
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
+    "socket.request.max.bytes": "104857600",
+    "num.partitions": "1",
+    "num.recovery.threads.per.data.dir": "2",
+    "log.retention.hours": "168",
+    "log.segment.bytes": "1073741824",
+    "log.retention.check.interval.ms": "300000",
+}
+_TUNED = {
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "socket.send.buffer.bytes": "1048576",
+    "socket.receive.buffer.bytes": "1048576",
+    "num.replica.fetchers": "2",
+    "replica.fetch.max.bytes": "8388608",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def kafka_java(heap: str, *, jvm: list[str] | None = None) -> list[str]:
+    """The command that runs a class of Kafka's."""
+    folder = fetch.jars("kafka", HERE / "pom.xml")
+    log = f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}"
+    return [fetch.java(), *heap.split(), *(_JVM if jvm is None else jvm), log, "-cp", f"{folder}/*"]
+
+
+def files_mb(folders: list[Path], pattern: str) -> float:
+    """Bytes of the files below that match, in MB."""
+    return sum(path.stat().st_size for each in folders for path in each.rglob(pattern)) / 1e6
+
+
+class LogbusServers:
+    """A LocalCluster as it comes: real ZooKeeper, flushed on every in-sync replica before acks."""
+
+    peer = "logbus"
+
+    def __init__(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> None:
+        self._cluster = LocalCluster(brokers, config=config)
+        self._count = brokers
+        self._names = itertools.count()
+        self._config = dict(config or {})
+
+    def __enter__(self) -> LogbusServers:
+        self._cluster.start()
+        self._admin = Admin(self.bootstrap_servers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.close()
+        self._cluster.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._cluster.bootstrap_servers
+
+    @property
+    def settings(self) -> str:
+        changed = ", ".join(f"{key}={value}" for key, value in self._config.items())
+        return f"{self._count} broker(s) and a ZooKeeper, {changed or 'defaults'}"
+
+    def processes(self) -> dict[str, list[int]]:
+        zookeeper = self._cluster.zookeeper_server
+        return {
+            "broker": [broker.pid for broker in self._cluster.brokers if broker.pid],
+            "zookeeper": [zookeeper.pid] if zookeeper and zookeeper.pid else [],
+        }
+
+    def new_topic(
+        self,
+        partitions: int = 1,
+        replicas: int = 1,
+        *,
+        name: str = "",
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Make a topic and wait until every partition of it has a leader; its name."""
+        name = name or f"bench-{next(self._names)}"
+        self._admin.create_topic(name, partitions, replicas, dict(config or {}))
+        deadline = time.monotonic() + START_SECONDS
+        while any(
+            partition.error is not None
+            for partition in self._admin.cluster([name]).topics[name].partitions
+        ):
+            assert time.monotonic() < deadline, f"{name} has no leader"
+            time.sleep(0.02)
+        time.sleep(0.2)  # until its leader was told, too
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.delete_topic(name)
+
+    def data_folders(self) -> list[Path]:
+        return [broker.directory / "data" for broker in self._cluster.brokers]
+
+    def stored_mb(self) -> float:
+        """Bytes of all segments of all topics, in MB."""
+        return files_mb(self.data_folders(), "*.log")
+
+
+class KafkaServers:
+    """Apache Kafka's brokers, each its own controller too."""
+
+    peer = "kafka"
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        tuned: bool = False,
+        heap: str = "",
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """``heap``: default ``-Xmx1G -Xms1G``, as Kafka's start script has it."""
+        self._count = brokers
+        self._heap = heap or "-Xmx1G -Xms1G"
+        self._config = {**(_TUNED if tuned else {}), **(config or {})}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._names = itertools.count()
+
+    def __enter__(self) -> KafkaServers:
+        self._folder = Path(tempfile.mkdtemp(prefix="logbus-bench-kafka-"))
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes = []
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def settings(self) -> str:
+        changed = ", ".join(f"{key}={value}" for key, value in self._config.items())
+        shipped = "the settings that it ships"
+        return (
+            f"{self._count} broker(s), KRaft, {self._heap}, "
+            f"{shipped + ' and ' + changed if changed else shipped}"
+        )
+
+    def processes(self) -> dict[str, list[int]]:
+        return {"broker": [process.pid for process in self._processes]}
+
+    def new_topic(
+        self,
+        partitions: int = 1,
+        replicas: int = 1,
+        *,
+        name: str = "",
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Make a topic and wait until every partition of it has a leader; its name."""
+        name = name or f"bench-{next(self._names)}"
+        topic = NewTopic(name, partitions, replicas, config=dict(config or {}))
+        self._admin.create_topics([topic])[name].result(START_SECONDS)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            found = self._admin.list_topics(name, timeout=10).topics[name].partitions
+            if len(found) == partitions and all(each.leader >= 0 for each in found.values()):
+                break
+            assert time.monotonic() < deadline, f"{name} has no leader"
+            time.sleep(0.02)
+        time.sleep(0.2)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(START_SECONDS)
+
+    def data_folders(self) -> list[Path]:
+        return [self._folder / f"{number}" / "log" for number in range(1, self._count + 1)]
+
+    def stored_mb(self) -> float:
+        """Bytes of all segments of all topics, in MB."""
+        return files_mb(self.data_folders(), "*.log")
+
+    def _start(self) -> None:
+        java = kafka_java(self._heap)
+        ports = free_ports(2 * self._count)
+        settings = list(kafka_settings(self._folder, ports, self._config))
+        for each in settings:
+            format_storage(each)
+        for each in settings:
+            with (each.parent / "out").open("wb") as out:
+                self._processes.append(
+                    subprocess.Popen(
+                        [*java, "kafka.Kafka", str(each)], stdout=out, stderr=out, cwd=each.parent
+                    )
+                )
+        self.bootstrap_servers = ",".join(f"127.0.0.1:{p}" for p in ports[: self._count])
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with contextlib.suppress(ck.KafkaException):
+                if len(self._admin.list_topics(timeout=2).brokers) == self._count:
+                    return
+            ended = any(process.poll() is not None for process in self._processes)
+            if ended or time.monotonic() > deadline:
+                said = (settings[0].parent / "out").read_text("utf-8", "replace")
+                raise fetch.Cannot(f"Kafka did not start: {said[-500:]}")
+            time.sleep(0.05)
+
+
+def kafka_settings(folder: Path, ports: list[int], config: Mapping[str, str]) -> Iterator[Path]:
+    """Write each broker's settings; the first half of ``ports`` are the brokers'."""
+    count = len(ports) // 2
+    voters = ",".join(f"{n + 1}@127.0.0.1:{ports[count + n]}" for n in range(count))
+    for number in range(1, count + 1):
+        own = folder / str(number)
+        own.mkdir(parents=True)
+        port, controller = ports[number - 1], ports[count + number - 1]
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": str(number),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(own / "log"),
+            "offsets.topic.replication.factor": str(count),
+            "transaction.state.log.replication.factor": str(count),
+            "transaction.state.log.min.isr": str(count // 2 + 1),
+            "share.coordinator.state.topic.replication.factor": str(count),
+            "share.coordinator.state.topic.min.isr": str(count // 2 + 1),
+            **_SHIPPED,
+            **config,
+        }
+        path = own / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), "utf-8")
+        yield path
+
+
+def format_storage(settings: Path) -> None:
+    """What a Kafka user runs once, before the first start."""
+    java = kafka_java("-Xmx256M", jvm=["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+    made = ("format", "-t", CLUSTER_ID, "-c", str(settings))
+    subprocess.run(
+        [*java, "kafka.tools.StorageTool", *made],
+        check=True,
+        capture_output=True,
+        timeout=START_SECONDS,
+        cwd=settings.parent,
+        env=os.environ,
+    )
