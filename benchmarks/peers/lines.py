@@ -61,8 +61,8 @@ def _read(given: Path | None) -> tuple[list[bytes], str]:
         given = beside[0] if beside else None
     if given is None:
         return _library(), "lines of Python's own library"
-    opened = gzip.open(given) if given.suffix == ".gz" else given.open("rb")
-    with opened as file:
+    opening = gzip.open if given.suffix == ".gz" else open
+    with opening(given, "rb") as file:
         lines = [line.rstrip(b"\r\n") for line in itertools.islice(file, LINES_MAX)]
     lines = [line for line in lines if line]
     if not lines:

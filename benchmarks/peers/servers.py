@@ -17,7 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -34,9 +34,13 @@ KAFKA_VERSION = "4.3.0"
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 
 _JVM = (
-    "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
-    "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
-).split()
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
 _SHIPPED = {
     "num.network.threads": "3",
     "num.io.threads": "8",
@@ -70,11 +74,11 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def kafka_java(heap: str, *, jvm: list[str] | None = None) -> list[str]:
+def kafka_java(heap: str, *, jvm: Sequence[str] = _JVM) -> list[str]:
     """The command that runs a class of Kafka's."""
     folder = fetch.jars("kafka", HERE / "pom.xml")
     log = f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}"
-    return [fetch.java(), *heap.split(), *(_JVM if jvm is None else jvm), log, "-cp", f"{folder}/*"]
+    return [fetch.java(), *heap.split(), *jvm, log, "-cp", f"{folder}/*"]
 
 
 def files_mb(folders: list[Path], pattern: str) -> float:
