@@ -39,6 +39,8 @@ def value(field: Any, version: int, rng: random.Random) -> Any:
         return rng.choice([rng.randrange(-half, half), -1, 0, 5])
     if name == "bool":
         return rng.random() < 0.5
+    if name == "float64":
+        return rng.randrange(1000) / 8
     if name == "uuid":
         return uuid.UUID(bytes=rng.randbytes(16))
     if name in ("bytes", "records"):

@@ -1,9 +1,10 @@
 """Which handler answers which request: one explicit table, one place for what goes wrong.
 
 Loop thread. Produce and fetch are called directly and answer by callback; the other APIs are
-coroutines over table messages, one task each. A request that cannot be understood ends its
-connection with a log line, since no answer to it could be; an API or version that is not served
-does too, but for ApiVersions, which is answered in version 0 so that a newer client can step down.
+coroutines over table messages, one task each. An API or version that is not served is refused with
+UNSUPPORTED_VERSION in its own shape; ApiVersions is answered in version 0 so that a newer client
+can step down. A request that cannot be understood, or whose shape is not known, ends its connection
+with a log line, since no answer to it could be.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker_lite.errors import LogbusError, UnknownServerError, wire_code
+from broker_lite.errors import (
+    LogbusError,
+    UnknownServerError,
+    UnsupportedVersionError,
+    wire_code,
+)
 from broker_lite.server.connection import Reply
 from broker_lite.server.handlers import (
     alter_configs,
@@ -51,7 +57,7 @@ from broker_lite.server.handlers import (
     unregister_broker,
 )
 from broker_lite.server.parts import Parts
-from broker_lite.wire import tables
+from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import VERSIONS, ApiKey, RequestHeader, is_served, parse_header
 
 logger = logging.getLogger("logbus.dispatch")
@@ -94,6 +100,10 @@ HANDLERS: dict[int, Handler] = {
 """Everything but Produce and Fetch, which ``Dispatcher.begin`` calls by themselves."""
 
 
+TOLD_MAX = 1000
+"""How many kinds of requests that are not served get a log line, one each."""
+
+
 class Dispatcher:
     """``begin`` is what connections call with each frame."""
 
@@ -101,6 +111,7 @@ class Dispatcher:
         self._loop = loop
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: set[tuple[int, int, str | None]] = set()
         parts.metrics.gauge("requests_in_tasks", lambda: len(self._tasks))
 
     def begin(self, frame: memoryview, reply: Reply) -> None:
@@ -108,8 +119,7 @@ class Dispatcher:
         request = parse_header(frame)
         key = request.api_key
         if not is_served(key, request.api_version) and key != ApiKey.API_VERSIONS:
-            self._parts.metrics.count("requests_refused")
-            reply.refuse(_unsupported(request))
+            self._refuse(request, frame, reply)
             return
         self._parts.metrics.count("requests", label=ApiKey(key).name.lower())
         try:
@@ -120,29 +130,57 @@ class Dispatcher:
             else:
                 message = tables.decode(key, request.api_version, frame, request.body_at)
                 request = request._replace(peer=reply.peer)
-                task = self._loop.create_task(self._answer(request, message, reply))
+                task = self._loop.create_task(self._answer(request, message, frame, reply))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         except LogbusError:
             raise
         except Exception:
             logger.exception("%s: %s", reply.peer, request)
-            reply.refuse("the broker met an error that it has no name for")
+            self._fail(request, frame, reply, UnknownServerError())
 
-    async def _answer(self, request: RequestHeader, message: Any, reply: Reply) -> None:
+    def _refuse(self, request: RequestHeader, frame: memoryview, reply: Reply) -> None:
+        """What is not served: a client that asks for it without looking is told so."""
+        self._parts.metrics.count("requests_refused")
+        reason = _unsupported(request)
+        refusal = refusals.refused(request, frame, UnsupportedVersionError.code, reason)
+        if refusal is None:
+            reply.refuse(f"{_who(request)}: {reason}")
+            return
+        asked = request.api_key, request.api_version, request.client_id
+        if asked not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(asked)
+            logger.warning("%s: %s: %s", reply.peer, _who(request), reason)
+        reply.answer((refusal,))
+
+    def _fail(
+        self, request: RequestHeader, frame: memoryview, reply: Reply, error: LogbusError
+    ) -> None:
+        """Its handler has no answer: the error, in the answer's shape."""
+        try:
+            refusal = refusals.refused(request, frame, wire_code(error), error.message)
+        except LogbusError:
+            refusal = None
+        if refusal is None:
+            reply.refuse(f"{_name(request)}: {wire_code(error)} {error.message}")
+        else:
+            reply.answer((refusal,))
+
+    async def _answer(
+        self, request: RequestHeader, message: Any, frame: memoryview, reply: Reply
+    ) -> None:
         try:
             response = await HANDLERS[request.api_key](self._parts, request, message)
             data = tables.encode(
                 request.api_key, request.api_version, request.correlation_id, response
             )
         except LogbusError as error:
-            reply.refuse(f"{_name(request)}: {wire_code(error)} {error.message}")
-            return
+            self._fail(request, frame, reply, error)
         except Exception:
             logger.exception("%s: %s", reply.peer, request)
-            reply.refuse(f"{_name(request)}: {UnknownServerError().message}")
-            return
-        reply.answer((data,))
+            self._fail(request, frame, reply, UnknownServerError())
+        else:
+            reply.answer((data,))
 
     def close(self) -> None:
         """The broker stops: what still waits is given up."""
@@ -157,8 +195,11 @@ def _name(request: RequestHeader) -> str:
         return f"API {request.api_key} version {request.api_version}"
 
 
+def _who(request: RequestHeader) -> str:
+    return f"client {request.client_id!r}"
+
+
 def _unsupported(request: RequestHeader) -> str:
     first, last = VERSIONS.get(request.api_key, (0, -1))
     cure = f"; versions {first} to {last} are" if last >= 0 else ""
-    who = f"client {request.client_id!r}"
-    return f"{_name(request)} ({who}) is not served: UNSUPPORTED_VERSION{cure}"
+    return f"{_name(request)} is not served{cure}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cache, lru_cache
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -115,12 +116,14 @@ _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
 }
 """How a request of an API without a table is read, and its response written."""
 
+_F64 = struct.Struct(">d")
 _FIXED: dict[str, Decoder] = {
     "int8": Reader.i8,
     "int16": Reader.i16,
     "int32": Reader.i32,
     "int64": Reader.i64,
     "bool": Reader.boolean,
+    "float64": lambda reader: reader.unpack(_F64)[0],
     "uuid": Reader.uuid,
 }
 _FLEXIBLE_STRING: dict[bool, Decoder] = {False: Reader.string, True: Reader.nullable_string}
@@ -236,11 +239,12 @@ _MESSAGES = frozenset(
 @cache
 def _request_decoder(api_key: int, version: int) -> Decoder:
     kind = REQUESTS[api_key]
-    return _struct_decoder(kind, kind._struct, version, is_flexible(api_key, version))
+    return struct_decoder(kind, kind._struct, version, is_flexible(api_key, version))
 
 
-def _struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Reads one struct field by field, in the order of its table."""
+def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
+    """Reads one struct field by field, in the order of its table, into a ``kind`` of the library or
+    a plain object where that is None."""
     steps = [
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)
@@ -248,7 +252,7 @@ def _struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Deco
     own = _OWN_TAGS.get(kind)
 
     def take(reader: Reader) -> Any:
-        item = build(kind)
+        item = SimpleNamespace() if kind is None else build(kind)
         for name, decoder in steps:
             setattr(item, name, decoder(reader))
         if flexible and own is not None:
@@ -265,13 +269,16 @@ def _struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Deco
 def _field_decoder(field: Any, version: int, flexible: bool) -> Decoder:
     nullable = field.nullable_for_version_q(version)
     if field.is_struct_array():
-        inner = _struct_decoder(field.data_class, field.array_of, version, flexible)
+        inner = struct_decoder(field.data_class, field.array_of, version, flexible)
         return _array_decoder(inner, nullable, flexible)
+    if field.is_struct():
+        whole = struct_decoder(field.data_class, field, version, flexible)
+        return (lambda reader: None if reader.i8() < 0 else whole(reader)) if nullable else whole
     if field.is_array():
         return _array_decoder(_field_decoder(field.array_of, version, flexible), nullable, flexible)
     if field.type_str == "string":
         return (_FLEXIBLE_STRING if flexible else _CLASSIC_STRING)[nullable]
-    if field.type_str == "bytes":
+    if field.type_str in ("bytes", "records"):
         return _bytes_decoder(nullable, flexible)
     return _FIXED[field.type_str]
 

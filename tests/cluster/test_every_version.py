@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +15,10 @@ import kafka.protocol.admin as admin
 import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
+import kafka.protocol.sasl as sasl
 import pytest
 from plain_connection import PlainConnection
+from wire_samples import message, plain
 
 from broker_lite.errors import (
     ElectionNotNeededError,
@@ -26,11 +29,12 @@ from broker_lite.errors import (
     UnknownLeaderEpochError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import LATEST_TIMESTAMP, topic_id_bytes
 from broker_lite.record.records import Row, encode_rows
-from broker_lite.wire.api import VERSIONS, ApiKey
+from broker_lite.wire.api import VERSIONS, ApiKey, is_served, write_request_header
 from broker_lite.wire.calls.cluster import MetadataRequest, MetadataResponse
 from broker_lite.wire.calls.configs import (
     AlterableConfig,
@@ -51,6 +55,7 @@ from broker_lite.wire.calls.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from broker_lite.wire.primitives import Writer
 
 pytestmark = pytest.mark.real
 
@@ -98,7 +103,8 @@ class Target:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.connections: list[PlainConnection] = []
-        any_broker = self.connect(cluster.brokers[0].endpoint)
+        self.any_address = cluster.brokers[0].endpoint
+        any_broker = self.connect(self.any_address)
         found = any_broker.call(MetadataRequest(()))
         self.controller = self.connect_to(found, found.controller_id)
         self.name = f"versions-{os.getpid()}-{next(NUMBERS)}"
@@ -383,3 +389,45 @@ def test_records_are_deleted_by_their_leader_only(cluster: LocalCluster, target:
                 assert delete(connection, target.name, 3)[0] == NotLeaderError.code
     code, low = delete(target.leader, target.name, -1)
     assert (code, low >= 3) == (0, True)
+
+
+def test_what_is_not_served_is_refused_and_the_connection_goes_on(target: Target) -> None:
+    """In every version of every API that the library knows and a broker does not serve."""
+    rng = random.Random(1)
+    refused = 0
+    for module in (*MODULES, sasl):
+        for name in dir(module):
+            asks = getattr(module, name)
+            if not name.endswith("Request") or not hasattr(asks, "valid_versions"):
+                continue
+            first, last = asks.valid_versions
+            for version in range(first, last + 1):
+                if is_served(asks.API_KEY, version):
+                    continue
+                asked = message(asks, version, rng)
+                while not _has_rows(plain(asked, asks._struct, version)):
+                    asked = message(asks, version, rng)
+                answers = getattr(module, name.replace("Request", "Response"))
+                answer = target.leader.call_library(asked, answers)
+                assert f"error_code={UnsupportedVersionError.code}" in repr(answer)
+                refused += 1
+    assert refused > 50
+    assert target.leader.call(MetadataRequest(())).brokers
+
+
+def _has_rows(item: Any) -> bool:
+    """A request without any has nothing that could be refused."""
+    if isinstance(item, dict):
+        return all(map(_has_rows, item.values()))
+    return not isinstance(item, list) or (bool(item) and all(map(_has_rows, item)))
+
+
+def test_what_nobody_knows_ends_its_own_connection_alone(target: Target) -> None:
+    for key, version in ((9999, 0), (ApiKey.METADATA, 99), (ApiKey.RECORD_TIMES, 7)):
+        connection = target.connect(target.any_address)
+        writer = Writer()
+        write_request_header(writer, key, version, 7, "a client of tomorrow")
+        connection.send(len(writer.buffer).to_bytes(4, "big") + writer.buffer)
+        with pytest.raises(EOFError):
+            connection.receive()
+    assert target.leader.call(MetadataRequest(())).brokers

@@ -1,0 +1,260 @@
+"""An error in the shape that a client expects, for requests that no handler answers.
+
+Those are requests that are not served (UNSUPPORTED_VERSION), and those whose handler fails. Where
+the layout of an API's version is known, its rows are answered one by one with the error, as Kafka
+does: the tables of ``kafka.protocol`` have what today's clients send, ``_OLD`` what clients before
+Kafka 2.1 did. None where it is not known, or where no answer is expected. Loop thread; broker only.
+Nothing that is declared is believed (``tables``).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import kafka.protocol.admin as admin
+import kafka.protocol.metadata as metadata
+import kafka.protocol.producer as producer
+import kafka.protocol.sasl as sasl
+from kafka.protocol import consumer
+from kafka.protocol.schemas import StructField
+
+from broker_lite.wire import tables
+from broker_lite.wire.api import REQUEST_BYTES_MAX, ApiKey, RequestHeader
+from broker_lite.wire.primitives import I32, Reader
+
+_ROWS = {
+    "coordinators": ("coordinator_keys",),
+    "responses": ("topic_data", "topics", "topic_names", "resources"),
+    "partition_responses": ("partition_data",),
+    "partitions": ("partition_indexes",),
+    "replica_election_results": ("topic_partitions",),
+    "partition_result": ("partitions",),
+    "results": ("resources", "topics", "groups_names", "creations", "deletions", "upsertions"),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_partition": ("partitions",),
+    "filter_results": ("filters",),
+    "transaction_states": ("transactional_ids",),
+}
+"""Where a response calls its rows otherwise than the request does."""
+_FIELDS = {"topic_name": "name", "partition_index": "partition"}
+"""The same for what names a row."""
+_ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
+
+"""What is not there, where the tables' own default would be a value."""
+
+
+class _Layout(NamedTuple):
+    request: Any
+    response: Any
+    kind: Any
+    flexible: bool
+
+
+def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
+    """A whole frame that refuses ``request``; None where nothing would be understood.
+
+    Raises ProtocolError for a request that is not what it says it is.
+    """
+    layout = _layout(request.api_key, request.api_version)
+    if layout is None or len(frame) > REQUEST_BYTES_MAX:
+        return None
+    reader = Reader(frame, request.body_at)
+    if layout.flexible:
+        reader.skip_tags()
+    version = request.api_version
+    asked = tables.struct_decoder(layout.kind, layout.request, version, layout.flexible)(reader)
+    if request.api_key == ApiKey.PRODUCE and asked.acks == 0:
+        return None
+    refusal = _Refusal(version, code, reason)
+    body = refusal.struct(layout.response, asked)
+    if not refusal.said:
+        return None
+    tagged = None if layout.flexible else False
+    header = I32.pack(request.correlation_id) + (b"\x00" if layout.flexible else b"")
+    data = header + layout.response.encode(
+        body, version=version, compact=layout.flexible, tagged=tagged
+    )
+    return I32.pack(len(data)) + bytes(data)
+
+
+class _Refusal:
+    """Fills a response's table from the request; ``said``: the error is in it."""
+
+    def __init__(self, version: int, code: int, reason: str) -> None:
+        self.version = version
+        self.code = code
+        self.reason = reason
+        self.said = False
+
+    def struct(self, table: Any, asked: Any, *, is_row: bool = False) -> dict[str, Any]:
+        fields = table.untagged_fields(self.version)
+        whole = any(field.name == "error_code" for field in fields)
+        body = {field.name: self._value(field, asked, whole) for field in fields}
+        if not is_row:
+            return body
+        if isinstance(asked, int | str):
+            # A row that is only its name.
+            body[_name_of(fields, isinstance(asked, str))] = asked
+            return body
+        for field in fields:
+            given = getattr(asked, field.name, getattr(asked, _FIELDS.get(field.name, ""), None))
+            is_name = not field.is_array() and field.type_str != "bytes"
+            if given is not None and is_name and field.name not in _ABSENT:
+                is_id = field.type_str == "uuid"
+                body[field.name] = tables.uuid(given) if is_id else given
+        return body
+
+    def _value(self, field: Any, asked: Any, whole: bool) -> Any:
+        if field.name in ("error_code", "partition_error_code"):
+            self.said = True
+            return self.code
+        if field.name == "error_message":
+            return self.reason
+        if field.is_struct_array():
+            # An error of the whole is the error of all its rows.
+            rows = [] if whole else _asked_rows(field.name, asked)
+            return [self.struct(field.array_of, row, is_row=True) for row in rows]
+        if field.name in _ABSENT:
+            return _ABSENT[field.name]
+        nullable = field.nullable_for_version_q(self.version)
+        return None if nullable or field.is_struct() else field.default
+
+
+def _name_of(fields: list[Any], is_text: bool) -> str:
+    """The field of a row that names it."""
+    return next(
+        str(field.name)
+        for field in fields
+        if "error" not in field.name and (field.type_str == "string") is is_text
+    )
+
+
+def _asked_rows(name: str, asked: Any) -> list[Any]:
+    """The request's rows that a response's array is about."""
+    found: list[Any] = []
+    for candidate in (name, *_ROWS.get(name, ())):
+        found += getattr(asked, candidate, None) or ()
+    if name == "results":
+        # AlterReplicaLogDirs: its answer is by topic, whatever the directory.
+        found += [topic for row in getattr(asked, "dirs", None) or () for topic in row.topics]
+    return found
+
+
+@cache
+def _layout(key: int, version: int) -> _Layout | None:
+    if key in _OLD:
+        request, response = _OLD[key]
+        if version <= request._versions[1]:
+            return _Layout(request, response, None, False)
+    kind = _kinds().get(key)
+    if kind is None:
+        return None
+    asks, answers = kind
+    first, last = asks.valid_versions
+    if not first <= version <= last:
+        return None
+    return _Layout(asks._struct, answers._struct, asks, asks.flexible_version_q(version))
+
+
+@cache
+def _kinds() -> dict[int, tuple[Any, Any]]:
+    """Every request of the library, served or not, and its response. ApiVersions has rules of its
+    own, and always an answer."""
+    found = {}
+    for module in (admin, consumer, metadata, producer, sasl):
+        for name, kind in vars(module).items():
+            answer = getattr(module, name.removesuffix("Request") + "Response", None)
+            if name.endswith("Request") and hasattr(kind, "_struct") and answer is not None:
+                found[kind.API_KEY] = (kind, answer)
+    del found[ApiKey.API_VERSIONS]
+    return found
+
+
+Field = tuple[str, Any] | tuple[str, Any, str]
+"""Name; type (``?`` where it may be null), or fields of an array; versions."""
+
+
+def _table(versions: str, *fields: Field) -> Any:
+    return StructField(
+        {"name": "Old", "type": "Old", "versions": versions, "fields": list(map(_json, fields))}
+    )
+
+
+def _json(field: Field) -> dict[str, Any]:
+    name, kind, versions = field if len(field) == 3 else (*field, "0+")
+    found = {"name": name, "versions": versions}
+    if isinstance(kind, list):
+        return {**found, "type": "[]Old", "fields": list(map(_json, kind))}
+    nullable = {"nullableVersions": "0+"} if kind.endswith("?") else {}
+    return {**found, **nullable, "type": kind.removesuffix("?")}
+
+
+_INDEX: Field = ("partition_index", "int32")
+_ERROR: Field = ("error_code", "int16")
+_NAME: Field = ("name", "string")
+_THROTTLE: Field = ("throttle_time_ms", "int32")
+
+
+def _topics(*partition: Field) -> Field:
+    return ("topics", [_NAME, ("partitions", list(partition))])
+
+
+_OLD: dict[int, tuple[Any, Any]] = {
+    ApiKey.PRODUCE: (
+        _table("0-2", ("acks", "int16"), ("timeout_ms", "int32"),
+               _topics(_INDEX, ("records", "bytes?"))),
+        _table("0-2", _topics(_INDEX, _ERROR, ("base_offset", "int64"),
+                              ("log_append_time_ms", "int64", "2+")),
+               (*_THROTTLE, "1+")),
+    ),
+    ApiKey.FETCH: (
+        _table("0-3", ("replica_id", "int32"), ("max_wait_ms", "int32"), ("min_bytes", "int32"),
+               ("max_bytes", "int32", "3+"),
+               _topics(_INDEX, ("fetch_offset", "int64"), ("partition_max_bytes", "int32"))),
+        _table("0-3", (*_THROTTLE, "1+"),
+               _topics(_INDEX, _ERROR, ("offset", "int64"), ("records", "bytes"))),
+    ),
+    ApiKey.LIST_OFFSETS: (
+        _table("0", ("replica_id", "int32"),
+               _topics(_INDEX, ("time", "int64"), ("max_num_offsets", "int32"))),
+        _table("0", _topics(_INDEX, _ERROR, ("old_style_offsets", "[]int64"))),
+    ),
+    ApiKey.OFFSET_COMMIT: (
+        _table("0-1", ("group_id", "string"), ("generation_id", "int32", "1+"),
+               ("member_id", "string", "1+"),
+               _topics(_INDEX, ("committed_offset", "int64"), ("commit_timestamp", "int64", "1+"),
+                       ("committed_metadata", "string?"))),
+        _table("0-1", _topics(_INDEX, _ERROR)),
+    ),
+    ApiKey.OFFSET_FETCH: (
+        _table("0", ("group_id", "string"), _topics(_INDEX)),
+        _table("0", _topics(_INDEX, ("offset", "int64"), ("metadata", "string"), _ERROR)),
+    ),
+    ApiKey.CREATE_TOPICS: (
+        _table("0-1", ("topics", [
+            _NAME, ("num_partitions", "int32"), ("replication_factor", "int16"),
+            ("assignments", [_INDEX, ("broker_ids", "[]int32")]),
+            ("configs", [_NAME, ("value", "string?")])]),
+            ("timeout_ms", "int32"), ("validate_only", "bool", "1+")),
+        _table("0-1", ("topics", [_NAME, _ERROR, ("error_message", "string?", "1+")])),
+    ),
+    ApiKey.DELETE_TOPICS: (
+        _table("0", ("topics", "[]string"), ("timeout_ms", "int32")),
+        _table("0", ("topics", [_NAME, _ERROR])),
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (
+        _table("0-1", _topics(_INDEX, ("leader_epoch", "int32"))),
+        _table("0-1", _topics(_ERROR, _INDEX, ("leader_epoch", "int32", "1+"),
+                              ("offset", "int64"))),
+    ),
+    ApiKey.DESCRIBE_CONFIGS: (
+        _table("0", ("results", [("resource_type", "int8"), ("resource_name", "string"),
+                                 ("configuration_keys", "[]string?")])),
+        _table("0", _THROTTLE, ("results", [
+            _ERROR, ("error_message", "string?"), ("resource_type", "int8"),
+            ("resource_name", "string"), ("configs", [_NAME, ("value", "string?")])])),
+    ),
+}  # fmt: skip
+"""What clients before Kafka 2.1 send and expect: request and response of the versions that the
+library has no tables for (KIP-896)."""

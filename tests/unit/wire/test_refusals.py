@@ -1,0 +1,155 @@
+"""Refusals of requests that no handler answers, read by kafka-python's own decoders."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import kafka.protocol.old.admin as old_admin
+import kafka.protocol.old.commit as old_commit
+import kafka.protocol.old.fetch as old_fetch
+import kafka.protocol.old.list_offsets as old_list_offsets
+import kafka.protocol.old.offset_for_leader_epoch as old_epochs
+import kafka.protocol.old.produce as old_produce
+import pytest
+from wire_samples import message, plain
+
+from broker_lite.errors import ProtocolError, UnsupportedVersionError
+from broker_lite.wire import refusals
+from broker_lite.wire.api import RequestHeader, is_flexible, is_served, parse_header
+from broker_lite.wire.primitives import Reader, Writer
+
+CODE = UnsupportedVersionError.code
+THEIRS = [
+    (key, version)
+    for key, (asks, _) in sorted(refusals._kinds().items())
+    for version in range(asks.valid_versions[0], asks.valid_versions[1] + 1)
+]
+OLD: list[tuple[Any, Any]] = [
+    (asks, answers)
+    for module in (
+        old_admin, old_commit, old_epochs, old_fetch, old_list_offsets, old_produce,
+    )
+    for name, asks in sorted(vars(module).items())
+    if "Request_v" in name
+    and asks.API_KEY in refusals._OLD
+    and not is_served(asks.API_KEY, asks.API_VERSION)
+    and (answers := getattr(module, name.replace("Request", "Response"), None)) is not None
+]  # fmt: skip
+
+
+def header_of(frame: memoryview) -> RequestHeader:
+    """As the broker reads it, were none of them served."""
+    header = parse_header(frame)
+    if is_served(header.api_key, header.api_version) and is_flexible(*header[:2]):
+        reader = Reader(frame)
+        reader.i64()
+        reader.classic_nullable_string()
+        return header._replace(body_at=reader.position)
+    return header
+
+
+def codes(item: Any) -> list[int]:
+    """Every error code in an answer as dictionaries and lists."""
+    if isinstance(item, list):
+        return [code for each in item for code in codes(each)]
+    if not isinstance(item, dict):
+        return []
+    own = [item[name] for name in ("error_code", "partition_error_code") if name in item]
+    return own + [code for value in item.values() for code in codes(value)]
+
+
+@pytest.mark.parametrize(("key", "version"), THEIRS)
+def test_every_request_of_today_is_refused_in_its_own_shape(key: int, version: int) -> None:
+    asks, answers = refusals._kinds()[key]
+    rng = random.Random(key * 100 + version)
+    told = 0
+    for _ in range(10):
+        asked = message(asks, version, rng)
+        asked.with_header(correlation_id=7, client_id="c")
+        frame = memoryview(asked.encode(header=True, framed=True))[4:]
+        octets = refusals.refused(header_of(frame), frame, CODE, "no")
+        if octets is None:
+            continue  # It has no row that could be refused.
+        answer = answers.decode(octets, version=version, header=True, framed=True)
+        assert answer.header.correlation_id == 7
+        found = codes(plain(answer, answers._struct, version))
+        assert found and set(found) <= {CODE}
+        told += 1
+    assert told
+
+
+@pytest.mark.parametrize(("asks", "answers"), OLD, ids=lambda kind: kind.__name__)
+def test_what_clients_before_kafka_2_1_send_is_refused_in_its_own_shape(
+    asks: Any, answers: Any
+) -> None:
+    rng = random.Random(asks.API_VERSION)
+    asked = asks(*values(asks.SCHEMA, rng))
+    writer = Writer()
+    writer.i16(asks.API_KEY)
+    writer.i16(asks.API_VERSION)
+    writer.i32(7)
+    writer.classic_nullable_string("an old one")
+    frame = memoryview(bytes(writer.buffer) + asked.encode())
+    octets = refusals.refused(parse_header(frame), frame, CODE, "no")
+    assert octets is not None
+    assert int.from_bytes(octets[:4], "big") == len(octets) - 4
+    assert int.from_bytes(octets[4:8], "big") == 7
+    answer = answers.decode(octets[8:])
+    assert answer.encode() == octets[8:]
+    assert repr(answer).count(f"error_code={CODE}") in (2, 4)
+
+
+def values(schema: Any, rng: random.Random) -> list[Any]:
+    """Two rows in every array."""
+    return [value(field, rng) for field in schema.fields]
+
+
+def value(field: Any, rng: random.Random) -> Any:
+    name = type(field).__name__
+    if name == "Schema":
+        return tuple(values(field, rng))
+    if name == "Array":
+        return [value(field.array_of, rng) for _ in range(2)]
+    if name == "String":
+        return rng.choice(("a", "b"))
+    if name == "Bytes" or getattr(field, "__name__", "") == "Bytes":
+        return b"records"
+    return True if getattr(field, "__name__", "") == "Boolean" else rng.randrange(1, 100)
+
+
+def test_nothing_is_answered_where_nothing_would_be_understood() -> None:
+    def frame(key: int, version: int, body: bytes) -> memoryview:
+        writer = Writer()
+        writer.i16(key)
+        writer.i16(version)
+        writer.i32(7)
+        writer.classic_nullable_string(None)
+        return memoryview(bytes(writer.buffer) + body)
+
+    def refused(data: memoryview) -> bytes | None:
+        return refusals.refused(parse_header(data), data, CODE, "no")
+
+    assert refused(frame(9999, 0, b"")) is None
+    assert refused(frame(3, 99, b"")) is None
+    acks_none = bytes(2) + bytes(4) + b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\1" + bytes(4) + b"\xff" * 4
+    assert refused(frame(0, 2, acks_none)) is None
+    assert refused(frame(0, 2, b"\0\1" + acks_none[2:])) is not None
+    with pytest.raises(ProtocolError):
+        refused(frame(0, 2, b"\0\1"))
+
+
+def test_flipped_bytes_are_refused_or_understood() -> None:
+    rng = random.Random(1)
+    for key, version in THEIRS:
+        asked = message(refusals._kinds()[key][0], version, rng)
+        asked.with_header(correlation_id=3, client_id="c")
+        whole = asked.encode(header=True, framed=True)[4:]
+        for _ in range(10):
+            octets = bytearray(whole)
+            for _ in range(rng.randrange(1, 4)):
+                octets[rng.randrange(8, len(octets))] = rng.randrange(256)
+            with contextlib.suppress(ProtocolError):
+                frame = memoryview(octets)
+                refusals.refused(header_of(frame), frame, CODE, "no")
