@@ -1,16 +1,18 @@
-"""The table of what other people's clients were answered.
+"""Other people's clients as their package managers bring them, and the table of what they got.
 
-``make compat`` runs those that need Maven or Node (mark ``compat``; the plain suite leaves them
-out) and writes the table to the file that LOGBUS_COMPAT_RESULTS names.
+``make compat`` runs all of them (mark ``compat``: those that need Maven, npm or Go, which the plain
+suite leaves out) and writes the table to the file that LOGBUS_COMPAT_RESULTS names.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 
 import pytest
+from client_programs import GO, JAVA, NODE, Note, kcat_program, names
+from fetched import fetched
 
 RESULTS = "LOGBUS_COMPAT_RESULTS"
 HEAD = """# What other people's clients were answered
@@ -25,14 +27,71 @@ _ROWS: list[tuple[str, str, str]] = []
 
 
 @pytest.fixture(scope="session")
-def answered() -> Callable[[str, str, str], None]:
-    """Notes a client, what it asked for and what it was answered."""
-    return lambda client, asked, answer: _ROWS.append((client, asked, answer))
+def answered() -> Note:
+    """Notes a client, what it asked for and what it was answered. Of a table of cases the same row
+    is noted once."""
+
+    def note(client: str, asked: str, answer: str) -> None:
+        row = (client, asked, answer)
+        if row not in _ROWS:
+            _ROWS.append(row)
+
+    return note
+
+
+@pytest.fixture(scope="session")
+def versions() -> dict[str, str]:
+    """What each client is called in the table."""
+    return names()
+
+
+@pytest.fixture(scope="session")
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Apache Kafka's tools and broker, by the user's Maven."""
+    folder = tmp_path_factory.mktemp("maven")
+    listed = folder / "class-path"
+    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
+    fetched(["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *goal], folder, "Kafka's tools")
+    return listed.read_text("utf-8").strip()
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where node finds kafkajs and its codecs, by the user's npm."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copy(NODE / "package.json", folder)
+    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
+    fetched(install, folder, "kafkajs")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def go_client(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The program of go/main.go, built by the user's Go."""
+    folder = tmp_path_factory.mktemp("go")
+    for file in GO.iterdir():
+        shutil.copy(file, folder)
+    fetched(["go", "build", "-o", "client", "."], folder, "franz-go")
+    return str(folder / "client")
+
+
+@pytest.fixture(scope="session")
+def kcat() -> str:
+    """The program, as the user's system has it."""
+    program = kcat_program()
+    if program is None:
+        pytest.skip("kcat is not installed: apt-get install kcat")
+    return program
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    name = report.nodeid.rpartition("/")[2]
     if report.failed:
-        _ROWS.append((report.nodeid.rpartition("/")[2], report.when or "", "FAILED"))
+        _ROWS.append((name, report.when or "", "FAILED"))
+    elif report.skipped and isinstance(report.longrepr, tuple):
+        _ROWS.append((name, "", report.longrepr[2]))
 
 
 def pytest_sessionfinish() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fetched import fetched
+from client_programs import JAVA
 
 from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
@@ -26,8 +26,6 @@ from broker_lite.wire.api import VERSIONS
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
-POM = Path(__file__).parent / "java" / "pom.xml"
-VERSION = re.findall(r"<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))[0]
 TOOLS = "org.apache.kafka.tools."
 TOPICS = f"{TOOLS}TopicCommand"
 GROUPS = f"{TOOLS}consumer.group.ConsumerGroupCommand"
@@ -49,7 +47,7 @@ class Tools:
     """The tools against one cluster."""
 
     def __init__(self, class_path: str, servers: str) -> None:
-        log = f"-Dlog4j2.configurationFile={POM.with_name('log4j2.xml')}"
+        log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
         self._java = [find_java(), *JVM, log, "-cp", class_path]
         self._servers = servers
 
@@ -92,17 +90,13 @@ class Tools:
 
 
 @pytest.fixture(scope="module")
-def tools(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Tools:
-    folder = tmp_path_factory.mktemp("maven")
-    listed = folder / "class-path"
-    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
-    fetched(["mvn", "-q", "-B", "-f", str(POM), *goal], folder, "Kafka's tools")
-    return Tools(listed.read_text("utf-8").strip(), cluster.bootstrap_servers)
+def tools(cluster: LocalCluster, class_path: str) -> Tools:
+    return Tools(class_path, cluster.bootstrap_servers)
 
 
 @pytest.fixture
-def note(answered: Callable[[str, str, str], None]) -> Note:
-    return lambda asked, answer: answered(f"Apache Kafka {VERSION} tools", asked, answer)
+def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) -> Note:
+    return lambda asked, answer: answered(versions["java"], asked, answer)
 
 
 @pytest.fixture

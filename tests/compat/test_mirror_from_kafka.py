@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -23,8 +22,8 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
+from client_programs import JAVA
 from confluent_kafka.admin import AdminClient, NewTopic
-from fetched import fetched
 
 from broker_lite import client
 from broker_lite.client.admin import Admin
@@ -34,8 +33,6 @@ from broker_lite.model import TopicPartition
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
-POM = Path(__file__).parent / "java" / "pom.xml"
-VERSION = re.findall(r"<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))[0]
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
 START_SECONDS = 60
 WAIT_SECONDS = 60
@@ -65,8 +62,10 @@ Mirror = Callable[..., Any]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def noted(kafka: str, answered: Callable[[str, str, str], None]) -> None:
-    answered(f"Apache Kafka {VERSION} broker", "mirrored from, by logbus mirror", "copied")
+def noted(kafka: str, answered: Callable[[str, str, str], None], versions: dict[str, str]) -> None:
+    answered(
+        versions["java"].replace("tools", "broker"), "mirrored from, by logbus mirror", "copied"
+    )
 
 
 def free_ports(count: int) -> list[int]:
@@ -79,17 +78,14 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def kafka(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Kafka broker's address."""
     folder = tmp_path_factory.mktemp("kafka")
-    listed = folder / "class-path"
-    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
-    fetched(["mvn", "-q", "-B", "-f", str(POM), *goal], folder, "Kafka's broker")
     port, controller = free_ports(2)
     settings = folder / "server.properties"
     settings.write_text(SERVER.format(port=port, controller=controller, folder=folder))
-    log = f"-Dlog4j2.configurationFile={POM.with_name('log4j2.xml')}"
-    java = [find_java(), *JVM, log, "-cp", listed.read_text("utf-8").strip()]
+    log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
+    java = [find_java(), *JVM, log, "-cp", class_path]
     made = ("format", "-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(settings))
     subprocess.run(
         [*java, "kafka.tools.StorageTool", *made], check=True, capture_output=True, timeout=60

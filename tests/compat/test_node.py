@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fetched import fetched
+from client_programs import NODE
 
 from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
@@ -19,8 +18,6 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
-NODE = Path(__file__).parent / "node"
-VERSION = json.loads((NODE / "package.json").read_text("utf-8"))["dependencies"]["kafkajs"]
 UNSUPPORTED = "KafkaJSServerDoesNotSupportApiKey"
 RUN_SECONDS = 120
 
@@ -29,23 +26,16 @@ Note = Callable[[str, str], None]
 
 
 @pytest.fixture(scope="module")
-def steps(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+def steps(cluster: LocalCluster, node_folder: Path) -> Steps:
     """What each step of client.mjs was answered."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
-    folder = tmp_path_factory.mktemp("node")
-    shutil.copy(NODE / "package.json", folder)
-    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
-    fetched(install, folder, "kafkajs")
     group = f"node-group-{os.getpid()}"
     with client.connect(cluster.bootstrap_servers) as bus:
         bus.create_topic(group, partitions=1)
         bus.admin.commit_offsets(group, {TopicPartition(group, 0): CommittedOffset(0)})
     arguments = [cluster.bootstrap_servers, f"node-{os.getpid()}", group]
     done = subprocess.run(
-        [node, str(NODE / "client.mjs"), *arguments],
-        cwd=folder,
+        ["node", str(NODE / "client.mjs"), *arguments],
+        cwd=node_folder,
         capture_output=True,
         text=True,
         check=False,
@@ -56,8 +46,8 @@ def steps(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> St
 
 
 @pytest.fixture
-def note(answered: Callable[[str, str, str], None]) -> Note:
-    return lambda asked, answer: answered(f"kafkajs {VERSION}", asked, answer)
+def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) -> Note:
+    return lambda asked, answer: answered(versions["kafkajs"], asked, answer)
 
 
 def test_it_produces_and_reads(steps: Steps, note: Note) -> None:
@@ -69,6 +59,12 @@ def test_it_produces_and_reads(steps: Steps, note: Note) -> None:
         {"offset": 2, "key": None, "value": "zipped", "headers": {}},
     ]
     note("producer.send, idempotent, plain and gzip; fetch", "served")
+
+
+def test_it_writes_and_reads_every_codec_and_seeks(steps: Steps, note: Note) -> None:
+    names = [name * 9 for name in ("None", "GZIP", "Snappy", "LZ4", "ZSTD")]
+    assert steps["every codec, seek"]["answer"] == {"all": names, "last": names[-1:]}
+    note("producer.send: none, gzip, snappy, lz4, zstd; consumer.seek", "served")
 
 
 def test_it_administers_topics(steps: Steps, note: Note) -> None:

@@ -5,13 +5,28 @@ import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 
 const require = createRequire(pathToFileURL(process.cwd() + '/'))
-const { Kafka, CompressionTypes, ConfigResourceTypes, logLevel } = require('kafkajs')
+const {
+  Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel,
+} = require('kafkajs')
+const lz4 = require('lz4js')
+const zstd = require('@bokuweb/zstd-wasm')
 const Cluster = require('kafkajs/src/cluster')
 const createSocketFactory = require('kafkajs/src/network/socketFactory')
 const { createLogger } = require('kafkajs/src/loggers')
 
+// kafkajs brings gzip; its users add the others.
+const pure = ({ compress, decompress }) => () => ({
+  compress: async encoder => Buffer.from(compress(encoder.buffer)),
+  decompress: async buffer => Buffer.from(decompress(buffer)),
+})
+await zstd.init()
+CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
+CompressionCodecs[CompressionTypes.LZ4] = pure(lz4)
+CompressionCodecs[CompressionTypes.ZSTD] = pure(zstd)
+
 const [servers, topic, group] = process.argv.slice(2)
 const brokers = servers.split(',')
+const codecsTopic = `${topic}-codecs`
 const silent = () => () => {}
 const kafka = new Kafka({
   clientId: 'compat', brokers, logLevel: logLevel.NOTHING, retry: { retries: 5 },
@@ -66,23 +81,43 @@ async function fetchAll(partition) {
   }))
 }
 
-async function consumeInGroup() {
-  const groupId = `${group}-members`
+// The values of so many records as a member of a group; it has left when `leave` was called.
+async function consume(groupId, topic, count, seekTo) {
   const consumer = kafka.consumer({ groupId })
   const values = []
   await new Promise((resolve, reject) => {
     consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error))
     const eachMessage = async ({ message }) => {
       values.push(message.value && message.value.toString())
-      if (values.length === 3) resolve()
+      if (values.length === count) resolve()
     }
     consumer.connect()
-      .then(() => consumer.subscribe({ topics: [topic], fromBeginning: true }))
+      .then(() => consumer.subscribe({ topics: [topic], fromBeginning: seekTo === undefined }))
       .then(() => consumer.run({ eachMessage }))
+      .then(() => seekTo && consumer.seek({ topic, partition: 0, offset: seekTo }))
       .catch(reject)
   })
+  return { values, leave: () => consumer.disconnect() }
+}
+
+async function everyCodec() {
+  for (const [name, compression] of Object.entries(CompressionTypes)) {
+    await producer.send({
+      topic: codecsTopic, compression, messages: [{ key: 'k', value: name.repeat(9), headers: { h: 'x' } }],
+    })
+  }
+  const all = await consume(`${group}-codecs`, codecsTopic, 5)
+  await all.leave()
+  const last = await consume(`${group}-seek`, codecsTopic, 1, '4')
+  await last.leave()
+  return { all: all.values, last: last.values }
+}
+
+async function consumeInGroup() {
+  const groupId = `${group}-members`
+  const { values, leave } = await consume(groupId, topic, 3)
   const { groups: [{ state, members }] } = await admin.describeGroups([groupId])
-  await consumer.disconnect()
+  await leave()
   const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
   const offsets = partitions.map(({ partition, offset }) => [partition, offset]).sort()
   return { values, state, members: members.length, offsets }
@@ -93,6 +128,7 @@ await producer.connect()
 const config = [{ name: 'retention.ms', value: '600000' }]
 const created = { topic, numPartitions: 2, replicationFactor: 1, configEntries: config }
 await step('createTopics', () => admin.createTopics({ topics: [created] }))
+await admin.createTopics({ topics: [{ topic: codecsTopic, numPartitions: 1 }] })
 await step('createTopics again', () => admin.createTopics({ topics: [created] }))
 await step('listTopics', () => admin.listTopics())
 await step('describeCluster', () => admin.describeCluster())
@@ -109,6 +145,7 @@ await step('send gzip', () => producer.send({
 }))
 await step('fetch', () => fetchAll(0))
 await step('consumer in a group', consumeInGroup)
+await step('every codec, seek', everyCodec)
 await step('fetchTopicOffsets', () => admin.fetchTopicOffsets(topic))
 await step('fetchTopicOffsetsByTimestamp', () => admin.fetchTopicOffsetsByTimestamp(topic, 1))
 await step('createPartitions', () => admin.createPartitions({ topicPartitions: [{ topic, count: 3 }] }))
@@ -134,7 +171,7 @@ await step('describeAcls', () => admin.describeAcls({
   resourceName: '*', resourceType: 2, host: '*', permissionType: 3, operation: 2,
   resourcePatternType: 3,
 }))
-await step('deleteTopics', () => admin.deleteTopics({ topics: [topic] }))
+await step('deleteTopics', () => admin.deleteTopics({ topics: [topic, codecsTopic] }))
 await producer.disconnect()
 await admin.disconnect()
 process.exit(0)

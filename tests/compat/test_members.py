@@ -1,0 +1,128 @@
+"""Members of a group that are processes of other people's clients: one joins, one is killed, one
+leaves; nothing is missed, and who comes later goes on where the group was."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from client_programs import JAVA, NODE, Note
+from member_process import RECORD, Group, Member, eventually
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_java
+from broker_lite.model import TopicPartition
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+NUMBERS = itertools.count()
+PARTITIONS = 4
+SESSION_MS = 2000
+
+Command = Callable[[str, str], Member]
+"""A member started on a topic, in a group."""
+
+
+@pytest.fixture(
+    params=[
+        "kcat",
+        pytest.param("franz-go", marks=pytest.mark.compat),
+        pytest.param("kafkajs", marks=pytest.mark.compat),
+        pytest.param("java", marks=pytest.mark.compat),
+    ]
+)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def start(
+    kind: str, cluster: LocalCluster, request: pytest.FixtureRequest, tmp_path: Path
+) -> Command:
+    servers, session = cluster.bootstrap_servers, str(SESSION_MS)
+
+    def kcat(topic: str, group: str) -> Member:
+        settings = {
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": session,
+            "heartbeat.interval.ms": "200",
+            "auto.commit.interval.ms": "200",
+        }
+        options = [w for key, value in settings.items() for w in ("-X", f"{key}={value}")]
+        where = ["-b", servers, "-G", group, *options, "-u", "-f", "%p %o\n", topic]
+        return Member([request.getfixturevalue("kcat"), *where], RECORD, tmp_path)
+
+    def franz_go(topic: str, group: str) -> Member:
+        program = request.getfixturevalue("go_client")
+        return Member([program, "member", servers, topic, group, session], RECORD, tmp_path)
+
+    def kafkajs(topic: str, group: str) -> Member:
+        program = ["node", str(NODE / "member.mjs"), servers, topic, group, session]
+        return Member(program, RECORD, request.getfixturevalue("node_folder"))
+
+    def java(topic: str, group: str) -> Member:
+        properties = {
+            "session.timeout.ms": session,
+            "heartbeat.interval.ms": "200",
+            "auto.commit.interval.ms": "200",
+        }
+        options = [
+            w for key, value in properties.items() for w in ("--command-property", f"{key}={value}")
+        ]
+        printed = [f"print.{name}={value}" for name, value in
+                   (("partition", "true"), ("offset", "true"), ("value", "false"))]  # fmt: skip
+        options += [w for each in printed for w in ("--formatter-property", each)]
+        log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
+        jvm = [find_java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", log]
+        tool = ["-cp", request.getfixturevalue("class_path")]
+        tool += ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--from-beginning"]
+        where = ["--bootstrap-server", servers, "--topic", topic, "--group", group]
+        record = re.compile(r"^Partition:(\d+)\tOffset:(\d+)")
+        return Member([*jvm, *tool, *where, *options], record, tmp_path)
+
+    return {"kcat": kcat, "franz-go": franz_go, "kafkajs": kafkajs, "java": java}[kind]
+
+
+def test_a_member_joins_another_is_killed_the_last_leaves(
+    kind: str,
+    start: Command,
+    cluster: LocalCluster,
+    bus: client.Bus,
+    answered: Note,
+    versions: dict[str, str],
+) -> None:
+    topic = group = f"member-{os.getpid()}-{next(NUMBERS)}"
+    bus.create_topic(topic, partitions=PARTITIONS)
+    seen, fed = Group(cluster.bootstrap_servers, group), set[tuple[int, int]]()
+
+    def feed() -> set[tuple[int, int]]:
+        with bus.producer() as producer:
+            sent = [producer.send(topic, b"x", partition=n % PARTITIONS) for n in range(40)]
+        new = {(row.partition, row.offset) for row in (each.result() for each in sent)}
+        fed.update(new)
+        return new
+
+    feed()
+    with start(topic, group) as one:
+        eventually(lambda: seen.shares() == [PARTITIONS], lambda: one.said)
+        eventually(lambda: set(one.read) == fed, lambda: one.said)
+        with start(topic, group) as two:
+            eventually(lambda: seen.shares() == [2, 2], lambda: (one.said, two.said))
+            feed()
+            eventually(lambda: {*one.read, *two.read} == fed, lambda: (one.said, two.said))
+            assert two.read, "it took its part"
+            two.kill()
+        eventually(lambda: seen.shares() == [PARTITIONS], lambda: one.said)
+        new = feed()
+        eventually(lambda: new <= set(one.read), lambda: one.said)
+        one.leave()
+    eventually(lambda: seen.state() == "EMPTY", lambda: one.said)
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    kept = bus.admin.committed(group, places)
+    assert {place: row.offset for place, row in kept.items()} == dict.fromkeys(places, 30)
+    answered(versions[kind], "a group: one joins, one is killed, the last leaves", "served")

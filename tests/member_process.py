@@ -1,0 +1,98 @@
+"""A member of a Kafka group that is a process of somebody else's client: it prints what it reads.
+
+Who owns what is the cluster's word (DescribeGroups): the tools' own words differ. A thread reads
+each process's output; a process that a test leaves running is killed.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import confluent_kafka.admin as confluent_admin
+
+WAIT_S = 60.0
+RECORD = re.compile(r"^(\d+) (\d+)$")
+"""Partition and offset, as most of the programs print them."""
+
+
+def eventually(condition: Callable[[], object], said: Callable[[], object] = str) -> None:
+    """Returns when ``condition`` holds; a failure shows what ``said`` gives."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.02)
+
+
+class Member:
+    """A running member. ``read`` are the (partition, offset) that it printed."""
+
+    def __init__(self, command: list[str], record: re.Pattern[str], folder: Path) -> None:
+        self.read: list[tuple[int, int]] = []
+        self.said: list[str] = []
+        self._record = record
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd=folder,
+        )
+        self._reader = threading.Thread(target=self._take, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _take(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                found = self._record.search(line)
+                if found is None:
+                    self.said.append(line.rstrip())
+                else:
+                    self.read.append((int(found[1]), int(found[2])))
+
+    def kill(self) -> None:
+        """As by kill -9: nothing is committed, nobody is told."""
+        self._process.kill()
+        self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+
+    def leave(self) -> None:
+        """Ends it as its user would; it commits and leaves."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+
+
+class Group:
+    """A group as the cluster describes it."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        self._admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
+        self._name = name
+
+    def shares(self) -> list[int]:
+        """How many partitions each member has, the smallest first; empty while it is not stable."""
+        found = self._admin.describe_consumer_groups([self._name])[self._name].result(WAIT_S)
+        if found.state.name != "STABLE":
+            return []
+        return sorted(len(row.assignment.topic_partitions) for row in found.members)
+
+    def state(self) -> str:
+        """As Kafka names it: STABLE, EMPTY, …"""
+        found = self._admin.describe_consumer_groups([self._name])[self._name].result(WAIT_S)
+        return str(found.state.name)
