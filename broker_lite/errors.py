@@ -206,6 +206,10 @@ class InvalidTxnStateError(LogbusError):
     code, name = 48, "INVALID_TXN_STATE"
 
 
+class TransactionalIdAuthorizationError(LogbusError):
+    code, name = 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+
+
 class StorageError(RetriableError):
     """A data directory has stopped: an fsync failed, the disk is full or gone."""
 

@@ -34,6 +34,7 @@ WAIT_S = 40.0
 PARTITIONS = 6
 SESSION_MS, HEARTBEAT_MS = 3000, 300
 
+Note = Callable[[str, str], None]
 Where = tuple[int, int]
 """Partition and offset."""
 
@@ -155,6 +156,11 @@ class Aiokafka(Reader):
 
 
 @pytest.fixture
+def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) -> Note:
+    return lambda client, asked: answered(versions[client], asked, "served")
+
+
+@pytest.fixture
 def topic(bus: client.Bus) -> str:
     """A new topic; its name is the group's too."""
     name = f"group-{os.getpid()}-{next(NUMBERS)}"
@@ -189,12 +195,20 @@ def all_read(readers: list[Reader], fed: list[Where]) -> bool:
     return {where for reader in readers for where in reader.read} >= set(fed)
 
 
-@pytest.mark.parametrize("kind", [Librdkafka, KafkaPython, Aiokafka])
+NAMES: dict[type[Reader], str] = {
+    Librdkafka: "librdkafka",
+    KafkaPython: "kafka-python",
+    Aiokafka: "aiokafka",
+}
+
+
+@pytest.mark.parametrize("kind", list(NAMES))
 def test_members_come_and_go(
     kind: type[Reader],
     cluster: LocalCluster,
     topic: str,
     feed: Callable[[], list[Where]],
+    note: Note,
 ) -> None:
     servers, fed = cluster.bootstrap_servers, feed()
     with kind(servers, topic, topic) as one:
@@ -214,6 +228,7 @@ def test_members_come_and_go(
         fed = feed()
         eventually(lambda: all_read([one, two, again], fed))
         assert len(again.read) == 10 * PARTITIONS, "it went on from what was committed"
+    note(NAMES[kind], "a group: one joins, one leaves, one comes back")
 
 
 DYING = """
@@ -232,7 +247,7 @@ while True:
 
 
 def test_a_member_that_is_killed_is_out_after_its_session(
-    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     servers, fed = cluster.bootstrap_servers, feed()
     arguments = [sys.executable, "-c", DYING, servers, topic]
@@ -245,10 +260,11 @@ def test_a_member_that_is_killed_is_out_after_its_session(
                 eventually(lambda: shared([one]) and all_read([one], fed))
         finally:
             dying.kill()
+    note("librdkafka", "a group: a member is killed")
 
 
 def test_cooperative_members_keep_what_they_need_not_give_up(
-    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     strategy = {"partition_assignment_strategy": "cooperative-sticky"}
     servers, fed = cluster.bootstrap_servers, feed()
@@ -262,10 +278,11 @@ def test_cooperative_members_keep_what_they_need_not_give_up(
             eventually(lambda: all_read([one, two], fed))
         eventually(lambda: shared([one]))
         assert len(one.lost) == 1
+    note("librdkafka", "a group: cooperative-sticky")
 
 
 def test_a_static_member_comes_back_without_a_rebalance(
-    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     servers, fed = cluster.bootstrap_servers, feed()
     with Librdkafka(servers, topic, topic, group_instance_id="one") as one:
@@ -280,10 +297,11 @@ def test_a_static_member_comes_back_without_a_rebalance(
                 eventually(lambda: third.owned == given)
                 assert one.owned == mine
                 eventually(lambda: confluent_kafka.KafkaError._FATAL in two.errors)
+    note("librdkafka", "a group: static members, fenced by another of their name")
 
 
 def test_the_coordinator_is_killed_under_clients_of_three_kinds(
-    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]]
+    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
 ) -> None:
     """One group of them all, since they know the range assignor in common."""
     servers, fed = cluster.bootstrap_servers, feed()
@@ -313,3 +331,5 @@ def test_the_coordinator_is_killed_under_clients_of_three_kinds(
             eventually(is_stable)
         finally:
             killed.start()
+    for name in NAMES.values():
+        note(name, "one group of three kinds of client: its coordinator is killed")

@@ -31,6 +31,8 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 NUMBERS = itertools.count()
 WAIT_S = 30.0
 
+Note = Callable[[str, str], None]
+
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes]], int]
 
 ROWS: list[Row] = [
@@ -52,6 +54,11 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.fixture
+def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) -> Note:
+    return lambda client, asked: answered(versions[client], asked, "served")
 
 
 # librdkafka
@@ -128,21 +135,31 @@ def rd_consume(servers: str, topic: str, count: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_librdkafka_produces_and_consumes(cluster: LocalCluster, topic: str, codec: str) -> None:
+def test_librdkafka_produces_and_consumes(
+    cluster: LocalCluster, topic: str, codec: str, note: Note
+) -> None:
     servers = cluster.bootstrap_servers
     assert rd_produce(servers, topic, codec) == list(range(len(ROWS)))
     assert rd_consume(servers, topic, len(ROWS)) == ROWS
+    note(
+        "librdkafka",
+        "produce and consume: none, gzip, snappy, lz4, zstd; keys, headers, tombstones, times",
+    )
 
 
-def test_librdkafka_is_idempotent(cluster: LocalCluster, topic: str) -> None:
+def test_librdkafka_is_idempotent(cluster: LocalCluster, topic: str, note: Note) -> None:
     offsets = rd_produce(cluster.bootstrap_servers, topic, "lz4", **{"enable.idempotence": True})
     assert offsets == list(range(len(ROWS)))
+    note("librdkafka", "enable.idempotence")
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_librdkafka_with_fewer_acks(cluster: LocalCluster, topic: str, acks: int) -> None:
+def test_librdkafka_with_fewer_acks(
+    cluster: LocalCluster, topic: str, acks: int, note: Note
+) -> None:
     rd_produce(cluster.bootstrap_servers, topic, "none", acks=acks)
     assert rd_consume(cluster.bootstrap_servers, topic, len(ROWS)) == ROWS
+    note("librdkafka", "acks=0, acks=1")
 
 
 def test_a_record_that_is_too_large_is_refused_to_librdkafka(
@@ -159,7 +176,7 @@ def test_a_record_that_is_too_large_is_refused_to_librdkafka(
 
 
 def test_librdkafka_administers(
-    cluster: LocalCluster, rd_admin: confluent_admin.AdminClient
+    cluster: LocalCluster, rd_admin: confluent_admin.AdminClient, note: Note
 ) -> None:
     name = new_name("rd")
     created = confluent_admin.NewTopic(name, 2, 1, config={"retention.ms": "60000"})
@@ -213,10 +230,11 @@ def test_librdkafka_administers(
 
     rd_admin.delete_topics([name])[name].result(WAIT_S)
     eventually(lambda: name not in rd_admin.list_topics(timeout=WAIT_S).topics)
+    note("librdkafka", "admin: topics, partitions, configs, offsets, delete_records, cluster")
 
 
 def test_librdkafka_keeps_a_groups_offsets(
-    cluster: LocalCluster, topic: str, rd_admin: confluent_admin.AdminClient
+    cluster: LocalCluster, topic: str, rd_admin: confluent_admin.AdminClient, note: Note
 ) -> None:
     rd_produce(cluster.bootstrap_servers, topic, "none")
     group = new_name("rd group")
@@ -239,6 +257,7 @@ def test_librdkafka_keeps_a_groups_offsets(
     ]
     described = rd_admin.describe_consumer_groups([group])[group].result(WAIT_S)
     assert described.state == confluent_kafka.ConsumerGroupState.EMPTY
+    note("librdkafka", "admin: groups and their offsets")
 
 
 # kafka-python: its other codecs take a package each; the two other clients bring theirs.
@@ -267,7 +286,9 @@ def py_consume(servers: str, topic: str, count: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_kafka_python_produces_and_consumes(cluster: LocalCluster, topic: str, codec: str) -> None:
+def test_kafka_python_produces_and_consumes(
+    cluster: LocalCluster, topic: str, codec: str, note: Note
+) -> None:
     producer = kafka.KafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers,
         compression_type=None if codec == "none" else codec,
@@ -281,10 +302,14 @@ def test_kafka_python_produces_and_consumes(cluster: LocalCluster, topic: str, c
     assert [future.get(WAIT_S).offset for future in sent] == list(range(len(ROWS)))
     producer.close()
     assert py_consume(cluster.bootstrap_servers, topic, len(ROWS)) == ROWS
+    note(
+        "kafka-python",
+        "produce, idempotent, and consume: none, gzip (others: by packages of their own)",
+    )
 
 
 def test_kafka_python_administers(
-    cluster: LocalCluster, py_admin: kafka.admin.KafkaAdminClient
+    cluster: LocalCluster, py_admin: kafka.admin.KafkaAdminClient, note: Note
 ) -> None:
     name = new_name("py")
     py_admin.create_topics(
@@ -306,10 +331,11 @@ def test_kafka_python_administers(
     eventually(lambda: "2000" in str(py_admin.describe_configs([resource])))
     py_admin.delete_topics([name])
     eventually(lambda: name not in py_admin.list_topics())
+    note("kafka-python", "admin: topics, partitions, configs, log dirs, cluster")
 
 
 def test_kafka_python_keeps_a_groups_offsets(
-    cluster: LocalCluster, topic: str, py_admin: kafka.admin.KafkaAdminClient
+    cluster: LocalCluster, topic: str, py_admin: kafka.admin.KafkaAdminClient, note: Note
 ) -> None:
     where = kafka.TopicPartition(topic, 2)
     group = new_name("py")
@@ -323,6 +349,7 @@ def test_kafka_python_keeps_a_groups_offsets(
     assert group in str(py_admin.list_groups())
     assert "5" in str(py_admin.list_group_offsets({group: None}))
     assert "Empty" in str(py_admin.describe_groups([group]))
+    note("kafka-python", "admin: groups and their offsets")
 
 
 # aiokafka
@@ -354,9 +381,12 @@ async def aio_round_trip(servers: str, topic: str, codec: str) -> list[Row]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_aiokafka_produces_and_consumes(cluster: LocalCluster, topic: str, codec: str) -> None:
+def test_aiokafka_produces_and_consumes(
+    cluster: LocalCluster, topic: str, codec: str, note: Note
+) -> None:
     rows = asyncio.run(aio_round_trip(cluster.bootstrap_servers, topic, codec))
     assert rows == ROWS
+    note("aiokafka", "produce, idempotent, and consume: none, gzip, snappy, lz4, zstd")
 
 
 async def aio_administer(servers: str, name: str, group: str) -> None:
@@ -382,8 +412,9 @@ async def aio_administer(servers: str, name: str, group: str) -> None:
     await admin.close()
 
 
-def test_aiokafka_administers(cluster: LocalCluster) -> None:
+def test_aiokafka_administers(cluster: LocalCluster, note: Note) -> None:
     asyncio.run(aio_administer(cluster.bootstrap_servers, new_name("aio"), new_name("aio")))
+    note("aiokafka", "admin: topics, groups and their offsets, cluster")
 
 
 # One log for all

@@ -1,8 +1,8 @@
 """FindCoordinator 0-4: which broker keeps a group's members and its progress.
 
 Each group gets one of the live brokers by a rule that gives the same wherever one asks, and moves
-only groups of a broker that comes or goes. Transactions are refused with a message until they are
-built.
+only groups of a broker that comes or goes. Transactional ids are refused with the one error that
+every client takes for final: librdkafka asks again after any other, until it times out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from broker_lite.errors import (
     InvalidGroupIdError,
     InvalidRequestError,
     LogbusError,
+    TransactionalIdAuthorizationError,
 )
 from broker_lite.model import NO_BROKER
 from broker_lite.server.parts import Parts
@@ -47,7 +48,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
 
 def _coordinator(parts: Parts, key: str, key_type: int) -> tuple[int, str, int]:
     if key_type == KEY_TYPE_TRANSACTION:
-        raise InvalidRequestError(
+        raise TransactionalIdAuthorizationError(
             "transactions are not built yet; use a producer without transactional.id"
         )
     if key_type != KEY_TYPE_GROUP:

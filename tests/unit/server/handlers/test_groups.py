@@ -12,6 +12,7 @@ from broker_lite.errors import (
     InvalidGroupIdError,
     InvalidRequestError,
     OffsetMetadataTooLargeError,
+    TransactionalIdAuthorizationError,
     UnknownMemberIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -266,7 +267,7 @@ def test_coordinators_that_there_are_not() -> None:
     async def body(world: World) -> None:
         await world.start()
         answer = await world.ask("FindCoordinator", 4, key_type=1, coordinator_keys=["t"])
-        assert answer.coordinators[0].error_code == InvalidRequestError.code
+        assert answer.coordinators[0].error_code == TransactionalIdAuthorizationError.code
         assert "transactional.id" in answer.coordinators[0].error_message
         answer = await world.ask("FindCoordinator", 3, key_type=0, key="")
         assert (answer.error_code, answer.node_id) == (InvalidGroupIdError.code, -1)
@@ -383,6 +384,9 @@ def test_producer_ids_are_never_given_twice(version: int) -> None:
             given.append(answer.producer_id)
         assert len(set(given)) == 3
         answer = await world.ask("InitProducerId", version, transactional_id="t")
-        assert (answer.error_code, answer.producer_id) == (InvalidRequestError.code, -1)
+        assert (answer.error_code, answer.producer_id) == (
+            TransactionalIdAuthorizationError.code,
+            -1,
+        )
 
     run(body)
