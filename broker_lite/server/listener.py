@@ -1,8 +1,9 @@
 """The listening socket and the set of connections: accepting, limits, deadlines. Loop thread only.
 
-Connections beyond ``max.connections`` are closed at once. A sweep, which runs only while there are
-connections, ends those that were silent for too long and those whose request began to arrive and
-did not go on. ``stop`` stops accepting; ``close`` ends every connection.
+Connections beyond ``max.connections`` are closed at once. A sweep, which runs only while there is
+something to see to, ends connections that were silent for too long or whose request began to arrive
+and did not go on, and gives up memory that requests no longer use. ``stop`` stops accepting;
+``close`` ends every connection.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.connection import Begin, Budget, Connection
+from broker_lite.server.frame_memory import FrameMemory
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
 
@@ -42,6 +44,7 @@ class Listener:
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[Connection] = set()
         self._scratch = bytearray(SCRATCH_BYTES)
+        self._frames = FrameMemory(config.in_flight_bytes_max)
         self._sweep: asyncio.TimerHandle | None = None
         shortest_ms = min(config.connection_idle_ms, config.frame_timeout_ms)
         self._sweep_s = min(SWEEP_S, shortest_ms / 2000)
@@ -128,7 +131,9 @@ class Listener:
             self._loop,
             sock,
             peer,
-            receiver=FrameReceiver(config.frame_bytes_max, scratch=self._scratch),
+            receiver=FrameReceiver(
+                config.frame_bytes_max, scratch=self._scratch, allocate=self._frames.take
+            ),
             budget=self._budget,
             clock=self._clock,
             requests_max=config.connection_requests_max,
@@ -154,8 +159,9 @@ class Listener:
                 connection.close(f"a request was not whole within {limit} ms")
             elif connection.active_ms < idle_before and connection.is_idle:
                 connection.close("idle", quiet=True)
+        self._frames.sweep()
         self._sweep = None
-        if self._connections:
+        if self._connections or self._frames.kept_bytes:
             self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
 
 

@@ -1,13 +1,16 @@
 """Frames out of a stream of bytes, without doing any I/O.
 
 A connection asks ``buffer()`` for where to receive, receives there, and tells ``received(n)``; that
-returns the frames completed, each a writable view over a bytearray of its own (so a batch may be
+returns the frames completed, each a writable view over memory of its own (so a batch may be
 stamped in place and outlive the receiver). Whole small frames are cut out of a receive buffer; a
-frame that has only begun to arrive gets its exactly sized bytearray at once, and the rest of it is
-received straight into that. A wrong length raises ProtocolError, and ends the receiver's use.
+frame that has only begun to arrive gets memory of its exact size at once (``allocate``), and the
+rest of it is received straight into that. A wrong length raises ProtocolError, and ends the
+receiver's use.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from broker_lite.errors import ProtocolError
 from broker_lite.wire.primitives import I32
@@ -18,18 +21,31 @@ SCRATCH_BYTES = 64 * 1024
 PREFIX_BYTES = 4
 
 
+def own_memory(size: int) -> memoryview:
+    """Memory that nothing else uses and that goes with its last view."""
+    return memoryview(bytearray(size))
+
+
 class FrameReceiver:
     """Cuts one connection's bytes into frames of at most ``max_bytes`` (length prefix excluded).
 
     ``max_bytes`` may be changed at any time, so a connection can begin with a small limit and get
     the full one once it has proved who it is. ``scratch``, where small frames arrive, may be shared
     by all receivers of one thread that call ``received`` right after filling ``buffer()``.
+    ``allocate`` gives writable memory of a size, with any content.
     """
 
-    __slots__ = ("_filled", "_frame", "_prefix", "_scratch", "max_bytes")
+    __slots__ = ("_allocate", "_filled", "_frame", "_prefix", "_scratch", "max_bytes")
 
-    def __init__(self, max_bytes: int, *, scratch: bytearray | None = None) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        *,
+        scratch: bytearray | None = None,
+        allocate: Callable[[int], memoryview] = own_memory,
+    ) -> None:
         self.max_bytes = max_bytes
+        self._allocate = allocate
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self._prefix = b""
         self._frame: memoryview | None = None
@@ -77,10 +93,9 @@ class FrameReceiver:
                 frames.append(memoryview(bytearray(data[position : position + size])))
                 position += size
                 continue
-            frame = bytearray(size)
+            frame = self._frame = self._allocate(size)
             self._filled = end - position
             frame[: self._filled] = data[position:end]
-            self._frame = memoryview(frame)
             return frames
         self._prefix = bytes(data[position:end])
         return frames

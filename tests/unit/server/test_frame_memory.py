@@ -1,0 +1,98 @@
+"""A block is used again when no view of it is left, and never before."""
+
+from __future__ import annotations
+
+import gc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.server.frame_memory import REUSED_FROM_BYTES, STEP_BYTES, FrameMemory
+from broker_lite.wire.frame import FrameReceiver
+
+MIB = 1 << 20
+
+
+def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
+    memory = FrameMemory(8 * MIB)
+    frame = memory.take(MIB)
+    block = id(frame.obj)
+    part = frame[100:200]
+    frame.release()
+    assert id(memory.take(MIB).obj) != block  # ``part`` still looks at it
+    del part
+    assert block in {id(view.obj) for view in (memory.take(MIB), memory.take(MIB))}
+    assert memory.kept_bytes == 2 * MIB
+
+
+def test_what_a_frame_held_is_not_touched_by_the_next_ones() -> None:
+    memory = FrameMemory(4 * MIB)
+    receiver = FrameReceiver(8 * MIB, allocate=memory.take)
+    kept = []
+    for number in range(8):
+        body = bytes([number]) * (MIB + number)
+        data = len(body).to_bytes(4, "big") + body
+        while data:
+            target = receiver.buffer()
+            size = min(len(target), len(data))
+            target[:size] = data[:size]
+            data = data[size:]
+            kept += receiver.received(size)
+    assert [bytes(frame) for frame in kept] == [
+        bytes([number]) * (MIB + number) for number in range(8)
+    ]
+
+
+def test_small_frames_are_not_kept() -> None:
+    memory = FrameMemory(MIB)
+    assert len(memory.take(REUSED_FROM_BYTES - 1)) == REUSED_FROM_BYTES - 1
+    assert memory.kept_bytes == 0
+
+
+def test_free_blocks_make_room_for_another_size_and_used_ones_do_not() -> None:
+    memory = FrameMemory(4 * MIB)
+    held = [memory.take(MIB) for _ in range(4)]
+    large = memory.take(4 * MIB)
+    assert (len(large), memory.kept_bytes) == (4 * MIB, 4 * MIB)  # of its own, beyond the limit
+    del held, large
+    again = memory.take(4 * MIB)
+    assert memory.kept_bytes == 4 * MIB and len(again.obj) == 4 * MIB
+
+
+def test_a_sweep_gives_up_what_was_not_taken_since_the_one_before() -> None:
+    memory = FrameMemory(64 * MIB)
+    held = [memory.take(MIB) for _ in range(4)]
+    held.clear()
+    memory.sweep()
+    assert memory.kept_bytes == 4 * MIB
+    kept = memory.take(MIB)
+    memory.sweep()
+    assert memory.kept_bytes == MIB
+    memory.sweep()
+    memory.sweep()
+    assert memory.kept_bytes == MIB  # still in use
+    del kept
+    memory.sweep()
+    assert memory.kept_bytes == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=60))
+def test_no_two_frames_share_memory(steps: list[tuple[int, int]]) -> None:
+    """Frames of any sizes come and go, and each keeps what was written into it."""
+    memory = FrameMemory(20 * STEP_BYTES)
+    held: list[tuple[memoryview, int]] = []
+    for mark, (steps_long, keeps) in enumerate(steps):
+        frame = memory.take(steps_long * STEP_BYTES // 2 + 1)
+        frame[0] = frame[-1] = mark
+        held.append((frame[:], mark))
+        del frame
+        del held[: max(0, len(held) - keeps)]
+        if mark % 7 == 0:
+            memory.sweep()
+        assert all(view[0] == view[-1] == number for view, number in held)
+        assert memory.kept_bytes <= memory.limit_bytes
+    held.clear()
+    gc.collect()
+    memory.sweep()
+    memory.sweep()
+    assert memory.kept_bytes == 0
