@@ -129,7 +129,8 @@ class Member:
                 if isinstance(error, UnknownMemberIdError) or error.name == "FENCED_INSTANCE_ID":
                     self.member_id = ""
                 await asyncio.sleep(chance.random() * 0.3)
-        if chance.random() < 0.8:
+        # One that never found a coordinator has nothing to leave.
+        if chance.random() < 0.8 and self.broker is not None:
             with suppress(LogbusError):
                 if self.positions:
                     await self.commit()

@@ -6,8 +6,10 @@ A failure names its seed; the same seed does the same again.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -67,6 +69,9 @@ def main(what: str, run: Callable[[int], Counter[str]]) -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
+    # What brokers say of the faults that are done to them is thousands of lines.
+    logging.disable(logging.ERROR)
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
     began, counts = time.monotonic(), Counter[str]()
     for seed in range(options.first, options.first + options.seeds):
         try:
