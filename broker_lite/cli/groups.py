@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,11 +12,16 @@ from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.progress import group_progress
 from broker_lite.client.group_lag import owned_by
-from broker_lite.errors import GroupIdNotFoundError, NonEmptyGroupError
+from broker_lite.errors import (
+    GroupIdNotFoundError,
+    NonEmptyGroupError,
+    UnknownTopicOrPartitionError,
+)
 from broker_lite.model import CommittedOffset, TopicPartition
 
 if TYPE_CHECKING:
     from broker_lite.client.admin import Admin
+    from broker_lite.client.cluster import TopicMetadata
 
 
 @click.group()
@@ -88,12 +93,16 @@ def members(
         output.say(f"group {group!r} has no live member")
 
 
+TO_HELP = "earliest, latest, N, +N, -N, @TIME or @-1h."
+YES_HELP = "Do it; without this the plan is only printed."
+
+
 @groups.command()
 @click.argument("group")
 @click.argument("topic")
-@click.option("--to", required=True, help="earliest, latest, N, +N, -N, @TIME or @-1h.")
+@click.option("--to", required=True, help=TO_HELP)
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
-@click.option("--yes", is_flag=True, help="Do it; without this the plan is only printed.")
+@click.option("--yes", is_flag=True, help=YES_HELP)
 @cluster_options
 @output.output_option
 def seek(
@@ -110,22 +119,108 @@ def seek(
     place = moment.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         facts = found_topic(admin.cluster(), topic)
-        chosen = [
-            TopicPartition(topic, part.partition)
-            for part in facts.partitions
-            if not partition or part.partition in partition
-        ]
-        if not chosen:
-            raise click.BadParameter(f"{topic} has no such partition", param_hint="--partition")
-        targets = moment.resolve(admin, chosen, place)
-        before = admin.committed(group, chosen)
-        if yes:
-            _refuse_live_members(admin, group)
-            admin.commit_offsets(
-                group,
-                {tp: CommittedOffset(at, topic_id=facts.topic_id) for tp, at in targets.items()},
+        if missing := set(partition) - {part.partition for part in facts.partitions}:
+            raise click.BadParameter(
+                f"{topic} has no partition {min(missing)}", param_hint="--partition"
             )
+        rows = _move(admin, group, [facts], partition, place, yes)
+    _show_plan(rows, yes, form)
+
+
+@groups.command("reset-offsets")
+@click.argument("group")
+@click.option("--to", required=True, help=TO_HELP)
+@click.option("-t", "--topic", "topics", multiple=True, help="Default: all that it committed in.")
+@click.option("--yes", is_flag=True, help=YES_HELP)
+@cluster_options
+@output.output_option
+def reset_offsets(
+    group: str,
+    to: str,
+    topics: tuple[str, ...],
+    yes: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Move a group's offsets in all its topics. A group with live members is refused."""
+    place = moment.parse(to)
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        names = topics or sorted({where.topic for where in _committed(admin, group)})
+        view = admin.cluster()
+        rows = _move(admin, group, [found_topic(view, name) for name in names], (), place, yes)
+    _show_plan(rows, yes, form)
+
+
+@groups.command()
+@click.argument("group")
+@click.option("-t", "--topic", "topics", multiple=True, help="Only its offsets in these topics.")
+@click.option("--yes", is_flag=True, help=YES_HELP)
+@cluster_options
+@output.output_option
+def delete(
+    group: str,
+    topics: tuple[str, ...],
+    yes: bool,
+    bootstrap_servers: str | None,
+    zookeeper: str | None,
+    form: str | None,
+) -> None:
+    """Forget a group, or what it committed in some topics. A group with live members is refused."""
+    with open_admin(bootstrap_servers, zookeeper) as admin:
+        if topics:
+            lost = {tp: at for tp, at in _committed(admin, group).items() if tp.topic in topics}
+            for name in topics:
+                if name not in {where.topic for where in lost}:
+                    raise UnknownTopicOrPartitionError(
+                        f"group {group!r} has committed nothing in {name!r}"
+                    )
+        else:
+            lost = admin.committed(group)
+        if yes and topics:
+            admin.delete_offsets(group, lost)
+        elif yes:
+            admin.delete_group(group)
     rows = [
+        {"topic": tp.topic, "partition": tp.partition, "committed": lost[tp].offset}
+        for tp in sorted(lost)
+    ]
+    _show_plan(rows, yes, form)
+
+
+def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset]:
+    found = admin.committed(group)
+    if not found:
+        raise GroupIdNotFoundError(
+            f"group {group!r} has committed nothing; see: logbus groups list"
+        )
+    return found
+
+
+def _move(
+    admin: Admin,
+    group: str,
+    topics: list[TopicMetadata],
+    only: tuple[int, ...],
+    place: moment.Moment,
+    yes: bool,
+) -> list[dict[str, Any]]:
+    """What each partition's offset becomes, and is now where ``yes``."""
+    ids = {facts.name: facts.topic_id for facts in topics}
+    chosen = [
+        TopicPartition(facts.name, part.partition)
+        for facts in topics
+        for part in facts.partitions
+        if not only or part.partition in only
+    ]
+    targets = moment.resolve(admin, chosen, place)
+    before = admin.committed(group, chosen)
+    if yes:
+        _refuse_live_members(admin, group)
+        admin.commit_offsets(
+            group, {tp: CommittedOffset(at, topic_id=ids[tp.topic]) for tp, at in targets.items()}
+        )
+    return [
         {
             "topic": tp.topic,
             "partition": tp.partition,
@@ -134,6 +229,9 @@ def seek(
         }
         for tp, offset in targets.items()
     ]
+
+
+def _show_plan(rows: list[dict[str, Any]], yes: bool, form: str | None) -> None:
     output.show(rows, form)
     if not yes:
         output.say("nothing was changed; add --yes to do it")

@@ -388,6 +388,22 @@ class Admin:
         )
         return done
 
+    def delete_group(self, group: str) -> None:
+        """Forget a group and every offset it committed. Raises GroupIdNotFoundError, and
+        NonEmptyGroupError where it has members."""
+        self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group committed in some partitions. Raises GroupIdNotFoundError, and
+        GroupSubscribedToTopicError where its members read the topic."""
+        wheres = list(partitions)
+        if wheres:
+            requests.raise_first(
+                self._run(
+                    admin_requests.delete_offsets(self._cluster, group, wheres, self._deadline())
+                )
+            )
+
     def list_groups(self) -> list[GroupListing]:
         """All groups that have offsets or members, by name."""
         rows = self._run(admin_requests.list_groups(self._cluster, self._deadline()))

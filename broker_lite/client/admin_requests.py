@@ -22,9 +22,11 @@ from broker_lite.client.requests import (
 )
 from broker_lite.client.steps import CallExchange, Exchange, Operation, Pause, Send, SendAll
 from broker_lite.errors import (
+    GroupIdNotFoundError,
     InvalidPartitionsError,
     LogbusError,
     NoBrokersError,
+    NonEmptyGroupError,
     RequestTimedOutError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
@@ -32,7 +34,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_BROKER, Endpoint, TopicPartition
 from broker_lite.wire.calls import cluster as cluster_calls
-from broker_lite.wire.calls import configs, groups, log_dirs, topics
+from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, topics
 
 SETTINGS_WAIT_MS = 3_000
 """A change of settings was made; nobody waits longer for the last broker to hear of it."""
@@ -377,6 +379,49 @@ def describe_groups(
         )
         found[name] = answer.groups[0]
     return found
+
+
+def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
+    """A group that has no members, and its offsets."""
+
+    def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
+        code = answer.results[0].error_code if answer.results else -1
+        return error_for(code, _group_problem(group, code)) if code else None
+
+    request = CallExchange(group_removal.DeleteGroupsRequest((group,)))
+    yield from on_coordinator(cluster, group, request, check, deadline_ms)
+
+
+def delete_offsets(
+    cluster: Cluster, group: str, partitions: Sequence[TopicPartition], deadline_ms: float
+) -> Operation[PerPartition[None]]:
+    """A group's offsets of topics that no member is subscribed to."""
+    topics = tuple(
+        group_removal.OffsetDeleteTopic(name, tuple(where.partition for where in wheres))
+        for name, wheres in group_by_topic(partitions).items()
+    )
+
+    def check(answer: group_removal.OffsetDeleteResponse) -> LogbusError | None:
+        code = answer.error_code
+        return error_for(code, _group_problem(group, code)) if code else None
+
+    request = CallExchange(group_removal.OffsetDeleteRequest(group, topics))
+    answer = yield from on_coordinator(cluster, group, request, check, deadline_ms)
+    return {
+        TopicPartition(topic.name, row.partition_index): error_for(row.error_code)
+        if row.error_code
+        else None
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+def _group_problem(group: str, code: int) -> str:
+    """The answers have no room for a message."""
+    return {
+        GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
+        NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",
+    }.get(code, f"group {group!r}")
 
 
 def describe_log_dirs(

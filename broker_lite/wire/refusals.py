@@ -20,7 +20,7 @@ from kafka.protocol import consumer
 from kafka.protocol.schemas import StructField
 
 from broker_lite.wire import tables
-from broker_lite.wire.api import REQUEST_BYTES_MAX, ApiKey, RequestHeader
+from broker_lite.wire.api import REQUEST_BYTES_MAX, ApiKey, RequestHeader, is_served
 from broker_lite.wire.primitives import I32, Reader
 
 _ROWS = {
@@ -60,7 +60,8 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
     if layout is None or len(frame) > REQUEST_BYTES_MAX:
         return None
     reader = Reader(frame, request.body_at)
-    if layout.flexible:
+    if layout.flexible and not is_served(request.api_key, request.api_version):
+        # The header's own; ``parse_header`` skips them where it is sure of them.
         reader.skip_tags()
     version = request.api_version
     asked = tables.struct_decoder(layout.kind, layout.request, version, layout.flexible)(reader)

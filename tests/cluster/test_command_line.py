@@ -205,6 +205,36 @@ def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
     assert b"logbus groups list" in logbus("groups", "describe", "nosuch", code=1).stderr
 
 
+def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
+    group, other = f"g-{new_topic}", f"{new_topic}-2"
+    logbus("topic", "create", other, "-p", "1")
+    for topic in (new_topic, other):
+        logbus("produce", topic, stdin=b"x\n" * 10)
+        logbus("consume", topic, "-g", group, "-e")
+    assert sum(row["lag"] for row in rows(logbus("lag", "-g", group))) == 0
+    plan = logbus("groups", "reset-offsets", group, "--to", "earliest")
+    assert b"nothing was changed" in plan.stderr
+    assert {row["topic"] for row in rows(plan)} == {new_topic, other}
+    logbus("groups", "reset-offsets", group, "--to", "-2", "-t", other, "--yes")
+    assert {row["topic"]: row["lag"] for row in rows(logbus("lag", "-g", group))} == {
+        new_topic: 0,
+        other: 2,
+    }
+    logbus("groups", "reset-offsets", group, "--to", "earliest", "--yes")
+    assert [row["lag"] for row in rows(logbus("lag", "-g", group))] == [10, 10]
+    refused = logbus("groups", "seek", group, other, "--to", "1", "-p", "7", code=2)
+    assert b"no partition 7" in refused.stderr
+    logbus("groups", "delete", group, "-t", "nosuch", "--yes", code=1)
+    logbus("groups", "delete", group, "-t", other, "--yes")
+    assert {row["topic"] for row in rows(logbus("groups", "describe", group))} == {new_topic}
+    plan = logbus("groups", "delete", group)
+    assert b"nothing was changed" in plan.stderr
+    assert sum(row["committed"] for row in rows(plan)) == 0
+    logbus("groups", "delete", group, "--yes")
+    assert b"GROUP_ID_NOT_FOUND" in logbus("groups", "delete", group, "--yes", code=1).stderr
+    assert group not in [row["group"] for row in rows(logbus("groups", "list"))]
+
+
 def test_lag_of_what_is_not_there_is_an_error(
     logbus: Logbus, new_topic: str, environment: dict[str, str]
 ) -> None:

@@ -22,6 +22,7 @@ from broker_lite.wire.api import ApiKey, decode_call, encode_call, is_served, pa
 from broker_lite.wire.calls import (
     cluster,
     configs,
+    group_removal,
     groups,
     log_dirs,
     offsets,
@@ -328,6 +329,30 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         {"groups": ["g"], "include_authorized_operations": False},
     ),
     (
+        group_removal.DeleteGroupsRequest(("g", "h")),
+        admin.DeleteGroupsRequest,
+        admin.DeleteGroupsResponse,
+        {"groups_names": ["g", "h"]},
+    ),
+    (
+        group_removal.OffsetDeleteRequest(
+            "g",
+            (
+                group_removal.OffsetDeleteTopic("t", (0, 3)),
+                group_removal.OffsetDeleteTopic("u", ()),
+            ),
+        ),
+        consumer.OffsetDeleteRequest,
+        consumer.OffsetDeleteResponse,
+        {
+            "group_id": "g",
+            "topics": [
+                {"name": "t", "partitions": [{"partition_index": 0}, {"partition_index": 3}]},
+                {"name": "u", "partitions": []},
+            ],
+        },
+    ),
+    (
         producers.InitProducerIdRequest("t", 1000, 5, 6),
         producer.InitProducerIdRequest,
         producer.InitProducerIdResponse,
@@ -483,7 +508,17 @@ def test_an_origin_that_is_cut_short_is_refused() -> None:
 def test_every_call_of_the_client_is_tested() -> None:
     known = {
         value
-        for module in (cluster, configs, groups, log_dirs, offsets, producers, replicas, topics)
+        for module in (
+            cluster,
+            configs,
+            group_removal,
+            groups,
+            log_dirs,
+            offsets,
+            producers,
+            replicas,
+            topics,
+        )
         for value in vars(module).values()
         if isinstance(value, type) and hasattr(value, "API_KEY")
     }

@@ -17,8 +17,8 @@ from wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import refusals
-from broker_lite.wire.api import RequestHeader, is_flexible, is_served, parse_header
-from broker_lite.wire.primitives import Reader, Writer
+from broker_lite.wire.api import is_served, parse_header
+from broker_lite.wire.primitives import Writer
 
 CODE = UnsupportedVersionError.code
 THEIRS = [
@@ -37,17 +37,6 @@ OLD: list[tuple[Any, Any]] = [
     and not is_served(asks.API_KEY, asks.API_VERSION)
     and (answers := getattr(module, name.replace("Request", "Response"), None)) is not None
 ]  # fmt: skip
-
-
-def header_of(frame: memoryview) -> RequestHeader:
-    """As the broker reads it, were none of them served."""
-    header = parse_header(frame)
-    if is_served(header.api_key, header.api_version) and is_flexible(*header[:2]):
-        reader = Reader(frame)
-        reader.i64()
-        reader.classic_nullable_string()
-        return header._replace(body_at=reader.position)
-    return header
 
 
 def codes(item: Any) -> list[int]:
@@ -69,7 +58,7 @@ def test_every_request_of_today_is_refused_in_its_own_shape(key: int, version: i
         asked = message(asks, version, rng)
         asked.with_header(correlation_id=7, client_id="c")
         frame = memoryview(asked.encode(header=True, framed=True))[4:]
-        octets = refusals.refused(header_of(frame), frame, CODE, "no")
+        octets = refusals.refused(parse_header(frame), frame, CODE, "no")
         if octets is None:
             continue  # It has no row that could be refused.
         answer = answers.decode(octets, version=version, header=True, framed=True)
@@ -152,4 +141,4 @@ def test_flipped_bytes_are_refused_or_understood() -> None:
                 octets[rng.randrange(8, len(octets))] = rng.randrange(256)
             with contextlib.suppress(ProtocolError):
                 frame = memoryview(octets)
-                refusals.refused(header_of(frame), frame, CODE, "no")
+                refusals.refused(parse_header(frame), frame, CODE, "no")

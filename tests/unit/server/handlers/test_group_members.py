@@ -24,6 +24,7 @@ from broker_lite.errors import (
     NotCoordinatorError,
     RebalanceInProgressError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete
@@ -243,6 +244,23 @@ def test_only_members_commit_while_there_are_any_and_only_in_their_generation() 
     run(body)
 
 
+def test_a_topic_goes_away_under_a_group_and_comes_back() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        one, two = await gathered(world, 2)
+        assert await one.commit(5) == 0
+        await world.ask("DeleteTopics", 5, topic_names=["t"], timeout_ms=5000)
+        assert await one.commit(6) == UnknownTopicOrPartitionError.code
+        assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
+        await world.make_topic("t")
+        assert await world.brokers[1].registry.fetch_offsets("g") == {}, "of another topic"
+        assert await one.commit(1) == 0
+        assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
+
+    run(body)
+
+
 def test_static_members_are_fenced() -> None:
     async def body(world: World) -> None:
         await world.start()
@@ -283,7 +301,7 @@ def test_a_group_s_name_is_any_text_that_is_not_too_long() -> None:
     async def body(world: World) -> None:
         await world.start()
         await world.make_topic("t")
-        for name in ("a/b ünicode%", "..", "\0"):
+        for name in ("a/b ünicode%", "..", "\0", "/", "x" * 300, "ü" * 125):
             member = Member(world, name)
             assert await member.join() == 0
             assert (await member.sync()).error_code == 0

@@ -1,0 +1,103 @@
+"""Client side of DeleteGroups v2 and OffsetDelete v0: what a group leaves behind.
+
+Both go to the group's coordinator. Field names are Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer
+
+
+class DeletedGroup(NamedTuple):
+    group_id: str
+    error_code: int
+
+
+class DeleteGroupsResponse(NamedTuple):
+    throttle_time_ms: int
+    results: tuple[DeletedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsRequest:
+    """Whole groups, with every offset they committed."""
+
+    API_KEY: ClassVar[int] = ApiKey.DELETE_GROUPS
+    VERSION: ClassVar[int] = 2
+
+    groups_names: tuple[str, ...]
+
+    def encode(self, writer: Writer) -> None:
+        writer.array(self.groups_names, writer.string)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> DeleteGroupsResponse:
+        response = DeleteGroupsResponse(reader.i32(), reader.array(_deleted_group))
+        reader.skip_tags()
+        return response
+
+
+def _deleted_group(reader: Reader) -> DeletedGroup:
+    row = DeletedGroup(reader.string(), reader.i16())
+    reader.skip_tags()
+    return row
+
+
+class OffsetDeleteTopic(NamedTuple):
+    name: str
+    partitions: tuple[int, ...]
+
+
+class DeletedPartition(NamedTuple):
+    partition_index: int
+    error_code: int
+
+
+class DeletedTopic(NamedTuple):
+    name: str
+    partitions: tuple[DeletedPartition, ...]
+
+
+class OffsetDeleteResponse(NamedTuple):
+    """``error_code``: of the group; then there are no topics."""
+
+    error_code: int
+    throttle_time_ms: int
+    topics: tuple[DeletedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest:
+    """Offsets of some partitions; the version is none of the flexible ones."""
+
+    API_KEY: ClassVar[int] = ApiKey.OFFSET_DELETE
+    VERSION: ClassVar[int] = 0
+
+    group_id: str
+    topics: tuple[OffsetDeleteTopic, ...]
+
+    def encode(self, writer: Writer) -> None:
+        writer.classic_string(self.group_id)
+        writer.i32(len(self.topics))
+        for topic in self.topics:
+            writer.classic_string(topic.name)
+            writer.i32(len(topic.partitions))
+            for partition in topic.partitions:
+                writer.i32(partition)
+
+    @staticmethod
+    def decode(reader: Reader) -> OffsetDeleteResponse:
+        code, throttle_ms = reader.i16(), reader.i32()
+        topics = tuple(_deleted_topic(reader) for _ in range(reader.classic_count()))
+        return OffsetDeleteResponse(code, throttle_ms, topics)
+
+
+def _deleted_topic(reader: Reader) -> DeletedTopic:
+    name, count = reader.classic_string(), reader.classic_count()
+    rows = tuple(DeletedPartition(reader.i32(), reader.i16()) for _ in range(count))
+    return DeletedTopic(name, rows)

@@ -1,0 +1,111 @@
+"""What is not served, and what a handler fails: an error in the answer's own shape."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import Any
+
+import pytest
+from handler_world import World, kind, run
+
+from broker_lite.errors import UnknownServerError, UnsupportedVersionError
+from broker_lite.server import dispatch
+from broker_lite.server.dispatch import Dispatcher
+from broker_lite.server.metrics import Metrics
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Writer
+
+
+class Answered:
+    """The place of one answer."""
+
+    peer = "10.0.0.7:4711"
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.refusal = ""
+
+    def answer(self, parts: tuple[bytes, ...]) -> None:
+        self.data = b"".join(parts)
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = reason
+
+
+async def ask(dispatcher: Dispatcher, frame: bytes) -> Answered:
+    reply: Any = Answered()
+    dispatcher.begin(memoryview(frame), reply)
+    while not (reply.data or reply.refusal):
+        await asyncio.sleep(0.01)
+    return reply  # type: ignore[no-any-return]
+
+
+def dispatcher_of(world: World) -> Dispatcher:
+    parts = dataclasses.replace(world.brokers[1], metrics=Metrics())
+    return Dispatcher(asyncio.get_running_loop(), parts)
+
+
+def old_produce(acks: int) -> bytes:
+    """Version 2, of one batch to t-0, by a client of 2016."""
+    writer = Writer()
+    writer.i16(ApiKey.PRODUCE)
+    writer.i16(2)
+    writer.i32(3)
+    writer.classic_nullable_string("old-timer")
+    writer.i16(acks)
+    writer.i32(1000)
+    writer.i32(1)
+    writer.classic_string("t")
+    writer.i32(1)
+    writer.i32(0)
+    writer.i32(-1)
+    return bytes(writer.buffer)
+
+
+def test_a_client_that_is_too_old_is_told_which_versions_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        dispatcher = dispatcher_of(world)
+        for _ in range(3):
+            reply = await ask(dispatcher, old_produce(1))
+            row = (
+                b"\0\1t" + b"\0\0\0\1" + bytes(4) + UnsupportedVersionError.code.to_bytes(2, "big")
+            )
+            assert row in reply.data
+        # Nobody reads an answer to acks=0.
+        assert "versions 3 to 13 are" in (await ask(dispatcher, old_produce(0))).refusal
+
+    with caplog.at_level(logging.WARNING, "logbus.dispatch"):
+        run(body)
+    told = "client 'old-timer': PRODUCE version 2 is not served; versions 3 to 13 are"
+    assert [row.getMessage() for row in caplog.records] == [f"10.0.0.7:4711: {told}"]
+
+
+def test_a_handler_that_fails_is_an_error_of_its_request_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def body(world: World) -> None:
+        await world.start()
+        dispatcher = dispatcher_of(world)
+        request = kind("DescribeClusterRequest")(version=1)
+        request.with_header(correlation_id=3, client_id="c")
+        frame = bytes(request.encode(header=True, framed=True)[4:])
+        with monkeypatch.context() as patch:
+            patch.setitem(dispatch.HANDLERS, ApiKey.DESCRIBE_CLUSTER, fail)
+            reply = await ask(dispatcher, frame)
+        answers = kind("DescribeClusterResponse")
+        answer = answers.decode(reply.data, version=1, header=True, framed=True)
+        assert answer.error_code == UnknownServerError.code
+        reply = await ask(dispatcher, frame)
+        answer = answers.decode(reply.data, version=1, header=True, framed=True)
+        assert answer.error_code == 0 and answer.brokers
+
+    run(body)
+    assert "ZeroDivisionError" in caplog.text
