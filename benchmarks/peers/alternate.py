@@ -66,6 +66,7 @@ def _alternate(row: Row, bench: Bench, sides: Mapping[str, Side]) -> dict[str, A
             others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
             with Meter(servers[name], bench.pids() | others) as meter:
                 measures = sides[name].run()
+            measures |= row.derive(measures, meter.found)
             runs[name].append({"measures": measures, "processes": meter.found})
             brief = ", ".join(f"{key} {value:g}" for key, value in measures.items())
             print(f"  {row.name} {number} {name}: {brief}", file=sys.stderr, flush=True)

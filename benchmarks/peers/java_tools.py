@@ -63,12 +63,9 @@ def consume(servers: str, topic: str, *, count: int) -> Measures:
     said = run(
         "ConsumerPerformance",
         *("--bootstrap-server", servers, "--topic", topic),
-        *(_COUNT, str(count), "--timeout", "20000", "--hide-header"),
+        *("--num-records", str(count), "--timeout", "20000", "--hide-header"),
     )
     return read_consumed(said, count)
-
-
-_COUNT = "--num-records"
 
 
 def read_consumed(said: str, count: int) -> Measures:

@@ -37,7 +37,7 @@ def _shown(measure: str, value: float) -> str:
 
 
 def _met(each: Mapping[str, Any]) -> str:
-    return "met" if each["met"] else "**not met**"
+    return {True: "met", False: "**not met**", None: ""}[each["met"]]
 
 
 def write(folder: Path, *, quick: bool) -> None:

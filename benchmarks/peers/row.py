@@ -16,17 +16,20 @@ ROUNDS = 5
 
 Measures = dict[str, float]
 """What one run found, by name; a suffix tells the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
+Processes = dict[str, dict[str, float]]
+"""What a run cost by role: ``cpu_s`` and ``peak_mb``."""
 
 
 @dataclass(frozen=True)
 class Goal:
     """The ratio logbus / peer of a measure is to be at least, or at most, ``limit``.
 
-    ``variant``: the goal is of that variant alone; "" means of each.
+    ``limit`` None: no goal, the figure is shown for what it says. ``variant``: the goal is of that
+    variant alone; "" means of each.
     """
 
     measure: str
-    limit: float
+    limit: float | None
     better: str = "more"
     variant: str = ""
     of: str = "runs"
@@ -37,9 +40,14 @@ class Goal:
 
     @property
     def text(self) -> str:
+        if self.limit is None:
+            return "none"
         return f"{'≥' if self.better == 'more' else '≤'} {self.limit:g}"
 
-    def is_met(self, ratio: float) -> bool:
+    def is_met(self, ratio: float) -> bool | None:
+        """None where there is no goal."""
+        if self.limit is None:
+            return None
         return ratio >= self.limit if self.better == "more" else ratio <= self.limit
 
 
@@ -76,6 +84,7 @@ class Row:
     ``open``: prepares a variant (servers, topics, input) and gives both sides by name, until the
     context ends. Raises fetch.Cannot where the row cannot run here.
     ``note``: what a reader must know to read the row rightly.
+    ``derive``: measures that follow from what a run measured and what it cost.
     ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
     """
 
@@ -88,3 +97,4 @@ class Row:
     note: str = ""
     quick: bool = True
     rounds: int = ROUNDS
+    derive: Callable[[Measures, Processes], Measures] = field(default=lambda *_: {})

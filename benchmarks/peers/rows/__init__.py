@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from peers.row import Row
-from peers.rows import produce
+from peers.rows import brokers, consume, disk, produce, python, start
 
-ROWS: tuple[Row, ...] = tuple(sorted((*produce.ROWS,), key=lambda row: (row.number, row.name)))
+ROWS: tuple[Row, ...] = tuple(
+    sorted(
+        (*brokers.ROWS, *consume.ROWS, *disk.ROWS, *produce.ROWS, *python.ROWS, *start.ROWS),
+        key=lambda row: (row.number, row.name),
+    )
+)

@@ -1,0 +1,282 @@
+"""What a Python program does in rows 10 to 13, with either client: a process of its own each run.
+
+    python -P -m peers.python_work '{"work": "send", "client": "logbus", …}'
+
+Prints one JSON object of measures. Times begin when the client is connected and end when all is
+acknowledged, or read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import pyarrow as pa
+
+from broker_lite.client import connect
+
+WAIT_SECONDS = 60
+POLL_EVERY = 500
+LATENCY_WARM_UP = 100
+
+
+def values(path: str) -> list[bytes]:
+    return Path(path).read_bytes().splitlines()
+
+
+def rates(count: int, size: int, seconds: float) -> dict[str, float]:
+    return {
+        "records_per_s": round(count / seconds),
+        "mb_per_s": round(count * size / seconds / 1e6, 2),
+    }
+
+
+def endless(path: str, count: int) -> Iterator[bytes]:
+    return itertools.islice(itertools.cycle(values(path)), count)
+
+
+def send_logbus(ask: dict[str, Any]) -> dict[str, float]:
+    """Each record's delivery is reported to a callback of its own."""
+    done = 0
+
+    def delivered(future: Any) -> None:
+        nonlocal done
+        if future.exception() is None:
+            done += 1
+
+    with connect(ask["servers"]) as bus, bus.producer(**ask["options"]) as producer:
+        lines = list(endless(ask["values"], ask["count"]))
+        topic, send = ask["topic"], producer.send
+        send(topic, b"first").result()
+        began = time.perf_counter()
+        for line in lines:
+            send(topic, line).add_done_callback(delivered)
+        producer.flush()
+        took = time.perf_counter() - began
+    assert done == len(lines), (done, len(lines))
+    return rates(len(lines), len(lines[0]), took)
+
+
+def send_confluent(ask: dict[str, Any]) -> dict[str, float]:
+    done = 0
+
+    def delivered(error: Any, _: Any) -> None:
+        nonlocal done
+        if error is None:
+            done += 1
+
+    producer = ck.Producer({"bootstrap.servers": ask["servers"], **ask["options"]})
+    lines = list(endless(ask["values"], ask["count"]))
+    topic = ask["topic"]
+    producer.produce(topic, b"first")
+    producer.flush(WAIT_SECONDS)
+    began = time.perf_counter()
+    for number, line in enumerate(lines):
+        while True:
+            try:
+                producer.produce(topic, line, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if not number % POLL_EVERY:
+            producer.poll(0)
+    producer.flush(WAIT_SECONDS)
+    took = time.perf_counter() - began
+    assert done == len(lines), (done, len(lines))
+    return rates(len(lines), len(lines[0]), took)
+
+
+def table_logbus(ask: dict[str, Any]) -> dict[str, float]:
+    table = pa.table({"value": pa.array(endless(ask["values"], ask["count"]), pa.binary())})
+    with connect(ask["servers"]) as bus, bus.producer(**ask["options"]) as producer:
+        producer.send(ask["topic"], b"first").result()
+        began = time.perf_counter()
+        producer.send_arrow(ask["topic"], table).result()
+        took = time.perf_counter() - began
+    return rates(table.num_rows, ask["size"], took)
+
+
+def table_confluent(ask: dict[str, Any]) -> dict[str, float]:
+    table = pa.table({"value": pa.array(endless(ask["values"], ask["count"]), pa.binary())})
+    failed: list[Any] = []
+    options = {"error_cb": failed.append, **ask["options"]}
+    producer = ck.Producer({"bootstrap.servers": ask["servers"], **options})
+    topic = ask["topic"]
+    producer.produce(topic, b"first")
+    producer.flush(WAIT_SECONDS)
+    began = time.perf_counter()
+    for batch in table.to_batches():
+        for line in batch.column(0).to_pylist():
+            while True:
+                try:
+                    producer.produce(topic, line)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+    left = producer.flush(WAIT_SECONDS)
+    took = time.perf_counter() - began
+    assert not left and not failed, (left, failed)
+    return rates(table.num_rows, ask["size"], took)
+
+
+def records_logbus(ask: dict[str, Any]) -> dict[str, float]:
+    with (
+        connect(ask["servers"]) as bus,
+        bus.consumer(ask["topic"], start="earliest", **ask["options"]) as consumer,
+    ):
+        records = iter(consumer)
+        next(records)
+        count, size = ask["count"] - 1, 0
+        began = time.perf_counter()
+        for record in itertools.islice(records, count):
+            size += len(record.value)
+        took = time.perf_counter() - began
+    return rates(count, size // count, took)
+
+
+def _assigned(ask: dict[str, Any]) -> Any:
+    """A consumer at the beginning of a topic's only partition."""
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": ask["servers"],
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            **ask["options"],
+        }
+    )
+    consumer.assign([ck.TopicPartition(ask["topic"], 0, ask.get("start", 0))])
+    return consumer
+
+
+def _polled(consumer: Any) -> Any:
+    message = consumer.poll(WAIT_SECONDS)
+    assert message is not None and message.error() is None, message
+    return message
+
+
+def records_confluent(ask: dict[str, Any]) -> dict[str, float]:
+    consumer = _assigned(ask)
+    _polled(consumer)
+    poll, count, size = consumer.poll, ask["count"] - 1, 0
+    began = time.perf_counter()
+    for _ in range(count):
+        message = poll(WAIT_SECONDS)
+        if message.error() is not None:
+            raise ck.KafkaException(message.error())
+        size += len(message.value())
+    took = time.perf_counter() - began
+    consumer.close()
+    return rates(count, size // count, took)
+
+
+def batches_logbus(ask: dict[str, Any]) -> dict[str, float]:
+    with (
+        connect(ask["servers"]) as bus,
+        bus.consumer(ask["topic"], start="earliest", **ask["options"]) as consumer,
+    ):
+        left = ask["count"] - consumer.poll_arrow(WAIT_SECONDS).num_rows
+        count = left
+        began = time.perf_counter()
+        while left > 0:
+            batch = consumer.poll_arrow(WAIT_SECONDS)
+            assert batch.num_rows
+            left -= batch.num_rows
+        took = time.perf_counter() - began
+    return rates(count, ask["size"], took)
+
+
+def batches_confluent(ask: dict[str, Any]) -> dict[str, float]:
+    consumer = _assigned(ask)
+    _polled(consumer)
+    count = left = ask["count"] - 1
+    size = 0
+    began = time.perf_counter()
+    while left > 0:
+        messages = consumer.consume(min(500, left), WAIT_SECONDS)
+        assert messages
+        for message in messages:
+            if message.error() is not None:
+                raise ck.KafkaException(message.error())
+            size += len(message.value())
+        left -= len(messages)
+    took = time.perf_counter() - began
+    consumer.close()
+    return rates(count, size // count, took)
+
+
+def _latency(once: Callable[[bytes], None], ask: dict[str, Any]) -> dict[str, float]:
+    lines = list(endless(ask["values"], ask["count"] + LATENCY_WARM_UP))
+    taken = []
+    for line in lines:
+        began = time.perf_counter()
+        once(line)
+        taken.append((time.perf_counter() - began) * 1000)
+    ranked = sorted(taken[LATENCY_WARM_UP:])
+    return {
+        "p50_ms": round(ranked[len(ranked) // 2], 3),
+        "p99_ms": round(ranked[len(ranked) * 99 // 100], 3),
+    }
+
+
+def latency_logbus(ask: dict[str, Any]) -> dict[str, float]:
+    topic = ask["topic"]
+    with (
+        connect(ask["servers"]) as bus,
+        bus.producer(linger_ms=0) as producer,
+        bus.consumer(topic) as consumer,
+    ):
+        producer.send(topic, b"first").result()
+        while not consumer.poll(1.0):
+            pass
+
+        def once(line: bytes) -> None:
+            future = producer.send(topic, line)
+            while not (found := consumer.poll(1.0)):
+                pass
+            assert found[0].value == line
+            future.result()
+
+        return _latency(once, ask)
+
+
+def latency_confluent(ask: dict[str, Any]) -> dict[str, float]:
+    topic = ask["topic"]
+    producer = ck.Producer({"bootstrap.servers": ask["servers"], "linger.ms": 0})
+    where: list[Any] = []
+    producer.produce(topic, b"first", on_delivery=lambda _, message: where.append(message))
+    producer.flush(WAIT_SECONDS)
+    consumer = _assigned(ask | {"start": where[0].offset()})
+    _polled(consumer)
+
+    def once(line: bytes) -> None:
+        producer.produce(topic, line)
+        assert _polled(consumer).value() == line
+        producer.poll(0)
+
+    found = _latency(once, ask)
+    producer.flush(WAIT_SECONDS)
+    consumer.close()
+    return found
+
+
+WORK: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
+    f"{work}_{client}": globals()[f"{work}_{client}"]
+    for work in ("send", "table", "records", "batches", "latency")
+    for client in ("logbus", "confluent")
+}
+
+
+def main() -> None:
+    ask = json.loads(sys.argv[1])
+    print(json.dumps(WORK[f"{ask['work']}_{ask['client']}"](ask)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Row 14: what the brokers alone take, in memory and processor time, for a GB in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from peers import java_tools
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Processes, Row, Side, Variant
+from peers.rows.produce import FLUSH_NOTE, PARTITIONS, TUNED, write_payloads
+from peers.servers import KafkaServers, LogbusServers
+
+SIZE = 1000
+MEGABYTES = 300
+
+
+@contextlib.contextmanager
+def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(MEGABYTES * 1_000_000 // SIZE)
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
+        payloads = Path(folder) / "payloads"
+        write_payloads(bench, payloads, SIZE)
+
+        def run(servers: LogbusServers | KafkaServers) -> Measures:
+            topic = servers.new_topic(PARTITIONS)
+            where = servers.bootstrap_servers
+            packed = {"compression.type": variant.compression[servers.peer]}
+            java_tools.produce(
+                where, topic, count=count, payloads=payloads, settings={**TUNED, **packed}
+            )
+            java_tools.consume(where, topic, count=count)
+            servers.delete_topic(topic)
+            return {"moved_gb": 2 * count * SIZE / 1e9}
+
+        sides: list[LogbusServers | KafkaServers] = [bench.logbus(), bench.kafka()]
+        yield {each.peer: Side(partial(run, each), each.processes, each.settings) for each in sides}
+
+
+def derive(measures: Measures, processes: Processes) -> Measures:
+    """Brokers alone, and with the ZooKeeper that logbus's need and Kafka's have inside."""
+    broker, zookeeper = processes["broker"], processes.get("zookeeper", {})
+    cpu, peak = broker["cpu_s"], broker["peak_mb"]
+    return {
+        "broker_peak_mb": peak,
+        "broker_cpu_s_per_gb": round(cpu / measures["moved_gb"], 3),
+        "with_zookeeper_peak_mb": round(peak + zookeeper.get("peak_mb", 0), 1),
+        "with_zookeeper_cpu_s_per_gb": round(
+            (cpu + zookeeper.get("cpu_s", 0)) / measures["moved_gb"], 3
+        ),
+    }
+
+
+def _variant(compression: str) -> Variant:
+    words = ", ".join(f"{key}={value}" for key, value in TUNED.items())
+    return Variant(
+        "defaults" if compression == "none" else compression,
+        {"client": f"ProducerPerformance, acks=all, {words}; ConsumerPerformance"},
+        {LOGBUS: compression, KAFKA: compression},
+    )
+
+
+ROWS = (
+    Row(
+        "brokers",
+        14,
+        f"Brokers only: {SIZE} B records in by ProducerPerformance, out by ConsumerPerformance",
+        goals=(
+            Goal("broker_peak_mb", 0.15, "less"),
+            Goal("broker_cpu_s_per_gb", 1.0, "less"),
+            Goal("with_zookeeper_peak_mb", None, "less"),
+            Goal("with_zookeeper_cpu_s_per_gb", None, "less"),
+        ),
+        open=open_sides,
+        variants=(_variant("none"), _variant("lz4")),
+        note=f"a GB in and the same GB out count as two; {FLUSH_NOTE}",
+        derive=derive,
+    ),
+)

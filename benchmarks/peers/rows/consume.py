@@ -1,0 +1,107 @@
+"""Rows 8 and 9: Kafka's own ConsumerPerformance against each side's brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from peers import java_tools
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.rows.produce import PARTITIONS, TUNED, write_payloads
+from peers.servers import KafkaServers, LogbusServers
+
+
+def _variant(compression: str) -> Variant:
+    return Variant(
+        "defaults" if compression == "none" else compression,
+        settings={
+            "client": "ConsumerPerformance, its defaults",
+            "written by": "ProducerPerformance to both (rows in both logs)",
+        },
+        compression={LOGBUS: compression, KAFKA: compression},
+    )
+
+
+def fill(
+    bench: Bench,
+    servers: LogbusServers | KafkaServers,
+    *,
+    size: int,
+    count: int,
+    replicas: int,
+    compression: str,
+) -> str:
+    """A topic that Kafka's own producer filled."""  # fmt: skip
+    topic = servers.new_topic(PARTITIONS, replicas)
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
+        payloads = Path(folder) / "payloads"
+        write_payloads(bench, payloads, size)
+        java_tools.produce(
+            servers.bootstrap_servers,
+            topic,
+            count=count,
+            payloads=payloads,
+            settings={**TUNED, "compression.type": compression},
+        )
+    return topic
+
+
+@contextlib.contextmanager
+def open_sides(
+    bench: Bench, variant: Variant, *, size: int, megabytes: int, brokers: int
+) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(megabytes * 1_000_000 // size)
+    sides: list[LogbusServers | KafkaServers] = [bench.logbus(brokers), bench.kafka(brokers)]
+    topics = [
+        fill(
+            bench, each, size=size, count=count, replicas=brokers,
+            compression=variant.compression[each.peer],
+        )
+        for each in sides
+    ]  # fmt: skip
+
+    def run(servers: LogbusServers | KafkaServers, topic: str) -> Measures:
+        return java_tools.consume(servers.bootstrap_servers, topic, count=count)
+
+    yield {
+        each.peer: Side(partial(run, each, topic), each.processes, each.settings)
+        for each, topic in zip(sides, topics, strict=True)
+    }
+    for each, topic in zip(sides, topics, strict=True):
+        each.delete_topic(topic)
+
+
+def _row(
+    name: str,
+    number: int,
+    size: int,
+    megabytes: int,
+    *,
+    goal: float,
+    brokers: int = 1,
+    compressions: tuple[str, ...] = ("none", "lz4"),
+) -> Row:
+    copies = "RF 1" if brokers == 1 else "three brokers, RF 3"
+    return Row(
+        name,
+        number,
+        f"Kafka's ConsumerPerformance, {size} B, {PARTITIONS} partitions, {copies}",
+        goals=(Goal("records_per_s", goal), Goal("records_per_s_with_joining", None)),
+        open=partial(open_sides, size=size, megabytes=megabytes, brokers=brokers),
+        variants=tuple(map(_variant, compressions)),
+        note=(
+            "records_per_s is of fetching alone; with_joining counts the time until the group "
+            "gave the partitions out, in which Kafka's brokers wait 3 s for more members"
+        ),
+    )  # fmt: skip
+
+
+ROWS = (
+    _row("consume-100b", 8, 100, 250, goal=1.1),
+    _row("consume-1kb", 8, 1000, 500, goal=1.1),
+    _row("consume-1kb-rf3", 9, 1000, 250, goal=1.5, brokers=3, compressions=("none",)),
+)

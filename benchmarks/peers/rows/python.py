@@ -1,0 +1,224 @@
+"""Rows 10 to 13: logbus's Python client beside confluent-kafka, each against its own broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import pyarrow as pa
+
+from broker_lite.client import connect
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.rows.produce import FLUSH_NOTE
+from peers.servers import KafkaServers, LogbusServers
+
+RUN_SECONDS = 180
+VALUES_MB = 20
+CLIENTS = {LOGBUS: "logbus", KAFKA: "confluent"}
+LZ4 = {LOGBUS: {"compression": "lz4"}, KAFKA: {"compression.type": "lz4"}}
+TUNED_KAFKA = {
+    "linger.ms": 20,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 50_000,
+    "queue.buffering.max.messages": 1_000_000,
+}
+Options = Mapping[str, Mapping[str, Any]]
+Servers = LogbusServers | KafkaServers
+
+
+def work(ask: Mapping[str, Any]) -> Measures:
+    """Let a Python process do it; what it measured."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "peers.python_work", json.dumps(ask)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{ask['work']} by {ask['client']}: {done.stderr[-600:]}")
+    found: Measures = json.loads(done.stdout)
+    return found
+
+
+OPTIONS: Mapping[str, Options] = {
+    "defaults": {LOGBUS: {}, KAFKA: {}},
+    "tuned": {LOGBUS: {}, KAFKA: TUNED_KAFKA},
+    "lz4": LZ4,
+}
+
+
+def _variant(name: str) -> Variant:
+    options = OPTIONS[name]
+    words = {
+        f"{CLIENTS[side]} client": ", ".join(f"{k}={v}" for k, v in options[side].items())
+        or "its defaults"
+        for side in CLIENTS
+    }
+    compression = "lz4" if name == "lz4" else "none"
+    return Variant(name, words, {LOGBUS: compression, KAFKA: compression})
+
+
+def _servers(bench: Bench) -> list[Servers]:
+    return [bench.logbus(), bench.kafka()]
+
+
+@contextlib.contextmanager
+def open_writing(
+    bench: Bench, variant: Variant, *, task: str, size: int, count: int
+) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(count)
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
+        lines = Path(folder) / "values"
+        lines.write_bytes(b"\n".join(bench.lines.sized(VALUES_MB * 1_000_000 // size, size)))
+
+        def run(servers: Servers) -> Measures:
+            topic = servers.new_topic()
+            try:
+                return work(
+                    {
+                        "work": task,
+                        "client": CLIENTS[servers.peer],
+                        "servers": servers.bootstrap_servers,
+                        "topic": topic,
+                        "values": str(lines),
+                        "count": count,
+                        "size": size,
+                        "options": OPTIONS[variant.name][servers.peer],
+                    }
+                )
+            finally:
+                servers.delete_topic(topic)
+
+        yield {
+            each.peer: Side(partial(run, each), each.processes, each.settings)
+            for each in _servers(bench)
+        }
+
+
+READ = {
+    "defaults": "each side's own client (columns in logbus's log, rows in Kafka's)",
+    "rows in both": "confluent-kafka to both (rows in both logs)",
+    "lz4": "each side's own client, lz4",
+}
+
+
+def fill(servers: Servers, topic: str, values: list[bytes], *, rows: bool, packed: bool) -> None:
+    """All values into a topic, by logbus's own client or by confluent-kafka."""
+    if servers.peer == LOGBUS and not rows:
+        with (
+            connect(servers.bootstrap_servers) as bus,
+            bus.producer(**(LZ4[LOGBUS] if packed else {})) as producer,
+        ):
+            producer.send_arrow(topic, pa.table({"value": pa.array(values, pa.binary())})).result()
+        return
+    options: dict[str, Any] = {**TUNED_KAFKA, **(LZ4[KAFKA] if packed else {})}
+    producer = ck.Producer({"bootstrap.servers": servers.bootstrap_servers, **options})
+    for value in values:
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    assert not producer.flush(RUN_SECONDS)
+
+
+@contextlib.contextmanager
+def open_reading(
+    bench: Bench, variant: Variant, *, task: str, size: int, megabytes: int
+) -> Iterator[Mapping[str, Side]]:
+    values = bench.lines.sized(bench.size(megabytes * 1_000_000 // size), size)
+    sides: dict[str, Side] = {}
+    topics = []
+    for each in _servers(bench):
+        topic = each.new_topic()
+        fill(each, topic, values, rows=variant.name == "rows in both",
+             packed=variant.name == "lz4")  # fmt: skip
+        ask = {
+            "work": task,
+            "client": CLIENTS[each.peer],
+            "servers": each.bootstrap_servers,
+            "topic": topic,
+            "count": len(values),
+            "size": size,
+            "options": {},
+        }
+        topics.append((each, topic))
+        sides[each.peer] = Side(partial(work, ask), each.processes, each.settings)
+    yield sides
+    for each, topic in topics:
+        each.delete_topic(topic)
+
+
+def _reading_variant(name: str) -> Variant:
+    compression = "lz4" if name == "lz4" else "none"
+    return Variant(name, {"written by": READ[name]}, {LOGBUS: compression, KAFKA: compression})
+
+
+def _writing(name: str, number: int, task: str, size: int, megabytes: int, what: str,
+             goal: float, variants: tuple[str, ...]) -> Row:  # fmt: skip
+    return Row(
+        name,
+        number,
+        f"{what}, {size} B",
+        goals=(Goal("records_per_s", goal),),
+        open=partial(open_writing, task=task, size=size, count=megabytes * 1_000_000 // size),
+        variants=tuple(map(_variant, variants)),
+        note=f"{FLUSH_NOTE}; logbus's producer is idempotent by default, confluent-kafka's is not",
+    )
+
+
+def _reading(name: str, task: str, what: str, goal: float, megabytes: int) -> Row:
+    return Row(
+        name,
+        12,
+        f"{what}, 100 B",
+        goals=(
+            Goal("records_per_s", goal, variant="defaults"),
+            Goal("records_per_s", goal, variant="lz4"),
+            Goal("records_per_s", None, variant="rows in both"),
+        ),
+        open=partial(open_reading, task=task, size=100, megabytes=megabytes),
+        variants=tuple(map(_reading_variant, READ)),
+    )
+
+
+def _latency() -> Row:
+    open_: Callable[..., Any] = partial(open_writing, task="latency", size=100, count=2000)
+    return Row(
+        "python-latency",
+        13,
+        "Python: produce one record, poll it back, linger 0, 100 B",
+        goals=(Goal("p50_ms", 2.0, "less"), Goal("p99_ms", 1.0, "less")),
+        open=open_,
+        variants=(Variant(settings={"clients": "linger 0, all else their defaults"}),),
+        note=FLUSH_NOTE,
+    )
+
+
+SEND = "Python: send with its delivery callback / confluent-kafka's produce with its callback"
+TABLE = "Python: send_arrow of a table / confluent-kafka, row by row, without callbacks"
+ROWS = (
+    _writing("python-send-100b", 10, "send", 100, 50, SEND, 1.0, ("defaults", "tuned", "lz4")),
+    _writing("python-send-1kb", 10, "send", 1000, 200, SEND, 1.0, ("defaults", "tuned")),
+    _writing("python-table", 11, "table", 200, 100, TABLE, 10.0, ("defaults", "tuned", "lz4")),
+    _reading("python-records", "records", "Python: iterating / confluent-kafka's poll", 3.0, 40),
+    _reading(
+        "python-batches",
+        "batches",
+        "Python: poll_arrow / confluent-kafka's consume(500)",
+        10.0,
+        100,
+    ),
+    _latency(),
+)
