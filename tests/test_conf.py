@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.config import (
     BrokerConfig,
     ConsumerConfig,
@@ -29,6 +30,12 @@ def settings(text: str) -> dict[str, str]:
     return {found[1]: found[2] for line in text.splitlines() if (found := _SETTING.fullmatch(line))}
 
 
+def own_keys(kind: Any) -> dict[str, Any]:
+    """Without those that another section explains."""
+    inherited = keys(ConsumerConfig) if kind is MemberConfig else {}
+    return {name: row for name, row in keys(kind).items() if name not in inherited}
+
+
 def section(name: str) -> str:
     _, _, after = (CONF / "client.conf").read_text("utf-8").partition(f"#[{name}]\n")
     return re.split(r"^#\[", after, flags=re.MULTILINE)[0]
@@ -41,12 +48,15 @@ def section(name: str) -> str:
         (TopicConfig, (CONF / "topic.conf").read_text("utf-8")),
         (ProducerConfig, section("producer")),
         (ConsumerConfig, section("consumer")),
+        (MemberConfig, section("member")),
     ],
-    ids=["broker", "topic", "producer", "consumer"],
+    ids=["broker", "topic", "producer", "consumer", "member"],
 )
 def test_every_key_is_explained_with_its_default(kind: Any, text: str) -> None:
     defaults = kind()
-    expected = {row.key: value_text(getattr(defaults, name)) for name, row in keys(kind).items()}
+    expected = {
+        row.key: value_text(getattr(defaults, name)) for name, row in own_keys(kind).items()
+    }
     assert settings(text) == expected
     assert len(_SETTING.findall(text)) >= len(expected)
 
@@ -56,7 +66,7 @@ def test_every_key_has_a_paragraph_that_names_its_unit(name: str) -> None:
     lines = (CONF / name).read_text("utf-8").splitlines()
     rows = {
         row.key: row
-        for kind in (BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
+        for kind in (BrokerConfig, TopicConfig, ProducerConfig, MemberConfig)
         for row in keys(kind).values()
     }
     for number, line in enumerate(lines):

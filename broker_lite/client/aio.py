@@ -17,11 +17,14 @@ from broker_lite.client import admin_requests, requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.aio_consumer import AsyncConsumer
 from broker_lite.client.blocking import monotonic_ms
-from broker_lite.client.bus import check_coordination, named_topics
+from broker_lite.client.bus import membership, named_topics
+from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import parse_endpoints, resolve
 from broker_lite.client.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
 from broker_lite.client.loop import LoopShell, resolve_with
+from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
+from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.options import build, check_names
 from broker_lite.client.producer import Producer
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
@@ -35,6 +38,7 @@ from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import topics as topic_calls
 
 OPERATION_TIMEOUT_MS = 30_000
+NATIVE_SESSION_TIMEOUT_MS = 6000
 
 
 async def aconnect(
@@ -85,15 +89,21 @@ class AsyncBus:
         coordination: str = "kafka",
         pattern: str | None = None,
         zookeeper: str | None = None,
-        session_timeout_ms: int = 6000,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
         **options: Any,
     ) -> AsyncConsumer:
         """A consumer, begun by ``async with`` or ``await start()``; options as for ``Bus``, and
-        for native groups as for ``Bus.create_message_streams``, with one stream."""
+        for native groups as for ``Bus.create_message_streams``, with one stream. Callbacks may be
+        coroutines."""
         names, chosen = named_topics(topics, partitions)
         group = options.pop("group_id", group) if group is None else group
-        check_coordination(coordination, chosen, {"pattern": pattern} if pattern else {})
-        if coordination == "zookeeper":
+        callbacks = Callbacks(on_assign, on_revoke, on_lost)
+        given = options if zookeeper is None else {**options, "zookeeper": zookeeper}
+        kind = membership(coordination, names, pattern, group, chosen, given, callbacks)
+        if kind == "zookeeper":
+            session_timeout_ms = options.pop("session_timeout_ms", NATIVE_SESSION_TIMEOUT_MS)
             from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
 
             return NativeAsyncConsumer(
@@ -105,6 +115,17 @@ class AsyncBus:
                 zookeeper=zookeeper or self.zookeeper,
                 session_timeout_ms=session_timeout_ms,
                 config=build(ConsumerConfig, options, self._options),
+                callbacks=callbacks,
+            )
+        if kind == "kafka":
+            assert group is not None
+            return AsyncMemberConsumer(
+                self.bootstrap_servers,
+                names,
+                group=group,
+                pattern=pattern,
+                config=build(MemberConfig, options, self._options),
+                callbacks=callbacks,
             )
         config = build(ConsumerConfig, options, self._options)
         return AsyncConsumer(

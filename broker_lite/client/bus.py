@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker_lite.client.admin import Admin
+from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.cluster import ClusterView
 from broker_lite.client.discovery import resolve
-from broker_lite.client.options import build, check_names
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.options import build, check_names, check_pattern, only_of_members
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
@@ -82,24 +84,51 @@ class Bus:
         group: str | None = None,
         partitions: Iterable[TopicPartition | int] | None = None,
         coordination: str = "kafka",
+        pattern: str | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
         **options: Any,
     ) -> Consumer:
-        """A consumer of topics (or of chosen ``partitions``), as ``group`` or for itself.
+        """A consumer of topics, for itself or as one of a ``group``.
 
-        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest" (default),
-        "none"), ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000), ``on_corrupt``
-        ("fail" or "skip"), ``isolation_level``, … ``conf/client.conf`` explains them. With
-        ``coordination="zookeeper"`` it shares the partitions with the group's other consumers, who
-        coordinate by themselves: see ``create_message_streams``. Raises
-        UnknownTopicOrPartitionError, InvalidConfigError.
+        A group's consumers share the partitions of their topics, or of all topics that ``pattern``
+        matches as a whole, future ones too. They are members of a Kafka group, coordinated by a
+        broker, beside Kafka's clients if need be; with ``coordination="zookeeper"`` they coordinate
+        by themselves: see ``create_message_streams``. Where ``partitions`` are chosen, nothing is
+        shared: the group is only committed to, which it takes while it has no members.
+
+        ``on_assign``, ``on_revoke`` and ``on_lost`` are called as ``callback(consumer,
+        partitions)`` when partitions come, are about to go, and went without warning
+        (``Callbacks``). Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest"
+        (default), "none"), ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000),
+        ``on_corrupt`` ("fail" or "skip"), ``isolation_level``, …; and those of ``MemberConfig``:
+        ``session_timeout_ms`` (45,000), ``max_poll_interval_ms`` (300,000), ``group_instance_id``
+        for static members, ``assignors`` ("range,cooperative-sticky"), … ``conf/client.conf``
+        explains them. Raises UnknownTopicOrPartitionError, InvalidConfigError,
+        InconsistentGroupProtocolError where the group's members are native ones.
         """
         from broker_lite.client.consumer import Consumer
+        from broker_lite.client.membership.consumer import MemberConsumer
 
-        check_coordination(coordination, partitions, options)
-        if coordination == "zookeeper":
-            return self.create_message_streams(*topics, group=group, **options)[0]
         names, chosen = named_topics(topics, partitions)
         group = options.pop("group_id", group) if group is None else group
+        callbacks = Callbacks(on_assign, on_revoke, on_lost)
+        kind = membership(coordination, names, pattern, group, chosen, options, callbacks)
+        if kind == "zookeeper":
+            return self.create_message_streams(
+                *names, group=group, pattern=pattern, **callbacks._asdict(), **options
+            )[0]
+        if kind == "kafka":
+            assert group is not None
+            return MemberConsumer(
+                self.bootstrap_servers,
+                names,
+                group=group,
+                pattern=pattern,
+                config=build(MemberConfig, options, self._options),
+                callbacks=callbacks,
+            )
         return Consumer(
             self.bootstrap_servers,
             names,
@@ -116,6 +145,9 @@ class Bus:
         pattern: str | None = None,
         zookeeper: str | None = None,
         session_timeout_ms: int = 6000,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
         **options: Any,
     ) -> MessageStreams:
         """Join a native group as one consumer with several streams, each for a thread of its own.
@@ -144,6 +176,7 @@ class Bus:
             zookeeper=zookeeper or self.zookeeper,
             session_timeout_ms=session_timeout_ms,
             config=build(ConsumerConfig, options, self._options),
+            callbacks=Callbacks(on_assign, on_revoke, on_lost),
         )
 
     # -- the most used of ``admin``
@@ -185,19 +218,39 @@ class Bus:
         self.close()
 
 
-def check_coordination(
+def membership(
     coordination: str,
-    partitions: Iterable[TopicPartition | int] | None,
+    names: Sequence[str],
+    pattern: str | None,
+    group: str | None,
+    chosen: Sequence[TopicPartition | int] | None,
     options: Mapping[str, Any],
-) -> None:
-    """Raise InvalidConfigError for what does not go together."""
+    callbacks: Callbacks,
+) -> str:
+    """Of which kind of group a consumer is a member: "kafka", "zookeeper", or "" of none. Raises
+    InvalidConfigError for what does not go together."""
     if coordination not in ("kafka", "zookeeper"):
         raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")
-    if coordination == "zookeeper" and partitions is not None:
-        raise InvalidConfigError("partitions are chosen without a group's coordination")
-    for option in ("pattern", "zookeeper", "session_timeout_ms"):
-        if coordination != "zookeeper" and option in options:
-            raise InvalidConfigError(f"{option} goes with coordination='zookeeper'")
+    if coordination == "zookeeper":
+        if chosen is not None:
+            raise InvalidConfigError("partitions are chosen without a group's coordination")
+        return coordination
+    if "zookeeper" in options:
+        raise InvalidConfigError("zookeeper goes with coordination='zookeeper'")
+    if group is not None and chosen is None:
+        if bool(names) == (pattern is not None):
+            raise InvalidConfigError(
+                f"topics={list(names)!r} and pattern={pattern!r}: give topics, or a pattern"
+            )
+        if pattern is not None:
+            check_pattern(pattern)
+        return coordination
+    asked = [*only_of_members(options), *(["pattern"] if pattern is not None else [])]
+    asked += [name for name, row in callbacks._asdict().items() if row is not None]
+    if asked:
+        cure = "leave it out" if chosen is not None else "give group='…'"
+        raise InvalidConfigError(f"{asked[0]} is for members of a group, who share: {cure}")
+    return ""
 
 
 def named_topics(

@@ -8,13 +8,15 @@ that names the nearest.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.config import ConsumerConfig, ProducerConfig, keys, nearest
 from broker_lite.errors import InvalidConfigError
 
-C = TypeVar("C", ProducerConfig, ConsumerConfig)
+C = TypeVar("C", ProducerConfig, ConsumerConfig, MemberConfig)
 
 _ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
 
@@ -51,12 +53,33 @@ def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) ->
 def check_names(options: Mapping[str, Any]) -> None:
     """Raise InvalidConfigError for an option that neither producers nor consumers have."""
     known = set()
-    for kind in (ProducerConfig, ConsumerConfig):
+    for kind in (ProducerConfig, MemberConfig):
         for name, row in keys(kind).items():  # type: ignore[type-var]
             known |= {name, row.key.replace(".", "_")}
     for option in options:
         if option not in known:
             raise InvalidConfigError(f"unknown option {option!r}{nearest(option, sorted(known))}")
+
+
+def only_of_members(options: Mapping[str, Any]) -> list[str]:
+    """Those of the options that only a group's members have."""
+    everybodys, members = keys(ConsumerConfig), keys(MemberConfig)
+    spelt = {
+        spelling
+        for name, row in members.items()
+        if name not in everybodys
+        for spelling in (name, row.key.replace(".", "_"))
+    }
+    return [option for option in options if option.replace(".", "_") in spelt]
+
+
+def check_pattern(pattern: str) -> str:
+    """A pattern that can be matched; raises InvalidConfigError."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidConfigError(f"pattern={pattern!r} is no regular expression: {error}") from None
+    return pattern
 
 
 def _checked(option: str, name: str, value: Any, default: Any) -> Any:
@@ -78,6 +101,8 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidConfigError(f"{option}={value!r}: give a whole number")
         return value
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        return ",".join(value)
     if not isinstance(value, str):
         raise InvalidConfigError(f"{option}={value!r}: give text")
     return value

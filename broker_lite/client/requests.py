@@ -47,6 +47,8 @@ UNKNOWN_TOPIC_GRACE_MS = 700
 COMMIT_ATTEMPTS = 4
 """How often a commit is sent for a topic that the group's broker does not know."""
 
+NO_MEMBER = ("", -1, None)
+
 T = TypeVar("T")
 PerPartition = dict[TopicPartition, T | LogbusError]
 
@@ -449,9 +451,11 @@ def commit_offsets(
     group: str,
     commits: Mapping[TopicPartition, CommittedOffset],
     deadline_ms: float,
+    member: tuple[str, int, str | None] = NO_MEMBER,
 ) -> Operation[PerPartition[None]]:
     """Commit a group's offsets; the result says for each partition whether it was taken.
 
+    ``member``: id, generation and instance id; without one it is taken while the group has none.
     One that names a topic id is refused with UnknownTopicIdError where the topic is another by now.
     """
     done: PerPartition[None] = {}
@@ -471,7 +475,11 @@ def commit_offsets(
     check_commits(commits)
     pending = commits
     for attempt in range(COMMIT_ATTEMPTS):
-        exchange = CallExchange(groups.OffsetCommitRequest(group, _topics_to_commit(pending)))
+        exchange = CallExchange(
+            groups.OffsetCommitRequest(
+                group, _topics_to_commit(pending), member[1], member[0], member[2]
+            )
+        )
         yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
         # The group's broker may hear of a topic a little later than the broker that was read from.
         pending = {

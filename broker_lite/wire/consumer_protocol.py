@@ -1,12 +1,14 @@
 """What Kafka's consumers tell each other through their coordinator, as bytes: which topics a member
-subscribed to, and which partitions it was given. Versions 0-3 are read, 0 is written. Pure.
+subscribed to, and which partitions it was given. Versions 0-3 of ConsumerProtocolSubscription and
+ConsumerProtocolAssignment, and the user data of Kafka's sticky assignors. Pure.
 
-Later versions only add fields behind those that are read here.
+Later versions only add fields behind those of earlier ones, so every reader reads what it knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import TopicPartition
@@ -14,17 +16,80 @@ from broker_lite.wire.primitives import Buffer, Reader, Writer
 
 _VERSION = 0
 _NO_DATA = -1
+OWNED_FROM, GENERATION_FROM, RACK_FROM = 1, 2, 3
+SUBSCRIPTION_VERSION_MAX = 3
+NO_GENERATION = -1
+
+
+class Subscription(NamedTuple):
+    """A member's metadata. ``owned`` and ``generation``: what it has while it joins, and since
+    when (KIP-429, KIP-792); ``user_data`` is its assignor's own."""
+
+    topics: tuple[str, ...]
+    user_data: bytes = b""
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+    rack: str | None = None
+
+
+def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX) -> bytes:
+    """A member's metadata in one of its versions; what that has no field for is left out."""
+    writer = Writer()
+    writer.i16(version)
+    writer.i32(len(member.topics))
+    for topic in member.topics:
+        writer.classic_string(topic)
+    writer.i32(len(member.user_data) or _NO_DATA)
+    writer.buffer += member.user_data
+    if version >= OWNED_FROM:
+        _put_partitions(writer, member.owned)
+    if version >= GENERATION_FROM:
+        writer.i32(member.generation)
+    if version >= RACK_FROM:
+        writer.classic_nullable_string(member.rack)
+    return bytes(writer.buffer)
+
+
+def decode_member(data: Buffer) -> Subscription:
+    """A member's metadata of any version; raises ProtocolError."""
+    reader = Reader(data)
+    version = reader.i16()
+    if version < 0:
+        raise ProtocolError("not a consumer's subscription")
+    topics = tuple(reader.classic_string() for _ in range(reader.classic_count()))
+    member = Subscription(topics, bytes(reader.classic_view() or b""))
+    if version >= OWNED_FROM:
+        member = member._replace(owned=_partitions(reader))
+    if version >= GENERATION_FROM:
+        member = member._replace(generation=reader.i32())
+    if version >= RACK_FROM:
+        member = member._replace(rack=reader.classic_nullable_string())
+    return member
+
+
+def encode_sticky(owned: Iterable[TopicPartition], generation: int) -> bytes:
+    """The user data of the ``sticky`` assignor (KIP-54, with the generation of KIP-341)."""
+    writer = Writer()
+    _put_partitions(writer, owned)
+    writer.i32(generation)
+    return bytes(writer.buffer)
+
+
+def decode_sticky(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
+    """Partitions and their generation, -1 in the older form; nothing where it cannot be read."""
+    if not len(data):
+        return (), NO_GENERATION
+    reader = Reader(data)
+    try:
+        owned = _partitions(reader)
+        return owned, reader.i32() if reader.left else NO_GENERATION
+    except ProtocolError:
+        return (), NO_GENERATION
 
 
 def encode_subscription(topics: Sequence[str]) -> bytes:
-    """A member's metadata."""
-    writer = Writer()
-    writer.i16(_VERSION)
-    writer.i32(len(topics))
-    for topic in topics:
-        writer.classic_string(topic)
-    writer.i32(_NO_DATA)
-    return bytes(writer.buffer)
+    """The metadata of a member of which nothing but its topics is known, in version 0."""
+    return encode_member(Subscription(tuple(topics)), _VERSION)
 
 
 def decode_subscription(data: Buffer) -> tuple[str, ...]:
@@ -38,17 +103,9 @@ def decode_subscription(data: Buffer) -> tuple[str, ...]:
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """What a member was given."""
-    rows: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        rows.setdefault(topic, []).append(partition)
     writer = Writer()
     writer.i16(_VERSION)
-    writer.i32(len(rows))
-    for topic, row in rows.items():
-        writer.classic_string(topic)
-        writer.i32(len(row))
-        for partition in row:
-            writer.i32(partition)
+    _put_partitions(writer, partitions)
     writer.i32(_NO_DATA)
     return bytes(writer.buffer)
 
@@ -61,8 +118,24 @@ def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
     reader = Reader(data)
     if reader.i16() < 0:
         raise ProtocolError("not a consumer's assignment")
+    return tuple(sorted(_partitions(reader)))
+
+
+def _put_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> None:
+    rows: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        rows.setdefault(topic, []).append(partition)
+    writer.i32(len(rows))
+    for topic, row in rows.items():
+        writer.classic_string(topic)
+        writer.i32(len(row))
+        for partition in row:
+            writer.i32(partition)
+
+
+def _partitions(reader: Reader) -> tuple[TopicPartition, ...]:
     found = []
     for _ in range(reader.classic_count()):
         topic = reader.classic_string()
         found += [TopicPartition(topic, reader.i32()) for _ in range(reader.classic_count())]
-    return tuple(sorted(found))
+    return tuple(found)

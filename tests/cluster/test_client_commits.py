@@ -172,7 +172,10 @@ from broker_lite.client import connect
 
 bus = connect(sys.argv[1])
 topic = sys.argv[2]
-consumer = bus.consumer(topic, group=topic, start="earliest", auto_commit_interval_ms=10)
+consumer = bus.consumer(
+    topic, group=topic, start="earliest", auto_commit_interval_ms=10,
+    session_timeout_ms=1000, heartbeat_interval_ms=200,
+)
 if sys.argv[3] == "loop":
     for record in consumer:
         print(record.offset, flush=True)
@@ -352,12 +355,12 @@ def test_a_group_that_began_at_the_end_goes_on_from_there_after_a_crash(
     bus: Bus, topic: str
 ) -> None:
     fill(bus, topic, 0, 5)
-    first = bus.consumer(topic, group=topic)
+    first = bus.consumer(topic, group=topic, session_timeout_ms=1000, heartbeat_interval_ms=200)
     fill(bus, topic, 5, 10)
     assert first.poll(10.0, max_records=1)[0].offset == 5
+    first.stop()
     with bus.consumer(topic, group=topic) as second:
         assert second.poll(10.0, max_records=1)[0].offset == 5
-    first.close()
 
 
 def test_partitions_added_while_the_group_was_away_are_read_from_their_beginning(

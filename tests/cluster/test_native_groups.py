@@ -251,7 +251,7 @@ def test_what_cannot_be_joined_says_why(
             bus.consumer(*topics, **options).close()  # type: ignore[arg-type]
 
     refused(InvalidConfigError, "coordination='raft'", topic, coordination="raft")
-    refused(InvalidConfigError, "pattern goes with", topic, coordination="kafka", pattern="x")
+    refused(InvalidConfigError, "zookeeper goes with", topic, coordination="kafka", zookeeper="h:1")
     refused(InvalidConfigError, "give topics, or a pattern", topic, pattern="x")
     refused(InvalidConfigError, "no regular expression", pattern="(")
     refused(InvalidConfigError, "partitions are chosen", topic, partitions=[0])
@@ -266,6 +266,10 @@ def test_what_cannot_be_joined_says_why(
     bus.admin.commit_offsets(f"{topic}-k", {TopicPartition(topic, 0): 0})
     where = {"group": f"{topic}-k", "zookeeper": cluster.zookeeper}
     refused(InconsistentGroupProtocolError, "coordinated by brokers", topic, **where)
+    with member(bus, topic, group=f"{topic}-n", zookeeper=cluster.zookeeper) as native:
+        until([native], lambda: len(native.assignment()) == 3)
+        kafkas = {"group": f"{topic}-n", "coordination": "kafka"}
+        refused(InconsistentGroupProtocolError, "or it is a native group", topic, **kafkas)
 
 
 def test_a_group_without_an_offset_may_refuse_to_begin(bus: Bus, topic: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from controller_machine import ControllerMachine
 from group_machine import GroupMachine
+from membership_machine import MembershipMachine
 from native_machine import NativeMachine
 
 from broker_lite.errors import CorruptMessageError, LogbusError, NotLeaderError, StorageError
@@ -190,6 +191,7 @@ MACHINES: dict[str, Any] = {
     "partition": PartitionMachine,
     "controller": ControllerMachine,
     "group": GroupMachine,
+    "membership": MembershipMachine,
     "native": NativeMachine,
 }
 

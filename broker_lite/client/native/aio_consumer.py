@@ -14,6 +14,7 @@ from broker_lite.client import requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.aio_consumer import AsyncConsumer
 from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.following import Follower
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
@@ -40,10 +41,12 @@ class NativeAsyncConsumer(AsyncConsumer):
         zookeeper: str | None,
         session_timeout_ms: int,
         config: ConsumerConfig,
+        callbacks: Callbacks,
     ) -> None:
         super().__init__(bootstrap_servers, topics, group=group, partitions=None, config=config)
         self._subscription = subscribe(topics, pattern, 1, group, session_timeout_ms, config)
         self._admin = admin
+        self._callbacks = callbacks
         self._zookeeper = zookeeper
         self._session_timeout_ms = session_timeout_ms
         self.member_id = consumer_name(config.client_id, self._subscription.host)
@@ -116,7 +119,13 @@ class NativeAsyncConsumer(AsyncConsumer):
 
     async def _take_changes(self) -> None:
         owned = self._owned
-        owned.take()
+        while (going := owned.next()) is not None:
+            reads = owned.read_of(going)
+            callback = self._callbacks.lost if going.is_lost else self._callbacks.revoked
+            try:
+                await done(callback(self, reads))
+            finally:
+                owned.let_go(going)
         if not owned.pending:
             return
         begun = await self._shell.run(
@@ -128,6 +137,7 @@ class NativeAsyncConsumer(AsyncConsumer):
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
             await self._try_commit(begun.commits)
+        await done(self._callbacks.assigned(self, begun.offsets))
 
     def _settled_where(self, where: TopicPartition, offset: CommittedOffset | None) -> None:
         if self._member is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from broker_lite.errors import InvalidConfigError
 from broker_lite.metadata.znodes import Owner, Subscription
 from broker_lite.model import TopicPartition
 
@@ -51,12 +50,3 @@ def covers(subscription: Subscription, topic: str) -> bool:
         return re.fullmatch(subscription.pattern, topic) is not None
     except re.error:
         return False
-
-
-def check_pattern(pattern: str) -> str:
-    """A pattern that can be matched; raises InvalidConfigError."""
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise InvalidConfigError(f"pattern={pattern!r} is no regular expression: {error}") from None
-    return pattern

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
-from broker_lite.client.blocking import monotonic_ms
-from broker_lite.client.fetching import Arrival, FetchEngine
+from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.gone import GoneTopics
 from broker_lite.client.intake import Intake
 from broker_lite.client.native.events import Give, Lose, Start, Take
 from broker_lite.model import CommittedOffset, TopicPartition
 
 Change = Give | Take | Lose
+
+
+class Going(NamedTuple):
+    """Partitions that are to be given up, or are lost already."""
+
+    is_lost: bool
+    wheres: list[TopicPartition]
+
 
 GONE_MS = 5000
 """How long a topic that brokers do not know (any more) may be the group's still."""
@@ -38,41 +47,39 @@ class Changes:
         self._intake = intake
         self._on_settled = on_settled
         self._says_how_far = says_how_far
-        self._engine = engine
-        self._put_off: list[tuple[float, Arrival]] = []
-        self._told: set[tuple[TopicPartition, int]] = set()
-        intake.puts_off = self._puts_off
+        self._gone = GoneTopics(intake, engine, GONE_MS)
 
     def __bool__(self) -> bool:
         """Whether there is something to be taken or begun."""
-        is_due = bool(self._put_off) and self._put_off[0][0] <= monotonic_ms()
-        return bool(self._queue) or bool(self.pending) or is_due
+        return bool(self._queue) or bool(self.pending) or self._gone.is_due
 
-    def _puts_off(self, arrival: Arrival) -> bool:
-        """A topic that is gone is taken from its readers, so brokers' word of it is no error,
-        unless it is still theirs after a while."""
-        key = arrival.where, arrival.generation
-        if key in self._told:
-            return False
-        self._told.add(key)
-        self._put_off.append((monotonic_ms() + GONE_MS, arrival))
-        return True
-
-    def take(self) -> None:
-        """The reader has asked for more, so what it was handed out is done with."""
-        while self._put_off and self._put_off[0][0] <= monotonic_ms():
-            self._engine.arrivals.append(self._put_off.pop(0)[1])
-        while self._queue:
+    def next(self) -> Going | None:
+        """The next partitions that go, of one kind: the reader tells its user and calls ``let_go``.
+        The reader has asked for more, so what it was handed out is done with."""
+        self._gone.release()
+        kind: type[Take] | type[Lose] | None = None
+        wheres: list[TopicPartition] = []
+        while self._queue and (kind is None or not wheres or isinstance(self._queue[0], kind)):
             change = self._queue.popleft()
-            match change:
-                case Give(_, where, start):
-                    self.pending[where] = start
-                case Take(_, where):
-                    final = self._intake.settled().get(where) if self._says_how_far else None
-                    self._end(where)
-                    self._on_settled(where, final)
-                case Lose(_, where):
-                    self._end(where)
+            if isinstance(change, Give):
+                self.pending[change.where] = change.start
+            else:
+                kind = type(change)
+                wheres.append(change.where)
+        return None if kind is None else Going(kind is Lose, wheres)
+
+    def read_of(self, going: Going) -> list[TopicPartition]:
+        """Those that the reader has begun to read."""
+        reads = set(self._intake.assignment())
+        return [where for where in going.wheres if where in reads]
+
+    def let_go(self, going: Going) -> None:
+        """Read these no more, and say how far the reader came."""
+        settled = self._intake.settled() if self._says_how_far else {}
+        for where in going.wheres:
+            self._end(where)
+            if not going.is_lost:
+                self._on_settled(where, settled.get(where))
 
     def _end(self, where: TopicPartition) -> None:
         self.pending.pop(where, None)

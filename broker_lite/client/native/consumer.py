@@ -13,6 +13,7 @@ from typing import Any
 
 from broker_lite.client import requests
 from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
@@ -44,9 +45,11 @@ class NativeConsumer(Consumer):
         *,
         topics: tuple[str, ...],
         config: ConsumerConfig,
+        callbacks: Callbacks = NO_CALLBACKS,
     ) -> None:
         self._prepare(bootstrap_servers, topics, session.group, config)
         self._session = session
+        self._callbacks = callbacks
         if topics:
             deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
             self._pool.run(requests.known_topics(self._cluster, topics, deadline_ms))
@@ -82,7 +85,12 @@ class NativeConsumer(Consumer):
 
     def _take_changes(self) -> None:
         owned = self._owned
-        owned.take()
+        while (going := owned.next()) is not None:
+            reads = owned.read_of(going)
+            try:
+                (self._callbacks.lost if going.is_lost else self._callbacks.revoked)(self, reads)
+            finally:
+                owned.let_go(going)
         if not owned.pending:
             return
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
@@ -93,6 +101,7 @@ class NativeConsumer(Consumer):
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
             self._session.commit_soon(begun.commits, lambda _: None)
+        self._callbacks.assigned(self, begun.offsets)
 
     # Commits.
 
@@ -145,3 +154,5 @@ class NativeConsumer(Consumer):
             self._await_commit()
             with contextlib.suppress(NotOwnerError):
                 self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
+        if self._end is None:
+            self._callbacks.revoked(self, self._intake.assignment())

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from broker_lite.client.admin import Admin
+from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.discovery import ENV_ZOOKEEPER
-from broker_lite.client.native.assignment import check_pattern
 from broker_lite.client.native.consumer import NativeConsumer
 from broker_lite.client.native.session import GroupSession, consumer_name
+from broker_lite.client.options import check_pattern
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import InvalidConfigError, InvalidGroupIdError, LogbusError, NoClusterError
 from broker_lite.metadata import znodes
@@ -84,6 +85,7 @@ def open_streams(
     zookeeper: str | None,
     session_timeout_ms: int,
     config: ConsumerConfig,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
     """Join a native group with so many streams."""
     subscription = subscribe(topics, pattern, streams, group, session_timeout_ms, config)
@@ -96,7 +98,11 @@ def open_streams(
         for _ in range(streams):
             made.append(
                 NativeConsumer(
-                    bootstrap_servers, session, topics=subscription.topics, config=config
+                    bootstrap_servers,
+                    session,
+                    topics=subscription.topics,
+                    config=config,
+                    callbacks=callbacks,
                 )
             )
         session.start()

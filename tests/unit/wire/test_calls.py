@@ -25,6 +25,7 @@ from broker_lite.wire.calls import (
     group_removal,
     groups,
     log_dirs,
+    members,
     offsets,
     producers,
     replicas,
@@ -353,6 +354,52 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         },
     ),
     (
+        members.JoinGroupRequest(
+            "g", 10, 20, "m", "i", (members.JoinProtocol("range", b"x"),), "because"
+        ),
+        consumer.JoinGroupRequest,
+        consumer.JoinGroupResponse,
+        {
+            "group_id": "g",
+            "session_timeout_ms": 10,
+            "rebalance_timeout_ms": 20,
+            "member_id": "m",
+            "group_instance_id": "i",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b"x"}],
+            "reason": "because",
+        },
+    ),
+    (
+        members.SyncGroupRequest("g", 4, "m", None, "range", (members.Assigned("m", b"x"),)),
+        consumer.SyncGroupRequest,
+        consumer.SyncGroupResponse,
+        {
+            "group_id": "g",
+            "generation_id": 4,
+            "member_id": "m",
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "assignments": [{"member_id": "m", "assignment": b"x"}],
+        },
+    ),
+    (
+        members.HeartbeatRequest("g", 4, "m", "i"),
+        consumer.HeartbeatRequest,
+        consumer.HeartbeatResponse,
+        {"group_id": "g", "generation_id": 4, "member_id": "m", "group_instance_id": "i"},
+    ),
+    (
+        members.LeaveGroupRequest("g", "m", None, "done"),
+        consumer.LeaveGroupRequest,
+        consumer.LeaveGroupResponse,
+        {
+            "group_id": "g",
+            "members": [{"member_id": "m", "group_instance_id": None, "reason": "done"}],
+        },
+    ),
+    (
         producers.InitProducerIdRequest("t", 1000, 5, 6),
         producer.InitProducerIdRequest,
         producer.InitProducerIdResponse,
@@ -514,6 +561,7 @@ def test_every_call_of_the_client_is_tested() -> None:
             group_removal,
             groups,
             log_dirs,
+            members,
             offsets,
             producers,
             replicas,

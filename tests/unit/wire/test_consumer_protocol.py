@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import TopicPartition
 from broker_lite.wire.consumer_protocol import (
+    Subscription,
     decode_assignment,
+    decode_member,
+    decode_sticky,
     decode_subscription,
     encode_assignment,
+    encode_member,
+    encode_sticky,
     encode_subscription,
 )
 
@@ -28,6 +34,50 @@ def test_the_bytes_are_kafkas() -> None:
     assert encode_assignment([TopicPartition("t", 5)]) == bytes.fromhex(
         "0000 00000001 0001 74 00000001 00000005 ffffffff"
     )
+
+
+MEMBER = Subscription(("t", "ü"), b"own", PARTITIONS, 7, "rack")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_every_version_of_a_member_is_the_librarys(version: int) -> None:
+    data = encode_member(MEMBER, version)
+    kept = {
+        0: Subscription(MEMBER.topics, b"own"),
+        1: Subscription(MEMBER.topics, b"own", PARTITIONS),
+        2: MEMBER._replace(rack=None),
+        3: MEMBER,
+    }
+    assert decode_member(data) == kept[version]
+    assert decode_subscription(data) == MEMBER.topics
+    theirs = ConsumerProtocolSubscription.decode(data)
+    assert theirs.version == version and list(theirs.topics) == ["t", "ü"]
+    assert bytes(theirs.user_data) == b"own"
+    if version >= 1:
+        owned = [(row.topic, list(row.partitions)) for row in theirs.owned_partitions]
+        assert owned == [("a", [0, 2]), ("b", [1])]
+    if version >= 2:
+        assert theirs.generation_id == 7
+    assert theirs.encode() == data
+
+
+def test_a_member_without_data_has_null() -> None:
+    assert encode_member(Subscription(("t",)), 1) == bytes.fromhex(
+        "0001 00000001 0001 74 ffffffff 00000000"
+    )
+    assert decode_member(encode_member(Subscription(("t",)), 3)) == Subscription(("t",))
+    with pytest.raises(ProtocolError):
+        decode_member(b"\xff\xff")
+
+
+def test_the_sticky_assignors_own_data() -> None:
+    data = encode_sticky(PARTITIONS, 4)
+    assert data == bytes.fromhex(
+        "00000002 0001 61 00000002 00000000 00000002 0001 62 00000001 00000001 00000004"
+    )
+    assert decode_sticky(data) == (PARTITIONS, 4)
+    assert decode_sticky(data[:-4]) == (PARTITIONS, -1), "the form before generations"
+    assert decode_sticky(b"") == decode_sticky(b"\0\0\0\5") == ((), -1)
 
 
 def test_later_versions_have_more_behind() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_lite.client.native.assignment import assign, check_pattern, covers
+from broker_lite.client.native.assignment import assign, covers
+from broker_lite.client.options import check_pattern
 from broker_lite.errors import InvalidConfigError
 from broker_lite.metadata.znodes import Owner, Subscription
 from broker_lite.model import TopicPartition

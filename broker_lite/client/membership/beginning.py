@@ -1,0 +1,214 @@
+"""Where a member begins to read what it was given, and how it commits: operations for both faces.
+
+A partition that the group has no offset of begins by ``start``, but at its earliest record where
+it was made after the group began to read: while the member was there, or, behind the last one that
+the group had an offset of as the member came, while the group was away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from broker_lite.client import requests
+from broker_lite.client.cluster import Cluster, backoff_ms
+from broker_lite.client.membership.events import Identity
+from broker_lite.client.requests import PerPartition
+from broker_lite.client.starting import Starts, reset_offsets
+from broker_lite.client.steps import Operation, Pause
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    LogbusError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NULL_TOPIC_ID,
+    CommittedOffset,
+    TopicPartition,
+)
+
+LOOKUP_MS = 1000
+"""Brokers hear of a topic at about the same time as the group's leader does."""
+
+
+@dataclass(slots=True)
+class FirstLook:
+    """The topics and the group's offsets as the member came."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    """The highest partition of each topic that the group had an offset of."""
+
+    def is_added(self, where: TopicPartition) -> bool:
+        """Whether a partition was made since the group began to read."""
+        count = self.counts.get(where.topic, 0)
+        return where.partition >= count or where.partition > self.last.get(where.topic, count)
+
+
+def first_look(
+    cluster: Cluster, group: str, topics: tuple[str, ...], deadline_ms: float
+) -> Operation[FirstLook]:
+    """``topics`` () for a pattern. Raises UnknownTopicOrPartitionError for a topic that is not."""
+    if topics:
+        view = yield from requests.known_topics(cluster, topics, deadline_ms)
+    else:
+        view = yield from requests.refresh(cluster, None, deadline_ms)
+    look = FirstLook({name: len(row.partitions) for name, row in view.topics.items()})
+    found = yield from requests.committed(cluster, group, None, deadline_ms)
+    for where, row in found.items():
+        if isinstance(row, CommittedOffset) and _is_same(cluster, where, row):
+            look.last[where.topic] = max(where.partition, look.last.get(where.topic, -1))
+    return look
+
+
+def _is_same(cluster: Cluster, where: TopicPartition, row: CommittedOffset) -> bool:
+    """Whether an offset is of the topic that has the name now."""
+    return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(where.topic))
+
+
+class Begun(NamedTuple):
+    """``starts``: where to begin; a partition that no broker knows yet is absent. ``commits``: what
+    the group has to remember of it, since the end will be somewhere else."""
+
+    starts: Starts
+    commits: dict[TopicPartition, CommittedOffset]
+
+
+def beginnings(
+    cluster: Cluster,
+    group: str,
+    wheres: Iterable[TopicPartition],
+    look: FirstLook,
+    config: ConsumerConfig,
+    deadline_ms: float,
+) -> Operation[Begun]:
+    """Raises OffsetOutOfRangeError for start='none' without an offset."""
+    wanted = sorted(wheres)
+    yield from _known(cluster, wanted)
+    ready = [where for where in wanted if cluster.view.partition(where) is not None]
+    found = yield from requests.committed(cluster, group, ready, deadline_ms)
+    rows = {
+        where: row
+        for where, row in requests.raise_first(found).items()
+        if _is_same(cluster, where, row)
+    }
+    offsets = {where: row.offset for where, row in rows.items()}
+    early: list[TopicPartition] = []
+    late: list[TopicPartition] = []
+    for where in ready:
+        if where in rows:
+            continue
+        if look.is_added(where) or config.start == "earliest":
+            early.append(where)
+        elif config.start == "latest":
+            late.append(where)
+        else:
+            raise OffsetOutOfRangeError(
+                f"group {group!r} has no offset for {where} and start='none' allows no other; "
+                "commit one, or give start='earliest' or 'latest'"
+            )
+    if early:
+        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
+    commits = {}
+    if late:
+        ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
+        offsets |= ends
+        commits = {
+            where: CommittedOffset(at, topic_id=cluster.view.topic_id(where.topic))
+            for where, at in ends.items()
+        }
+    epochs = {where: row.leader_epoch for where, row in rows.items() if row.leader_epoch >= 0}
+    return Begun(Starts(offsets, epochs), commits)
+
+
+def _known(cluster: Cluster, wheres: Iterable[TopicPartition]) -> Operation[None]:
+    """Ask for metadata until it has these, for a second at most."""
+    until_ms = cluster.now_ms() + LOOKUP_MS
+    attempt = 0
+    while True:
+        missing = {where.topic for where in wheres if cluster.view.partition(where) is None}
+        if not missing:
+            return
+        if attempt:
+            pause_ms = backoff_ms(attempt)
+            if cluster.now_ms() + pause_ms >= until_ms:
+                return
+            yield Pause(pause_ms)
+        yield from requests.refresh(cluster, sorted(missing), until_ms + LOOKUP_MS)
+        attempt += 1
+
+
+class Seat(Protocol):
+    """Who commits: a member whose word changes while a commit is under way."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """As whom; None: it is no member."""
+
+    def holds(self, where: TopicPartition) -> bool:
+        """Whether a partition is still the reader's, by the grant that it read it under."""
+
+
+def commit(
+    cluster: Cluster,
+    group: str,
+    rows: Mapping[TopicPartition, CommittedOffset],
+    seat: Seat,
+    deadline_ms: float,
+) -> Operation[PerPartition[None]]:
+    """Commit as a member of the present generation: what each partition's commit came to.
+
+    NotOwnerError: it is not the member's any more, and nothing was changed. While a generation
+    gathers in which the member keeps the partition, that is waited for; RebalanceInProgressError
+    where it takes too long: commit again.
+    """
+    done: PerPartition[None] = {}
+    pending = dict(rows)
+    attempt = 0
+    while pending:
+        # First as whom, then what: so no commit is made in a generation that came in between.
+        identity = seat.identity
+        for where in list(pending):
+            if identity is None or not seat.holds(where):
+                done[where] = not_owner(where)
+                del pending[where]
+        if identity is None or not pending:
+            break
+        found = yield from requests.commit_offsets(cluster, group, pending, deadline_ms, identity)
+        problem: LogbusError | None = None
+        for where, error in found.items():
+            match error:
+                case IllegalGenerationError() | RebalanceInProgressError():
+                    problem = error
+                    continue
+                case UnknownMemberIdError():
+                    done[where] = not_owner(where)
+                case FencedInstanceIdError():
+                    done[where] = NotOwnerError(f"{where}: {error.message}")
+                case _:
+                    done[where] = error
+            pending.pop(where, None)
+        pause_ms = backoff_ms(attempt)
+        if problem is None:
+            break
+        if cluster.now_ms() + pause_ms >= deadline_ms:
+            late = RebalanceInProgressError(f"group {group!r} gathers still; commit again")
+            done.update(dict.fromkeys(pending, late))
+            break
+        yield Pause(pause_ms)
+        attempt += 1
+    return done
+
+
+def not_owner(where: TopicPartition) -> NotOwnerError:
+    return NotOwnerError(
+        f"{where} is not this member's (any more); its next owner goes on from what was committed"
+    )

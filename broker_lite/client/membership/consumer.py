@@ -1,0 +1,240 @@
+"""``MemberConsumer``: a consumer that shares its topics with its group's other members; blocking.
+
+A ``Consumer`` whose partitions come and go by a coordinator's word (``member``, on the consumer's
+own background thread, which beats while the reader is at its work). What the group says is done on
+the reader's thread, in the calls that ask for records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from broker_lite.client import requests
+from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
+from broker_lite.client.gone import GoneTopics
+from broker_lite.client.membership.beginning import beginnings, commit, first_look
+from broker_lite.client.membership.changes import Pulse, Share
+from broker_lite.client.membership.events import Lose, Take
+from broker_lite.client.membership.member import Change, Member
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.starting import Starts
+from broker_lite.client.steps import spawn
+from broker_lite.errors import LogbusError, NotOwnerError
+from broker_lite.model import CommittedOffset, TopicPartition
+
+JOIN_WAIT_S = 3.0
+"""How long making a consumer waits for its first part: longer only where others are at their work,
+who give partitions up when they ask for more."""
+LEAVE_WAIT_S = 5.0
+GONE_SLACK_MS = 5000
+
+
+class MemberConsumer(Consumer):
+    """Reads what its group's other members leave to it. Make it with ``Bus.consumer`` and a group.
+
+    As ``Consumer``, with these differences. Partitions come and go, always within a call that asks
+    for records; before one goes to another member, what is done with is committed (unless
+    ``auto_commit=False``) and ``on_revoke`` is called. A reader that does not ask for
+    ``max_poll_interval_ms`` leaves the group, and joins again when it asks. Nothing is handed out
+    while the coordinator has not confirmed for nearly ``session_timeout_ms`` that this member is
+    there: its partitions may be others' by then. A commit of what is not this member's any more
+    raises NotOwnerError and changes nothing. So: commit before the work and drop what NotOwnerError
+    names, and each record is worked on at most once; work before the commit (automatic commits do)
+    and it is at least once. Raises FencedInstanceIdError when another consumer has joined under
+    the same ``group_instance_id``.
+    """
+
+    _defers_changes = True
+    config: MemberConfig
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Sequence[str],
+        *,
+        group: str,
+        pattern: str | None = None,
+        config: MemberConfig | None = None,
+        callbacks: Callbacks = NO_CALLBACKS,
+    ) -> None:
+        config = config or MemberConfig()
+        self._prepare(bootstrap_servers, topics, group, config)
+        self._callbacks = callbacks
+        deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
+        look = self._pool.run(first_look(self._cluster, group, self._topics, deadline_ms))
+        self._start_reading((), Starts({}, {}), self._is_held_back)
+        self._share = Share(self._intake)
+        self._share.look = look
+        self._pulse = Pulse(self._intake)
+        self._member = self._share.member = Member(
+            self._reactor,
+            self._cluster,
+            group,
+            self._topics,
+            pattern,
+            config,
+            is_alive=self._pulse.look,
+            on_change=self._heard,
+            on_news=self._notify,
+        )
+        patience_ms = config.metadata_max_age_ms + GONE_SLACK_MS
+        self._gone = GoneTopics(self._intake, self._engine, patience_ms, self._member.look)
+        self._member.start()
+        try:
+            self._await_first_part()
+        except BaseException:
+            self._leave()
+            self.stop()
+            raise
+
+    @property
+    def member_id(self) -> str:
+        """The consumer's name in the group; "" while it is no member."""
+        identity = self._member.identity
+        return "" if identity is None else identity.member_id
+
+    def _await_first_part(self) -> None:
+        member = self._member
+        with self._condition:
+            self._condition.wait_for(
+                lambda: member.has_joined or member.refused or self._end, JOIN_WAIT_S
+            )
+        self._check_refused()
+        if self._share:
+            self._take_changes()
+
+    # What the member tells; on the reactor's thread.
+
+    def _heard(self, change: Change) -> None:
+        self._share.queue.append(change)
+
+    def _is_held_back(self) -> bool:
+        return monotonic_ms() >= self._member.lease_until_ms
+
+    # What the reader does about it.
+
+    def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
+        pulse = self._pulse
+        pulse.calls += 1
+        pulse.is_waiting = True
+        try:
+            if self._member.is_idle:
+                self._member.polled()
+            return super()._fill(timeout_s, is_more)
+        finally:
+            pulse.is_waiting = False
+
+    def _has_changes(self) -> bool:
+        return bool(self._share) or self._gone.is_due or self._member.refused is not None
+
+    def _check_refused(self) -> None:
+        if self._member.refused is not None and not self._share.queue:
+            raise self._member.refused
+
+    def _take_changes(self) -> None:
+        self._gone.release()
+        share = self._share
+        while (change := share.next()) is not None:
+            self._give_up(change)
+        self._check_refused()
+        if not share.pending:
+            return
+        deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
+        begun = self._pool.run(
+            beginnings(
+                self._cluster,
+                self._group(),
+                share.pending,
+                share.look,
+                self.config,
+                deadline_ms,
+            )
+        )
+        new = share.begin(begun.starts)
+        if begun.commits and self.config.auto_commit:
+            # Else the end would be somewhere else for whoever takes over after a crash.
+            self._try_commit(begun.commits)
+        self._callbacks.assigned(self, new)
+
+    def _give_up(self, change: Take | Lose) -> None:
+        going, lost = self._share.split(change)
+        try:
+            self._callbacks.lost(self, lost)
+            if self.config.auto_commit and going:
+                settled = self._intake.settled()
+                self._try_commit({where: settled[where] for where in going})
+            self._callbacks.revoked(self, going)
+        finally:
+            self._share.let_go(change)
+
+    # Commits.
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
+        """Commit these offsets (the next to read), or the positions: behind everything handed out,
+        the records under way among them. Raises NotOwnerError where a partition is another
+        member's by now; those that are this one's are committed. RebalanceInProgressError: the
+        group gathers for too long; nothing is lost yet, commit again."""
+        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
+        self._await_commit()
+        self._commit_rows(rows, OPERATION_TIMEOUT_MS)
+
+    def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
+        if rows:
+            deadline_ms = monotonic_ms() + timeout_ms
+            operation = commit(self._cluster, self._group(), rows, self._share, deadline_ms)
+            requests.raise_first(self._pool.run(operation))
+
+    def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """An automatic commit that is waited for; what is another's by now is no trouble."""
+        self._await_commit()
+        try:
+            self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
+            self.commit_error = None
+        except NotOwnerError:
+            pass
+        except LogbusError as error:
+            self.commit_error = error
+
+    def _auto_commit(self) -> None:
+        self._commit_due = False
+        rows = self._intake.settled()
+        if self._is_committing or not rows:
+            return
+        self._is_committing = True
+        deadline_ms = monotonic_ms() + self.config.request_timeout_ms
+        operation = commit(self._cluster, self._group(), rows, self._share, deadline_ms)
+        self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
+
+    def _committed(self, found: Any) -> None:
+        if isinstance(found, dict):
+            # What is another's by now is no trouble: it has what was committed, and goes on.
+            found = {w: e for w, e in found.items() if not isinstance(e, NotOwnerError)}
+        super()._committed(found)
+
+    # The end.
+
+    def _close(self, *, is_done: bool) -> None:
+        if self._end is not None:
+            return
+        try:
+            if self.config.auto_commit:
+                rows = self._intake.commitable() if is_done else self._intake.settled()
+                self._await_commit()
+                with contextlib.suppress(NotOwnerError):
+                    self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
+            self._callbacks.revoked(self, self._intake.assignment())
+        finally:
+            self._leave()
+            self.stop()
+
+    def _leave(self) -> None:
+        """Others may have the partitions at once; a static member's are kept for it."""
+        member = self._member
+        member.close()
+        with self._condition:
+            self._condition.wait_for(lambda: member.is_closed or self._end, LEAVE_WAIT_S)

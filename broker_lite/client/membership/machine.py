@@ -1,0 +1,567 @@
+"""One consumer's membership in a Kafka group: ``step(now_ms, event) -> effects``. Pure.
+
+It finds the coordinator, joins, assigns where it leads, syncs, and beats until the group gathers
+again, as KIP-62 (beats go on beside the reader), KIP-345 (static members), KIP-394 (the id comes
+first) and KIP-429 (cooperative members keep what they have while they join) have it.
+``lease_until_ms``: until then what is owned may be handed out, session timeout less a margin after
+the last beat that was answered was sent. ``wake_ms``: when to send Tick.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from broker_lite.client.membership import assignors
+from broker_lite.client.membership.events import (
+    LANE_BEAT,
+    LANE_JOIN,
+    Answered,
+    Ask,
+    Close,
+    Closed,
+    Describe,
+    Effect,
+    Event,
+    Failed,
+    Find,
+    Give,
+    Identity,
+    Idle,
+    Look,
+    Lose,
+    Polled,
+    Refuse,
+    Start,
+    Stopped,
+    Take,
+    Tick,
+    TopicFacts,
+)
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
+    LogbusError,
+    MemberIdRequiredError,
+    NotCoordinatorError,
+    ProtocolError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+    error_for,
+)
+from broker_lite.model import TopicPartition
+from broker_lite.wire.calls import members
+from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignment
+
+MARGIN_PART = 10
+"""The margin is a tenth of the session timeout: between a look at the lease and the reader's having
+a record nothing is waited for, and the coordinator's clock runs as fast as ours."""
+BACKOFF_MAX_MS = 1000
+JOIN_SLACK_MS = 5000
+"""A join is answered within the rebalance timeout; this long after it is given up."""
+INTERNAL_PREFIX = "__"
+"""Topics that no pattern matches."""
+NO_GENERATION = members.NO_GENERATION
+
+NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
+RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
+    "resting",
+    "finding",
+    "joining",
+    "describing",
+    "syncing",
+)
+
+
+class Machine:
+    """``topics`` or ``pattern`` is what the consumer subscribes to."""
+
+    def __init__(
+        self, group: str, topics: Sequence[str], pattern: str | None, config: MemberConfig
+    ) -> None:
+        self.phase = NEW
+        self.doing = RESTING
+        self.member_id = ""
+        self.generation = NO_GENERATION
+        self.owned: dict[TopicPartition, int] = {}
+        """What it has by the group's word, with the number of each grant."""
+        self.lease_until_ms = 0
+        self.has_joined = False
+        """It was given its part, which may be nothing, at least once."""
+        self._group = group
+        self._topics = tuple(sorted(set(topics)))
+        self._pattern = None if pattern is None else re.compile(pattern)
+        self._config = config
+        self._now_ms = 0
+        self._out: list[Effect] = []
+        self._tag = 0
+        self._asked: dict[int, tuple[int, Callable[[Any], None]]] = {}
+        self._sent_ms = 0
+        """When the request was sent whose answer is being dealt with."""
+        self._is_found = False
+        self._must_join = False
+        self._retry_ms = 0
+        self._tries = 0
+        self._beat_ms = 0
+        self._beating: int | None = None
+        self._alive_ms = 0
+        self._look_ms = 0
+        self._looking: int | None = None
+        self._facts: dict[str, TopicFacts] = {}
+        self._led: dict[str, TopicFacts] | None = None
+        """By what it assigned, where it leads."""
+        self._protocol: str | None = None
+        self._grants = 0
+        self._takes: dict[int, set[TopicPartition]] = {}
+        """Of what it owns, what the reader was told to let go of and has not yet."""
+        self._numbers = 0
+
+    # What others see.
+
+    @property
+    def identity(self) -> Identity | None:
+        """As whom to commit; None where it is no member."""
+        if self.generation == NO_GENERATION:
+            return None
+        return Identity(self.member_id, self.generation, self._config.instance_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """It has its part, and no change is under way that it knows of."""
+        return self.phase == ACTIVE and not self._must_join and self.doing == RESTING
+
+    @property
+    def wake_ms(self) -> int | None:
+        """When time alone makes the next difference."""
+        if self.phase != ACTIVE:
+            return None
+        times = [self._alive_ms + self._config.max_poll_interval_ms]
+        if self.doing == RESTING and not (self._is_found and self._waits_to_join()):
+            times.append(self._retry_ms)
+        if self._beats():
+            times.append(self._beat_ms)
+        if self._looking is None:
+            times.append(self._look_ms)
+        return min(times)
+
+    def step(self, now_ms: int, event: Event) -> list[Effect]:
+        """What is to be done, in this order."""
+        self._now_ms, self._out = now_ms, []
+        match event:
+            case Start() if self.phase == NEW:
+                self._begin()
+            case Answered(tag, value):
+                self._hear(tag, value)
+            case Failed(tag, error):
+                self._hear(tag, error)
+            case Stopped(number):
+                for where in self._takes.pop(number, ()):
+                    del self.owned[where]
+            case Polled() if self.phase == IDLE:
+                self._begin()
+            case Look():
+                self._look_ms = now_ms
+            case Tick(is_alive):
+                self._alive_ms = now_ms if is_alive else self._alive_ms
+            case Close():
+                self._close()
+        if self.phase == ACTIVE:
+            self._go_on()
+        out, self._out = self._out, []
+        return out
+
+    # Requests.
+
+    def _ask(self, call: Any, lane: str, then: Callable[[Any], None], timeout_ms: int = 0) -> int:
+        tag = self._new_tag(then)
+        self._out.append(Ask(tag, call, lane, timeout_ms or self._config.request_timeout_ms))
+        return tag
+
+    def _new_tag(self, then: Callable[[Any], None]) -> int:
+        self._tag += 1
+        self._asked[self._tag] = (self._now_ms, then)
+        return self._tag
+
+    def _hear(self, tag: int, value: Any) -> None:
+        asked = self._asked.pop(tag, None)
+        if asked is not None:
+            self._sent_ms, then = asked
+            then(value)
+
+    def _again_later(self) -> None:
+        self.doing = RESTING
+        pause_ms = min(self._config.retry_backoff_ms << min(self._tries, 10), BACKOFF_MAX_MS)
+        self._retry_ms = self._now_ms + pause_ms
+        self._tries += 1
+
+    # The course of things.
+
+    def _begin(self) -> None:
+        self.phase = ACTIVE
+        self._must_join = True
+        self._alive_ms = self._retry_ms = self._now_ms
+        self._look_ms = self._now_ms
+
+    def _go_on(self) -> None:
+        if self._now_ms - self._alive_ms >= self._config.max_poll_interval_ms:
+            self._rest()
+            return
+        if self._beats() and self._beat_ms <= self._now_ms:
+            self._beat()
+        if self._looking is None and self._look_ms <= self._now_ms:
+            self._look()
+        if self.doing != RESTING or self._retry_ms > self._now_ms:
+            return
+        if not self._is_found:
+            self.doing = FINDING
+            self._out.append(Find(self._new_tag(self._found)))
+        elif not self._waits_to_join():
+            self._prepare()
+
+    def _found(self, found: Any) -> None:
+        if isinstance(found, LogbusError):
+            if not found.retriable:
+                self._end(found)
+                return
+            self._again_later()
+            return
+        self.doing = RESTING
+        self._is_found = True
+
+    def _waits_to_join(self) -> bool:
+        """Whether there is no need to join, or the reader has to let go of something first, or it
+        is not known yet which topics match."""
+        is_blind = self._pattern is not None and not self._topics and self._looking is not None
+        return not self._must_join or bool(self._takes) or is_blind
+
+    def _prepare(self) -> None:
+        """Before it joins, an eager member lets go of everything; a cooperative one of what it was
+        told not to have."""
+        if self._config.is_cooperative or not self.owned:
+            self._join()
+        else:
+            self._take(frozenset(self.owned))
+
+    def _take(self, wheres: frozenset[TopicPartition]) -> None:
+        self._numbers += 1
+        self._takes[self._numbers] = set(wheres)
+        self._out.append(Take(self._numbers, wheres))
+
+    def _join(self) -> None:
+        config = self._config
+        self._must_join = False
+        self.doing = JOINING
+        protocols = tuple(
+            members.JoinProtocol(
+                name, assignors.metadata(name, self._topics, self.owned, self.generation)
+            )
+            for name in config.assignor_names
+        )
+        call = members.JoinGroupRequest(
+            self._group,
+            config.session_timeout_ms,
+            config.gathering_ms,
+            self.member_id,
+            config.instance_id,
+            protocols,
+        )
+        patience_ms = max(config.request_timeout_ms, config.gathering_ms + JOIN_SLACK_MS)
+        self._ask(call, LANE_JOIN, self._joined, patience_ms)
+
+    def _joined(self, answer: Any) -> None:
+        error = _error_of(answer)
+        if isinstance(error, MemberIdRequiredError):
+            self.member_id = answer.member_id
+            self._join()
+            return
+        if error is not None:
+            self._join_failed(error)
+            return
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        self._protocol = answer.protocol_name
+        self._led = None
+        if answer.leader != answer.member_id or answer.protocol_name not in assignors.ASSIGNORS:
+            self._sync(())
+            return
+        try:
+            candidates = [assignors.candidate(answer.protocol_name, row) for row in answer.members]
+        except ProtocolError as found:
+            # A member whose bytes nobody can read would stop all others for good.
+            self._end(found)
+            return
+        wanted = tuple(sorted({topic for each in candidates for topic in each.topics}))
+        self.doing = DESCRIBING
+
+        def described(found: Any) -> None:
+            if isinstance(found, LogbusError):
+                self._join_failed(found)
+                return
+            self._facts.update(found)
+            self._led = {topic: found[topic] for topic in wanted if topic in found}
+            skips = answer.skip_assignment
+            self._sync(() if skips else self._shares(answer.protocol_name, candidates))
+
+        self._out.append(Describe(self._new_tag(described), wanted))
+
+    def _shares(
+        self, protocol: str, candidates: Sequence[assignors.Candidate]
+    ) -> tuple[members.Assigned, ...]:
+        counts = {topic: row.partition_count for topic, row in (self._led or {}).items()}
+        shares = assignors.assign(protocol, candidates, counts)
+        return tuple(members.Assigned(name, encode_assignment(s)) for name, s in shares.items())
+
+    def _sync(self, assignments: tuple[members.Assigned, ...]) -> None:
+        self.doing = SYNCING
+        config = self._config
+        call = members.SyncGroupRequest(
+            self._group,
+            self.generation,
+            self.member_id,
+            config.instance_id,
+            self._protocol,
+            assignments,
+        )
+        patience_ms = max(config.request_timeout_ms, config.gathering_ms + JOIN_SLACK_MS)
+        self._ask(call, LANE_JOIN, self._synced, patience_ms)
+
+    def _synced(self, answer: Any) -> None:
+        error = _error_of(answer)
+        if error is not None:
+            self._join_failed(error)
+            return
+        try:
+            share = frozenset(decode_assignment(answer.assignment))
+        except ProtocolError as found:
+            self._end(found)
+            return
+        self.doing = RESTING
+        self.has_joined = True
+        self._confirm()
+        self._beat_ms = self._now_ms
+        gone = frozenset(self.owned.keys() - share)
+        new = sorted(share - self.owned.keys())
+        if gone:
+            # It joins again when the reader has let go of them, so that others may have them.
+            self._take(gone)
+            self._must_join = True
+        if new:
+            grants = {where: self._grants + n for n, where in enumerate(new, 1)}
+            self._grants += len(new)
+            self.owned |= grants
+            self._out.append(Give(grants))
+
+    def _join_failed(self, error: LogbusError) -> None:
+        """Of a join or a sync: try again from where that leads."""
+        self._must_join = True
+        self._again_later()
+        match error:
+            case RebalanceInProgressError() | CoordinatorLoadInProgressError():
+                pass
+            case UnknownMemberIdError():
+                self._lose_all()
+                self.member_id = ""
+            case IllegalGenerationError():
+                self._lose_all()
+            case NotCoordinatorError() | CoordinatorNotAvailableError():
+                self._is_found = False
+            case _ if error.retriable:
+                self._is_found = False
+            case _:
+                self._end(error)
+
+    # Beats, and the lease.
+
+    def _beats(self) -> bool:
+        return self._is_found and self.generation != NO_GENERATION and self._beating is None
+
+    def _beat(self) -> None:
+        self._beat_ms = self._now_ms + self._config.heartbeat_interval_ms
+        call = members.HeartbeatRequest(
+            self._group, self.generation, self.member_id, self._config.instance_id
+        )
+        generation = self.generation
+        self._beating = self._ask(
+            call,
+            LANE_BEAT,
+            lambda answer: self._beaten(answer, generation),
+            min(self._config.request_timeout_ms, self._config.session_timeout_ms),
+        )
+
+    def _beaten(self, answer: Any, generation: int) -> None:
+        self._beating = None
+        error = _error_of(answer)
+        if error is None or isinstance(error, RebalanceInProgressError):
+            self._confirm()
+        if error is None or generation != self.generation:
+            return
+        is_joining = self.doing in (JOINING, DESCRIBING, SYNCING)
+        match error:
+            case RebalanceInProgressError():
+                if not is_joining:
+                    self._must_join = True
+            case CoordinatorLoadInProgressError():
+                self._beat_ms = self._now_ms + self._config.retry_backoff_ms
+            case IllegalGenerationError() | UnknownMemberIdError():
+                # While it joins, the answer to that will tell.
+                if not is_joining:
+                    self._lose_all()
+                    self._must_join = True
+                    if isinstance(error, UnknownMemberIdError):
+                        self.member_id = ""
+            case _ if error.retriable:
+                self._beat_ms = self._now_ms + self._config.retry_backoff_ms
+                if not is_joining:
+                    self._is_found = False
+            case _:
+                self._end(error)
+
+    def _confirm(self) -> None:
+        """The coordinator heard of the member when the request was sent, or later."""
+        self._tries = 0
+        timeout_ms = self._config.session_timeout_ms
+        until_ms = self._sent_ms + timeout_ms - timeout_ms // MARGIN_PART
+        self.lease_until_ms = max(self.lease_until_ms, until_ms)
+
+    # Topics.
+
+    def _look(self) -> None:
+        self._look_ms = self._now_ms + self._config.metadata_max_age_ms
+        names = {*self._topics, *(self._led or ())}
+        wanted = None if self._pattern is not None else tuple(sorted(names))
+        self._looking = self._new_tag(self._looked)
+        self._out.append(Describe(self._looking, wanted))
+
+    def _looked(self, found: Any) -> None:
+        self._looking = None
+        if isinstance(found, LogbusError):
+            self._look_ms = self._now_ms + BACKOFF_MAX_MS
+            return
+        before, self._facts = self._facts, dict(found)
+        if self._pattern is not None:
+            matching = self._matching(found)
+            if matching != self._topics:
+                self._topics = matching
+                self._must_join = True
+        made_again = {
+            topic
+            for topic, row in found.items()
+            if topic in before and before[topic].topic_id != row.topic_id
+        }
+        lost = frozenset(where for where in self.owned if where.topic in made_again)
+        if lost:
+            self._lose(lost)
+            self._must_join = True
+        if self._led is not None:
+            now = {topic: found[topic] for topic in found if self._is_led(topic)}
+            if now != self._led and self.doing == RESTING:
+                self._must_join = True
+
+    def _is_led(self, topic: str) -> bool:
+        return topic in self._topics or topic in (self._led or ())
+
+    def _matching(self, found: Mapping[str, TopicFacts]) -> tuple[str, ...]:
+        assert self._pattern is not None
+        return tuple(
+            sorted(
+                name
+                for name in found
+                if not name.startswith(INTERNAL_PREFIX) and self._pattern.fullmatch(name)
+            )
+        )
+
+    # The ends.
+
+    def _lose(self, wheres: frozenset[TopicPartition]) -> None:
+        for where in wheres:
+            del self.owned[where]
+        self._takes = {n: left for n, row in self._takes.items() if (left := row - wheres)}
+        self._out.append(Lose(wheres))
+
+    def _lose_all(self) -> None:
+        """It is no member any more, of that generation."""
+        self.generation = NO_GENERATION
+        self.lease_until_ms = 0
+        self._led = None
+        if self.owned:
+            self._lose(frozenset(self.owned))
+
+    def _forget(self) -> None:
+        self._asked.clear()
+        self._beating = self._looking = None
+        self._must_join = False
+        self.doing = RESTING
+
+    def _leave(self, reason: str, then: Callable[[Any], None]) -> bool:
+        """Whether the group has to be told."""
+        if not self.member_id or self._config.instance_id is not None or not self._is_found:
+            return False
+        call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)
+        self._ask(call, LANE_BEAT, then)
+        return True
+
+    def _rest(self) -> None:
+        """The reader is stuck, or gone: others shall have the partitions (KIP-62)."""
+        self._forget()
+        self._leave("the consumer does not poll", lambda _: None)
+        self._lose_all()
+        self.member_id = ""
+        self.phase = IDLE
+        self._out.append(Idle())
+
+    def _close(self) -> None:
+        if self.phase in (CLOSING, ENDED):
+            if self.phase == ENDED:
+                self._out.append(Closed())
+            return
+        was_there = self.phase == ACTIVE
+        self._forget()
+        self.phase = CLOSING
+        is_told = was_there and self._leave("the consumer was closed", lambda _: self._gone())
+        self._lose_all()
+        if not is_told:
+            self._gone()
+
+    def _gone(self) -> None:
+        self.phase = ENDED
+        self._out.append(Closed())
+
+    def _end(self, error: LogbusError) -> None:
+        self._forget()
+        self._lose_all()
+        self.phase = ENDED
+        self._out.append(Refuse(explained(error, self._group, self._config)))
+
+
+def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
+    """A coordinator sends a number; what it means here, and the cure."""
+    why = {
+        InconsistentGroupProtocolError: (
+            f"group {group!r} has members that know none of partition.assignment.strategy="
+            f"{config.assignors!r}, or it is a native group; give one that they know, or another "
+            "group"
+        ),
+        InvalidSessionTimeoutError: (
+            f"session.timeout.ms={config.session_timeout_ms} is not between the brokers' "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms"
+        ),
+        GroupMaxSizeReachedError: f"group {group!r} has as many members as group.max.size allows",
+        FencedInstanceIdError: (
+            f"another consumer joined group {group!r} as group.instance.id="
+            f"{config.group_instance_id!r} and has its partitions; give each its own"
+        ),
+    }
+    kind = type(error)
+    return kind(why[kind]) if kind in why else error
+
+
+def _error_of(answer: Any) -> LogbusError | None:
+    if isinstance(answer, LogbusError):
+        return answer
+    return error_for(answer.error_code) if answer.error_code else None

@@ -1,0 +1,222 @@
+"""``Member``: carries out what the machine wants, on the shell that the consumer fetches with.
+
+Its methods may be called from any thread; everything else runs on the shell's. ``on_change`` and
+``on_news`` are called there and must not wait. What is public may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from broker_lite.client import requests
+from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.membership.events import (
+    Answered,
+    Ask,
+    Close,
+    Closed,
+    Describe,
+    Effect,
+    Event,
+    Failed,
+    Find,
+    Give,
+    Identity,
+    Idle,
+    Look,
+    Lose,
+    Polled,
+    Refuse,
+    Start,
+    Stopped,
+    Take,
+    Tick,
+    TopicFacts,
+)
+from broker_lite.client.membership.machine import Machine
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.steps import CallExchange, Operation, Shell, Timer, spawn
+from broker_lite.errors import LogbusError
+from broker_lite.model import Endpoint, TopicPartition
+
+logger = logging.getLogger("logbus.groups")
+
+Change = Give | Take | Lose
+NEWS = (Give, Take, Lose, Idle, Refuse, Closed)
+
+
+class Member:
+    """``is_alive`` tells whether the reader waits for records, or asked since it was called last;
+    ``on_change`` gets what the reader has to do, ``on_news`` is called when it may look again."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        cluster: Cluster,
+        group: str,
+        topics: Sequence[str],
+        pattern: str | None,
+        config: MemberConfig,
+        *,
+        is_alive: Callable[[], bool],
+        on_change: Callable[[Change], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        self.machine = Machine(group, topics, pattern, config)
+        self.identity: Identity | None = None
+        """As whom to commit; None: it is no member now."""
+        self.lease_until_ms: float = 0
+        """Until then (monotonic) what is owned may be handed out."""
+        self.refused: LogbusError | None = None
+        """Why the membership has ended for good."""
+        self.is_idle = False
+        """It has left because its reader did not ask for records."""
+        self.is_closed = False
+        self._shell = shell
+        self._cluster = cluster
+        self._group = group
+        self._config = config
+        self._is_alive = is_alive
+        self._on_change = on_change
+        self._on_news = on_news
+        self._coordinator: Endpoint | None = None
+        self._timer: Timer | None = None
+
+    # From the reader's thread.
+
+    @property
+    def has_joined(self) -> bool:
+        """It was given its part at least once."""
+        return self.machine.has_joined
+
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        """Whether that grant of a partition holds still."""
+        return grant is not None and self.machine.owned.get(where) == grant
+
+    def start(self) -> None:
+        """Join the group."""
+        self._post(Start())
+
+    def stopped(self, number: int) -> None:
+        """The reader has let go of what was taken."""
+        self._post(Stopped(number))
+
+    def polled(self) -> None:
+        """The reader is back."""
+        self.is_idle = False
+        self._post(Polled())
+
+    def look(self) -> None:
+        """Look at the topics soon."""
+        self._post(Look())
+
+    def close(self) -> None:
+        """Leave; ``is_closed`` and ``on_news`` tell when the group knows."""
+        self._post(Close())
+
+    def _post(self, event: Event) -> None:
+        self._shell.call_soon(partial(self._step, event))
+
+    # On the shell's thread.
+
+    def _step(self, event: Event) -> None:
+        now_ms, machine = self._shell.now_ms(), self.machine
+        was_held_back, had_joined = self.lease_until_ms <= now_ms, machine.has_joined
+        effects = machine.step(int(now_ms), event)
+        # Before the reader hears of a change, so that it commits as who it is by now.
+        self.identity = machine.identity
+        self.lease_until_ms = machine.lease_until_ms
+        for effect in effects:
+            self._carry_out(effect)
+        is_news = machine.has_joined and not had_joined
+        is_news |= was_held_back and self.lease_until_ms > now_ms
+        if is_news or any(isinstance(effect, NEWS) for effect in effects):
+            self._on_news()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_ms = self.machine.wake_ms
+        if wake_ms is not None:
+            # Not before the whole millisecond: that would be a turn for nothing.
+            delay_ms = max(0.0, wake_ms - self._shell.now_ms()) + 0.01
+            self._timer = self._shell.later(delay_ms, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step(Tick(self._is_alive()))
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Give() | Take() | Lose():
+                self._on_change(effect)
+            case Find(tag):
+                self._spawn(tag, self._find())
+            case Describe(tag, topics):
+                self._spawn(tag, self._describe(topics))
+            case Ask():
+                self._ask(effect)
+            case Idle():
+                self.is_idle = True
+                logger.warning(
+                    "group %s: nobody asked for records for max.poll.interval.ms=%d, so this "
+                    "consumer has left the group; it joins again when somebody does",
+                    self._group,
+                    self._config.max_poll_interval_ms,
+                )
+            case Refuse(error):
+                self.refused = error
+            case Closed():
+                self.is_closed = True
+
+    def _spawn(self, tag: int, operation: Operation[Any]) -> None:
+        spawn(self._shell, operation, lambda found: self._answered(tag, found))
+
+    def _answered(self, tag: int, found: Any) -> None:
+        if isinstance(found, LogbusError):
+            self._step(Failed(tag, found))
+        else:
+            self._step(Answered(tag, found))
+
+    def _ask(self, effect: Ask) -> None:
+        assert self._coordinator is not None
+        answered = partial(self._answered, effect.tag)
+        try:
+            self._shell.request(
+                self._coordinator,
+                CallExchange(effect.call),
+                effect.timeout_ms,
+                answered,
+                effect.lane,
+            )
+        except LogbusError as error:
+            self._shell.call_soon(partial(answered, error))
+
+    def _deadline_ms(self) -> float:
+        return self._shell.now_ms() + self._config.request_timeout_ms
+
+    def _find(self) -> Operation[None]:
+        self._coordinator = yield from requests.find_coordinator(
+            self._cluster, self._group, self._deadline_ms()
+        )
+
+    def _describe(self, topics: tuple[str, ...] | None) -> Operation[dict[str, TopicFacts]]:
+        view = self._cluster.view
+        if topics is None or topics:
+            view = yield from requests.refresh(self._cluster, topics, self._deadline_ms())
+        return facts_of(view, topics)
+
+
+def facts_of(view: ClusterView, topics: Sequence[str] | None) -> dict[str, TopicFacts]:
+    """What a view has of these topics, or of all: those that exist."""
+    names = view.topics if topics is None else topics
+    return {
+        name: TopicFacts(row.topic_id, len(row.partitions))
+        for name in names
+        if (row := view.topics.get(name)) is not None and row.error is None
+    }

@@ -1,0 +1,239 @@
+"""Client side of JoinGroup v9, SyncGroup v5, Heartbeat v4 and LeaveGroup v5: a consumer as a member
+of a Kafka group. Field names are Kafka's. All go to the group's coordinator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.primitives import Reader, Writer, uvarint_bytes
+
+NO_GENERATION = -1
+CONSUMER = "consumer"
+"""The protocol type of consumers."""
+
+
+class JoinProtocol(NamedTuple):
+    """A way to assign partitions that the member knows, with its subscription in that form."""
+
+    name: str
+    metadata: bytes
+
+
+class JoinedMember(NamedTuple):
+    """A member, as the leader hears of it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinGroupResponse(NamedTuple):
+    """``members`` only for the leader, whose ``member_id`` is ``leader``."""
+
+    throttle_time_ms: int
+    error_code: int
+    generation_id: int
+    protocol_type: str | None
+    protocol_name: str | None
+    leader: str
+    skip_assignment: bool
+    member_id: str
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupRequest:
+    """Answered when the group is gathered, which may take as long as a rebalance may."""
+
+    API_KEY: ClassVar[int] = ApiKey.JOIN_GROUP
+    VERSION: ClassVar[int] = 9
+
+    group_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    member_id: str
+    group_instance_id: str | None
+    protocols: tuple[JoinProtocol, ...]
+    reason: str | None = None
+
+    def encode(self, writer: Writer) -> None:
+        def put_protocol(row: JoinProtocol) -> None:
+            writer.string(row.name)
+            _put_bytes(writer, row.metadata)
+            writer.tag_end()
+
+        writer.string(self.group_id)
+        writer.i32(self.session_timeout_ms)
+        writer.i32(self.rebalance_timeout_ms)
+        writer.string(self.member_id)
+        writer.nullable_string(self.group_instance_id)
+        writer.string(CONSUMER)
+        writer.array(self.protocols, put_protocol)
+        writer.nullable_string(self.reason)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> JoinGroupResponse:
+        response = JoinGroupResponse(
+            reader.i32(),
+            reader.i16(),
+            reader.i32(),
+            reader.nullable_string(),
+            reader.nullable_string(),
+            reader.string(),
+            reader.boolean(),
+            reader.string(),
+            reader.array(_joined_member),
+        )
+        reader.skip_tags()
+        return response
+
+
+def _joined_member(reader: Reader) -> JoinedMember:
+    row = JoinedMember(reader.string(), reader.nullable_string(), bytes(reader.view() or b""))
+    reader.skip_tags()
+    return row
+
+
+class Assigned(NamedTuple):
+    """What the leader gives to a member."""
+
+    member_id: str
+    assignment: bytes
+
+
+class SyncGroupResponse(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+    protocol_type: str | None
+    protocol_name: str | None
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupRequest:
+    """Answered when the leader has assigned; ``assignments`` are the leader's."""
+
+    API_KEY: ClassVar[int] = ApiKey.SYNC_GROUP
+    VERSION: ClassVar[int] = 5
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    protocol_name: str | None
+    assignments: tuple[Assigned, ...] = ()
+
+    def encode(self, writer: Writer) -> None:
+        def put_assigned(row: Assigned) -> None:
+            writer.string(row.member_id)
+            _put_bytes(writer, row.assignment)
+            writer.tag_end()
+
+        writer.string(self.group_id)
+        writer.i32(self.generation_id)
+        writer.string(self.member_id)
+        writer.nullable_string(self.group_instance_id)
+        writer.nullable_string(CONSUMER)
+        writer.nullable_string(self.protocol_name)
+        writer.array(self.assignments, put_assigned)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> SyncGroupResponse:
+        response = SyncGroupResponse(
+            reader.i32(),
+            reader.i16(),
+            reader.nullable_string(),
+            reader.nullable_string(),
+            bytes(reader.view() or b""),
+        )
+        reader.skip_tags()
+        return response
+
+
+class HeartbeatResponse(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """The member lives; the answer tells whether the group gathers."""
+
+    API_KEY: ClassVar[int] = ApiKey.HEARTBEAT
+    VERSION: ClassVar[int] = 4
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+
+    def encode(self, writer: Writer) -> None:
+        writer.string(self.group_id)
+        writer.i32(self.generation_id)
+        writer.string(self.member_id)
+        writer.nullable_string(self.group_instance_id)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> HeartbeatResponse:
+        response = HeartbeatResponse(reader.i32(), reader.i16())
+        reader.skip_tags()
+        return response
+
+
+class LeftMember(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    error_code: int
+
+
+class LeaveGroupResponse(NamedTuple):
+    throttle_time_ms: int
+    error_code: int
+    members: tuple[LeftMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupRequest:
+    """One member goes; the others share its partitions at once."""
+
+    API_KEY: ClassVar[int] = ApiKey.LEAVE_GROUP
+    VERSION: ClassVar[int] = 5
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str | None = None
+
+    def encode(self, writer: Writer) -> None:
+        def put_member(member_id: str) -> None:
+            writer.string(member_id)
+            writer.nullable_string(self.group_instance_id)
+            writer.nullable_string(self.reason)
+            writer.tag_end()
+
+        writer.string(self.group_id)
+        writer.array((self.member_id,), put_member)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> LeaveGroupResponse:
+        response = LeaveGroupResponse(reader.i32(), reader.i16(), reader.array(_left_member))
+        reader.skip_tags()
+        return response
+
+
+def _left_member(reader: Reader) -> LeftMember:
+    row = LeftMember(reader.string(), reader.nullable_string(), reader.i16())
+    reader.skip_tags()
+    return row
+
+
+def _put_bytes(writer: Writer, value: bytes) -> None:
+    writer.buffer += uvarint_bytes(len(value) + 1)
+    writer.buffer += value

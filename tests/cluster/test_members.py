@@ -1,0 +1,404 @@
+"""``bus.consumer`` as a member of a Kafka group: alone, with others of its kind, and in one group
+with Kafka's own clients."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin as confluent_admin
+import kafka
+import pytest
+
+from broker_lite.client import Bus, Consumer, aconnect
+from broker_lite.errors import (
+    FencedInstanceIdError,
+    InvalidSessionTimeoutError,
+    NotOwnerError,
+    OffsetOutOfRangeError,
+)
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+
+PATIENCE_S = 40.0
+BRISK: dict[str, Any] = {
+    "start": "earliest",
+    "session_timeout_ms": 3000,
+    "heartbeat_interval_ms": 100,
+}
+
+
+def member(bus: Bus, *topics: str, group: str, **options: Any) -> Consumer:
+    return bus.consumer(*topics, group=group, **BRISK | options)
+
+
+def eventually(condition: Callable[[], object], told: Callable[[], object] = lambda: "") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.02)
+
+
+def fill(bus: Bus, topic: str, start: int, stop: int) -> list[bytes]:
+    values = [b"%d" % n for n in range(start, stop)]
+    with bus.producer() as producer:
+        for n, value in enumerate(values):
+            producer.send(topic, value, partition=n % 3)
+    return values
+
+
+class Reader(threading.Thread):
+    """Reads in a thread of its own, as a user's program does, through ``poll``: what it owns and
+    what it read. Kafka's clients are read the same way."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.make = make
+        self.owned: frozenset[int] = frozenset()
+        self.values: list[bytes] = []
+        self.told: list[tuple[str, list[int]]] = []
+        self.failed: Exception | None = None
+        self.stopping = threading.Event()
+        self.dies = False
+
+    def run(self) -> None:
+        try:
+            self.consume()
+        except Exception as error:
+            self.failed = error
+
+    def consume(self) -> None:
+        consumer = self.make()
+        while not self.stopping.is_set():
+            self.values += [record.value for record in consumer.poll(0.05)]
+            self.owned = frozenset(where.partition for where in consumer.assignment())
+        (consumer.stop if self.dies else consumer.close)()
+
+    def __enter__(self) -> Reader:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self.join(PATIENCE_S)
+        assert not self.is_alive()
+        assert self.failed is None, self.failed
+
+
+def listening(reader: Reader) -> dict[str, Any]:
+    """Callbacks that note what they are told."""
+
+    def told(word: str) -> Callable[[Any, list[TopicPartition]], None]:
+        return lambda _, wheres: reader.told.append((word, [where.partition for where in wheres]))
+
+    return {f"on_{word}": told(word) for word in ("assign", "revoke", "lost")}
+
+
+def of_logbus(bus: Bus, topic: str, **options: Any) -> Reader:
+    reader = Reader(lambda: member(bus, topic, group=topic, **options, **listening(reader)))
+    return reader
+
+
+class Librdkafka(Reader):
+    def __init__(self, servers: str, topic: str, **settings: Any) -> None:
+        super().__init__(lambda: None)
+        self.servers, self.topic, self.settings = servers, topic, settings
+
+    def consume(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": self.topic,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 3000,
+                "heartbeat.interval.ms": 100,
+                "partition.assignment.strategy": "range",
+                **self.settings,
+            }
+        )
+        consumer.subscribe([self.topic])
+        while not self.stopping.is_set():
+            message = consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                self.values.append(message.value() or b"")
+            self.owned = frozenset(row.partition for row in consumer.assignment())
+        consumer.close()
+
+
+class KafkaPython(Reader):
+    def __init__(self, servers: str, topic: str) -> None:
+        super().__init__(lambda: None)
+        self.servers, self.topic = servers, topic
+
+    def consume(self) -> None:
+        consumer = kafka.KafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.servers,
+            group_id=self.topic,
+            auto_offset_reset="earliest",
+            session_timeout_ms=3000,
+            heartbeat_interval_ms=100,
+        )
+        while not self.stopping.is_set():
+            for rows in consumer.poll(50).values():
+                self.values += [row.value for row in rows]
+            self.owned = frozenset(row.partition for row in consumer.assignment())
+        consumer.close()
+
+
+def shared(readers: Sequence[Reader], count: int = 3) -> bool:
+    """Every partition has one owner, and every reader has some."""
+    owned = [partition for reader in readers for partition in reader.owned]
+    return sorted(owned) == list(range(count)) and all(reader.owned for reader in readers)
+
+
+def read(readers: Sequence[Reader]) -> list[bytes]:
+    return sorted((value for reader in readers for value in reader.values), key=int)
+
+
+def state_of(readers: Sequence[Reader]) -> Callable[[], object]:
+    return lambda: [(row.owned, len(row.values), row.failed, row.told) for row in readers]
+
+
+def until_shared(*readers: Reader, count: int = 3) -> None:
+    eventually(lambda: shared(readers, count), state_of(readers))
+
+
+def until_read(readers: Sequence[Reader], values: Sequence[bytes]) -> None:
+    eventually(lambda: set(read(readers)) >= set(values), state_of(readers))
+
+
+@pytest.mark.parametrize("assignors", ["range,cooperative-sticky", "cooperative-sticky", "sticky"])
+def test_members_share_the_partitions_and_hand_them_over(
+    bus: Bus, topic: str, assignors: str
+) -> None:
+    sent = fill(bus, topic, 0, 30)
+    one, two = (of_logbus(bus, topic, assignors=assignors) for _ in "ab")
+    with one:
+        until_read([one], sent)
+        assert one.told == [("assign", [0, 1, 2])]
+        with two:
+            until_shared(one, two)
+            sent += fill(bus, topic, 30, 60)
+            until_read([one, two], sent)
+            moved = one.told[1]
+            assert moved[0] == "revoke"
+            if assignors == "cooperative-sticky":
+                assert moved[1] == sorted(two.owned), "it kept what it need not give up"
+            else:
+                assert moved[1] == [0, 1, 2]
+        until_shared(one)
+        sent += fill(bus, topic, 60, 90)
+        until_read([one], sent[60:])
+    assert read([one, two]) == sent, "nothing twice: who gave partitions up had committed"
+    assert one.told[-1] == ("revoke", [0, 1, 2]), "and so had who was closed"
+    committed = bus.admin.committed(topic)
+    assert sum(row.offset for row in committed.values()) == 90
+    assert {row.leader_epoch for row in committed.values()} == {0}
+
+
+def until_taken_over(readers: Sequence[Reader]) -> None:
+    def are_all_owned() -> bool:
+        return sorted(p for row in readers for p in row.owned) == [0, 1, 2]
+
+    eventually(are_all_owned, state_of(readers))
+
+
+@pytest.mark.parametrize("assignors", ["range", "cooperative-sticky"])
+def test_one_group_of_logbus_and_kafkas_clients_through_a_death(
+    cluster: LocalCluster, bus: Bus, topic: str, assignors: str
+) -> None:
+    """Whoever joined first leads: logbus, and after its end one of the others."""
+    servers, cooperative = cluster.bootstrap_servers, assignors == "cooperative-sticky"
+    sent = fill(bus, topic, 0, 30)
+    dying = of_logbus(bus, topic, assignors=assignors)
+    dying.dies = True
+    with dying:
+        until_read([dying], sent)
+        strategy = {"partition.assignment.strategy": assignors}
+        others: list[Reader] = [
+            Librdkafka(servers, topic, **strategy),
+            Librdkafka(servers, topic, **strategy) if cooperative else KafkaPython(servers, topic),
+        ]
+        with others[0], others[1]:
+            until_shared(dying, *others)
+            sent += fill(bus, topic, 30, 60)
+            until_read([dying, *others], sent)
+            dying.stopping.set()
+            dying.join()
+            # Its session ends; what it was at comes again to the others.
+            until_taken_over(others)
+            with of_logbus(bus, topic, assignors=assignors) as last:
+                until_shared(last, *others)
+                sent += fill(bus, topic, 60, 90)
+                until_read([dying, last, *others], sent)
+            until_taken_over(others)
+    assert sum(row.offset for row in bus.admin.committed(topic).values()) == 90
+
+
+STUCK_MS = 1000
+
+
+def test_a_reader_that_is_stuck_gives_others_its_partitions_and_comes_back(
+    bus: Bus, topic: str
+) -> None:
+    sent = fill(bus, topic, 0, 30)
+    other = of_logbus(bus, topic)
+    told: list[str] = []
+    options = {"on_lost": lambda c, w: told.append("lost"), "max_poll_interval_ms": STUCK_MS}
+    with member(bus, topic, group=topic, **options) as stuck:
+        assert len(stuck.poll(10.0, max_records=5)) == 5
+        with other:
+            # It does not ask for more, so all goes to the other one, what it is at too.
+            until_read([other], sent)
+            eventually(lambda: other.owned == {0, 1, 2}, state_of([other]))
+            with pytest.raises(NotOwnerError):
+                stuck.commit()
+            eventually(lambda: stuck.poll(0.05) == [] and 0 < len(stuck.assignment()) < 3)
+            assert told == ["lost"]
+    assert read([other]) == sent
+
+
+def test_a_commit_of_what_went_to_another_member_changes_nothing(bus: Bus, topic: str) -> None:
+    """At most once: commit, and leave out what NotOwnerError names."""
+    fill(bus, topic, 0, 30)
+    options = {"auto_commit": False, "assignors": "cooperative-sticky"}
+    with member(bus, topic, group=topic, **options) as consumer:
+        while sum(consumer.positions().values()) < 30:
+            consumer.poll(1.0)
+        rows = consumer.positions()
+        with of_logbus(bus, topic, **options) as other:
+            eventually(lambda: (consumer.poll(0.05), other.owned)[1], state_of([other]))
+            (gone,) = {TopicPartition(topic, p) for p in other.owned}
+            with pytest.raises(NotOwnerError, match=f"{topic}-{gone.partition}"):
+                consumer.commit(rows)
+            assert bus.admin.committed(topic).keys() == rows.keys() - {gone}
+            consumer.seek(next(iter(rows.keys() - {gone})), 4)
+            consumer.commit()
+        assert sorted(row.offset for row in bus.admin.committed(topic).values()) == [4, 10]
+
+
+def test_static_members_come_back_unnoticed_and_are_fenced(bus: Bus, topic: str) -> None:
+    fill(bus, topic, 0, 30)
+    one = of_logbus(bus, topic, group_instance_id="one")
+    with one, of_logbus(bus, topic, group_instance_id="two") as two:
+        until_shared(one, two)
+        two.stopping.set()
+        two.join()
+        mine, told = one.owned, list(one.told)
+        with member(bus, topic, group=topic, group_instance_id="two") as again:
+            assert {where.partition for where in again.assignment()} == two.owned
+            with member(bus, topic, group=topic, group_instance_id="two") as third:
+                assert third.assignment() == again.assignment()
+                with pytest.raises(FencedInstanceIdError, match="'two'"):
+                    while again.poll(1.0) is not None:
+                        pass
+                with pytest.raises(NotOwnerError):
+                    again.commit({third.assignment()[0]: 1})
+        assert one.owned == mine and one.told == told
+
+
+def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> None:
+    options = {"pattern": f"{topic}-.*", "metadata_max_age_ms": 100}
+    with member(bus, group=topic, **options) as consumer:
+        assert consumer.assignment() == []
+
+        def owned() -> list[str]:
+            consumer.poll(0.02)
+            return sorted(where.topic for where in consumer.assignment())
+
+        for name in ("x", "y"):
+            bus.create_topic(f"{topic}-{name}", partitions=1)
+        eventually(lambda: owned() == [f"{topic}-x", f"{topic}-y"], owned)
+        bus.delete_topic(f"{topic}-x")
+        eventually(lambda: owned() == [f"{topic}-y"], owned)
+        bus.create_topic(f"{topic}-x", partitions=1)
+        with bus.producer() as producer:
+            producer.send(f"{topic}-x", b"new")
+        found: list[bytes | None] = []
+        eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"new"])
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(bus: Bus, topic: str) -> None:
+    options = {"start": "latest", "metadata_max_age_ms": 100}
+    with member(bus, topic, group=topic, **options) as consumer:
+        bus.admin.create_partitions(topic, 4)
+        with bus.producer() as producer:
+            producer.send(topic, b"first", partition=3)
+        found: list[bytes | None] = []
+        eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
+
+
+def test_nothing_is_handed_out_after_the_coordinator_was_not_heard_for_long(
+    bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(bus, topic, 0, 30)
+    with member(bus, topic, group=topic) as consumer:
+        assert len(consumer.poll(10.0, max_records=1)) == 1
+        held = consumer._member  # type: ignore[attr-defined]
+        monkeypatch.setattr(type(held), "_carry_out", lambda *_: None)
+        eventually(lambda: consumer.poll(0.0, max_records=1) == [])
+        assert len(consumer.assignment()) == 3, "it knows of nothing, and keeps still"
+        monkeypatch.undo()
+
+
+def test_what_cannot_be_joined_says_why(bus: Bus, topic: str) -> None:
+    with pytest.raises(InvalidSessionTimeoutError, match=r"group\.min\.session\.timeout\.ms"):
+        member(bus, topic, group=topic, session_timeout_ms=250)
+    with pytest.raises(OffsetOutOfRangeError, match="start='none'"):
+        member(bus, topic, group=topic, start="none")
+    assert bus.admin.describe_groups([topic])[topic].members == (), "it left"
+
+
+def test_the_asyncio_face(bus: Bus, topic: str) -> None:
+    sent = fill(bus, topic, 0, 60)
+    told: list[tuple[str, int]] = []
+
+    async def revoked(consumer: Any, wheres: list[TopicPartition]) -> None:
+        await consumer.commit()
+        told.append(("revoked", len(wheres)))
+
+    async def main() -> list[bytes]:
+        found: list[bytes] = []
+        options = BRISK | {"group": topic, "assignors": "cooperative-sticky", "on_revoke": revoked}
+        async with (
+            await aconnect(bus.bootstrap_servers) as abus,
+            abus.consumer(topic, auto_commit=False, **options) as first,
+        ):
+            while len(found) < 60:
+                found += [record.value for record in await first.poll(1.0)]
+            async with abus.consumer(topic, **options) as second:
+                while not second.assignment():
+                    found += [record.value for record in await first.poll(0.02)]
+                    found += [record.value for record in await second.poll(0.02)]
+                assert len(first.assignment()) == 2
+            assert first.member_id.startswith("logbus-")
+        return found
+
+    assert sorted(asyncio.run(main()), key=int) == sent
+    assert told == [("revoked", 1), ("revoked", 1), ("revoked", 2)]
+    assert sum(row.offset for row in bus.admin.committed(topic).values()) == 60
+
+
+def test_the_coordinator_dies_under_its_members(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    sent = fill(bus, topic, 0, 30)
+    readers = [of_logbus(bus, topic, assignors="cooperative-sticky") for _ in "ab"]
+    with readers[0], readers[1]:
+        until_shared(*readers)
+        until_read(readers, sent)
+        found = confluent_admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        described = found.describe_consumer_groups([topic])[topic].result(PATIENCE_S)
+        killed = next(row for row in cluster.brokers if row.id == described.coordinator.id)
+        killed.kill()
+        try:
+            sent += fill(bus, topic, 30, 60)
+            until_read(readers, sent)
+            until_shared(*readers)
+        finally:
+            killed.start()

@@ -1,0 +1,226 @@
+"""A Kafka group's member (the consumer's side) driven by lines of text.
+
+What it asks of the coordinator is answered by the lines ``joined``, ``synced``, ``beaten`` and
+``left``, or not at all by ``broken of=…``; its questions for the coordinator and for topics are
+answered at once, while ``coordinator`` and ``topics`` say so. ``at`` lets time pass, with a reader
+who asks for records unless it is ``stuck``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker_lite.client.membership import assignors
+from broker_lite.client.membership import events as ev
+from broker_lite.client.membership.machine import Machine
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.errors import CoordinatorNotAvailableError, NetworkError
+from broker_lite.model import TopicPartition
+from broker_lite.wire.calls import members
+from broker_lite.wire.consumer_protocol import (
+    decode_assignment,
+    decode_member,
+    encode_assignment,
+)
+
+Words = Mapping[str, str]
+NAMES = {
+    members.JoinGroupRequest: "join",
+    members.SyncGroupRequest: "sync",
+    members.HeartbeatRequest: "beat",
+    members.LeaveGroupRequest: "leave",
+}
+TURNS_MAX = 1000
+
+
+class MembershipMachine:
+    """``membership topics=t assignors=range session=10000 beat=1000 poll=60000``: one consumer."""
+
+    def __init__(self, words: Words) -> None:
+        self.now_ms = 0
+        self.lines: list[str] = []
+        self.asked: dict[str, int] = {}
+        self.taken = 0
+        self.is_there = True
+        self.topics: dict[str, ev.TopicFacts] = {}
+        config = MemberConfig(
+            session_timeout_ms=int(words.get("session", "10000")),
+            heartbeat_interval_ms=int(words.get("beat", "1000")),
+            max_poll_interval_ms=int(words.get("poll", "60000")),
+            metadata_max_age_ms=int(words.get("look", "30000")),
+            group_instance_id=words.get("instance", ""),
+            assignors=words.get("assignors", "range"),
+        )
+        topics = tuple(name for name in words.get("topics", "").split(",") if name)
+        self.machine = Machine("g", topics, words.get("pattern"), config)
+
+    def do(self, verb: str, words: Words) -> list[str]:
+        self.now_ms = int(words.get("now", self.now_ms))
+        self.lines = []
+        getattr(self, f"_{verb}")(words)
+        return [*self.lines, self._state()]
+
+    # What happens.
+
+    def _topics(self, words: Words) -> None:
+        """``t=3``, ``t=3/b`` for another topic of the name, ``t=0`` for none."""
+        for name, text in words.items():
+            count, _, topic_id = text.partition("/")
+            if int(count):
+                self.topics[name] = ev.TopicFacts(topic_id or "a", int(count))
+            else:
+                self.topics.pop(name, None)
+
+    def _coordinator(self, words: Words) -> None:
+        self.is_there = words["is"] == "there"
+
+    def _start(self, words: Words) -> None:
+        self._step(ev.Start())
+
+    def _joined(self, words: Words) -> None:
+        rows = []
+        protocol = words.get("protocol", "range")
+        for row in words.get("members", "").split(";"):
+            if row:
+                name, topics, *owned = row.split(":")
+                data = assignors.metadata(
+                    protocol, topics.split("+"), _wheres(owned[0] if owned else ""), 1
+                )
+                rows.append(members.JoinedMember(name, None, data))
+        member_id = words.get("id", self.machine.member_id or "me")
+        answer = members.JoinGroupResponse(
+            0,
+            int(words.get("error", "0")),
+            int(words.get("generation", "-1")),
+            members.CONSUMER,
+            protocol,
+            member_id if rows else "other",
+            "skip" in words,
+            member_id,
+            tuple(rows),
+        )
+        self._answer("join", answer)
+
+    def _synced(self, words: Words) -> None:
+        share = encode_assignment(_wheres(words.get("share", "")))
+        code = int(words.get("error", "0"))
+        self._answer("sync", members.SyncGroupResponse(0, code, None, None, share))
+
+    def _beaten(self, words: Words) -> None:
+        self._answer("beat", members.HeartbeatResponse(0, int(words.get("error", "0"))))
+
+    def _left(self, words: Words) -> None:
+        self._answer("leave", members.LeaveGroupResponse(0, 0, ()))
+
+    def _broken(self, words: Words) -> None:
+        tag = self.asked.pop(words["of"])
+        self._step(ev.Failed(tag, NetworkError("the connection ended")))
+
+    def _stopped(self, words: Words) -> None:
+        self._step(ev.Stopped(int(words.get("number", self.taken))))
+
+    def _polled(self, words: Words) -> None:
+        self._step(ev.Polled())
+
+    def _look(self, words: Words) -> None:
+        self._step(ev.Look())
+
+    def _close(self, words: Words) -> None:
+        self._step(ev.Close())
+
+    def _at(self, words: Words) -> None:
+        until_ms = int(words["ms"])
+        for _ in range(TURNS_MAX):
+            wake_ms = self.machine.wake_ms
+            if wake_ms is None or wake_ms > until_ms:
+                self.now_ms = until_ms
+                return
+            self.now_ms = max(self.now_ms, wake_ms)
+            self._step(ev.Tick("stuck" not in words))
+        raise AssertionError("it turns without end")
+
+    # What it does.
+
+    def _answer(self, name: str, answer: Any) -> None:
+        self._step(ev.Answered(self.asked.pop(name), answer))
+
+    def _step(self, event: ev.Event) -> None:
+        for effect in self.machine.step(self.now_ms, event):
+            self.lines.append(f"{self.now_ms}: {self._told(effect)}")
+            match effect:
+                case ev.Find(tag):
+                    away = CoordinatorNotAvailableError()
+                    self._step(ev.Answered(tag, None) if self.is_there else ev.Failed(tag, away))
+                case ev.Describe(tag, names):
+                    found = {
+                        name: row
+                        for name, row in self.topics.items()
+                        if names is None or name in names
+                    }
+                    self._step(ev.Answered(tag, found))
+                case ev.Ask(tag, call, _, _):
+                    self.asked[NAMES[type(call)]] = tag
+                case ev.Take(number, _):
+                    self.taken = number
+
+    def _told(self, effect: ev.Effect) -> str:
+        match effect:
+            case ev.Find():
+                return "find the coordinator"
+            case ev.Describe(_, names):
+                return f"look at {'all topics' if names is None else ' '.join(names)}"
+            case ev.Ask(_, call, _, _):
+                return self._asks(call)
+            case ev.Give(grants):
+                return f"give {_listed(grants)}"
+            case ev.Take(number, wheres):
+                return f"take {_listed(wheres)} (number {number})"
+            case ev.Lose(wheres):
+                return f"lose {_listed(wheres)}"
+            case ev.Refuse(error):
+                return f"refuse: {error}"
+            case _:
+                return type(effect).__name__.lower()
+
+    def _asks(self, call: Any) -> str:
+        match call:
+            case members.JoinGroupRequest():
+                said = []
+                for row in call.protocols:
+                    member = decode_member(row.metadata)
+                    owned = f" has {_listed(member.owned)}" if member.owned else ""
+                    said.append(f"{row.name}[{' '.join(member.topics)}{owned}]")
+                static = f" static {call.group_instance_id}" if call.group_instance_id else ""
+                return f"join as {call.member_id or 'nobody'}{static} by {' '.join(said)}"
+            case members.SyncGroupRequest():
+                rows = [
+                    f"{row.member_id}: {_listed(decode_assignment(row.assignment))}"
+                    for row in call.assignments
+                ]
+                return f"sync {call.generation_id}" + (f", give {'; '.join(rows)}" if rows else "")
+            case members.HeartbeatRequest():
+                return f"beat {call.generation_id}"
+            case _:
+                return f"leave as {call.member_id}: {call.reason}"
+
+    def _state(self) -> str:
+        machine = self.machine
+        identity = machine.identity
+        who = "no member" if identity is None else f"{identity.member_id} in {identity.generation}"
+        owned = f", owns {_listed(machine.owned)}" if machine.owned else ""
+        lease = f"; may hand out until {machine.lease_until_ms}" if machine.lease_until_ms else ""
+        return f"= {machine.phase}, {machine.doing}: {who}{owned}{lease}"
+
+
+def _wheres(text: str) -> list[TopicPartition]:
+    found = []
+    for row in text.split("+"):
+        if row:
+            topic, _, partition = row.rpartition("-")
+            found.append(TopicPartition(topic, int(partition)))
+    return found
+
+
+def _listed(wheres: Any) -> str:
+    return " ".join(f"{where.topic}-{where.partition}" for where in sorted(wheres)) or "nothing"

@@ -1,0 +1,72 @@
+"""Options of members: which there are, and what does not go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_lite.client.bus import membership
+from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.options import build, check_names
+from broker_lite.errors import InvalidConfigError
+
+
+def test_assignors_are_named_in_a_row_or_a_list() -> None:
+    config = build(MemberConfig, {"assignors": ["sticky", "range"]}, {})
+    assert config.assignor_names == ("sticky", "range") and not config.is_cooperative
+    kafkas = {"partition_assignment_strategy": "cooperative-sticky"}
+    assert build(MemberConfig, kafkas, {}).is_cooperative
+    assert not MemberConfig().is_cooperative, "the group may choose range"
+    check_names({"session_timeout_ms": 6000, "group_instance_id": "a"})
+
+
+def test_a_rebalance_waits_as_long_as_a_reader_may_be_at_its_work() -> None:
+    assert MemberConfig(max_poll_interval_ms=7000).gathering_ms == 7000
+    assert MemberConfig(rebalance_timeout_ms=500).gathering_ms == 500
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"assignors": "round-robin"},
+        {"assignors": ""},
+        {"session_timeout_ms": 1500},
+        {"heartbeat_interval_ms": 30_000},
+        {"max_poll_interval_ms": 0},
+    ],
+)
+def test_wrong_settings(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError):
+        build(MemberConfig, options, {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"coordination": "spark"}, "give kafka or zookeeper"),
+        ({"coordination": "zookeeper", "chosen": [0]}, "chosen without"),
+        ({"options": {"zookeeper": "h:1"}}, "goes with coordination='zookeeper'"),
+        ({"pattern": "t.*"}, "give topics, or a pattern"),
+        ({"names": [], "pattern": "t("}, "no regular expression"),
+        ({"group": None, "options": {"session.timeout.ms": 1}}, "give group="),
+        ({"group": None, "pattern": "t.*", "names": []}, "give group="),
+        ({"chosen": [0], "callbacks": Callbacks(on_lost=print)}, "on_lost .* leave it out"),
+    ],
+)
+def test_what_does_not_go_together(changed: dict[str, Any], said: str) -> None:
+    arguments: dict[str, Any] = {
+        "coordination": "kafka",
+        "names": ["t"],
+        "pattern": None,
+        "group": "g",
+        "chosen": None,
+        "options": {},
+        "callbacks": NO_CALLBACKS,
+    }
+    assert membership(**arguments) == "kafka"
+    assert membership(**arguments | {"group": None}) == ""
+    assert membership(**arguments | {"chosen": [0]}) == ""
+    with pytest.raises(InvalidConfigError, match=said):
+        membership(**arguments | changed)
