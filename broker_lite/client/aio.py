@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from broker_lite.client import admin_requests, requests
@@ -293,7 +292,7 @@ class AsyncProducer:
     async def _all_done(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             done: asyncio.Future[None] = self._shell.loop.create_future()
-            outcome.add_done_callback(partial(resolve_with, done, _nothing))
+            outcome.add_done_callback(lambda each: resolve_with(each, _nothing), done)
             await done
 
     async def flush(self, timeout_s: float | None = None) -> None:

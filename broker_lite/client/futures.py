@@ -7,13 +7,17 @@ when somebody asks. Usable from any thread.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from broker_lite.errors import ClosedError, LogbusError, RequestTimedOutError
+
+logger = logging.getLogger("logbus.producer")
 
 
 class RecordMetadata(NamedTuple):
@@ -81,7 +85,7 @@ class Outcome:
         self.error: LogbusError | None = None
         self.seen = False
         self._left = 0
-        self._callbacks: list[Callable[[], None]] | None = None
+        self._callbacks: deque[tuple[Callable[[Any], None], Any]] | None = None
 
     # -- the sender's thread
 
@@ -114,9 +118,7 @@ class Outcome:
         with self.waking:
             self.error = error
             self.done = True
-            callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
-            callback()
+        self._call_back()
 
     # -- any thread
 
@@ -135,15 +137,34 @@ class Outcome:
                     )
                 self.waking.wait(left)
 
-    def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Call back once done: at once if it is, else on the sender's thread."""
-        with self.waking:
-            if not self.done:
+    def add_done_callback(self, callback: Callable[[Any], None], future: Any) -> None:
+        """Call back with ``future`` once done: at once if it is, else on the sender's thread.
+
+        Without a lock, since each record may have one: a callback is put down before ``done`` is
+        looked at and ``finish`` says ``done`` before it looks, so at least one of them sees it;
+        ``popleft`` gives it to one alone.
+        """
+        callbacks = self._callbacks
+        if callbacks is None:
+            with self.waking:
                 if self._callbacks is None:
-                    self._callbacks = []
-                self._callbacks.append(callback)
+                    self._callbacks = deque()
+                callbacks = self._callbacks
+        callbacks.append((callback, future))
+        if self.done:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                callback, future = callbacks.popleft()
+            except IndexError:  # the other thread was first
                 return
-        callback()
+            try:
+                callback(future)
+            except Exception:
+                logger.exception("a callback of a sent record failed")
 
     def find(self, index: int) -> tuple[SentBatch | None, int]:
         """The batch that holds row ``index``, and the row's place in it."""
@@ -195,7 +216,11 @@ class RecordFuture:
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
         """Wait for the end; the error, or None if the record was written."""
-        self.outcome.wait(timeout_s)
+        outcome = self.outcome
+        if not outcome.done:
+            outcome.wait(timeout_s)
+        if outcome.error is None and outcome.batches:
+            return None
         try:
             self.result(0)
         except LogbusError as error:
@@ -203,8 +228,11 @@ class RecordFuture:
         return None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:
-        """Call back with this future once it is done, on the sender's thread: be quick there."""
-        self.outcome.add_done_callback(lambda: callback(self))
+        """Call back with this future once it is done, on the sender's thread: be quick there.
+
+        A callback that raises is logged and changes nothing for the other records.
+        """
+        self.outcome.add_done_callback(callback, self)
 
 
 class BatchFuture:

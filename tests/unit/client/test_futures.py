@@ -48,6 +48,37 @@ def test_callbacks_run_once_done_or_at_once() -> None:
     assert called == [future, future]
 
 
+def test_a_callback_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    outcome, _ = make()
+    called: list[RecordFuture] = []
+
+    def fails(_: RecordFuture) -> None:
+        raise ValueError("mine")
+
+    futures = [RecordFuture(outcome, index) for index in range(2)]
+    futures[0].add_done_callback(fails)
+    futures[1].add_done_callback(called.append)
+    outcome.finish(None)
+    assert called == [futures[1]]
+    assert "a callback of a sent record failed" in caplog.text
+
+
+def test_each_callback_runs_once_while_the_end_comes() -> None:
+    """They are put down without a lock while the sender's thread looks for them."""
+    for _ in range(200):
+        outcome, _ = make()
+        called: list[RecordFuture] = []
+        futures = [RecordFuture(outcome, index) for index in range(100)]
+        ending = threading.Thread(target=outcome.finish, args=(None,))
+        for future in futures[:50]:
+            future.add_done_callback(called.append)
+        ending.start()
+        for future in futures[50:]:
+            future.add_done_callback(called.append)
+        ending.join(30)
+        assert sorted(called, key=id) == sorted(futures, key=id)
+
+
 def test_the_first_error_of_many_rows() -> None:
     good, _ = make()
     bad, _ = make()
