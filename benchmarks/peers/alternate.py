@@ -28,6 +28,7 @@ def run(row: Row, bench: Bench) -> dict[str, Any]:
         "number": row.number,
         "work": row.work,
         "note": row.note,
+        "bound": row.bound,
         "input": bench.lines.source,
         "quick": bench.quick,
         "variants": [],

@@ -1,4 +1,8 @@
-"""Writes ``RESULTS.md`` from the results that are kept: one table, then each row in full."""
+"""Writes ``RESULTS.md`` from the results that are kept: the goals in one table, then every row.
+
+A row's charts are the files ``results/<row>*.svg``, which whoever measures it writes; the chart of
+all ratios is drawn here.
+"""
 
 from __future__ import annotations
 
@@ -7,72 +11,229 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from peers import charts
+
+Found = Mapping[str, Any]
+
+RATIOS = "ratios.svg"
 UNITS = {
+    "_s_per_gb": " s/GB",
     "_per_s": "/s",
     "_ms": " ms",
     "_mb": " MB",
+    "_gb": " GB",
     "_s": " s",
-    "_s_per_gb": " s/GB",
 }
+HEAD = """# logbus side by side with Kafka
+
+Written by `make bench` from `results/*.json`; `README.md` says how each figure comes about and
+how to read it. Both sides of a line ran in turn in one run: the ratio is logbus's median through
+the peer's, the spread that of the single rounds' ratios. **logbus flushes to disk before each
+acknowledgement, on every in-sync replica; Kafka acknowledges from memory.** No row changes that.
+"""
 
 
-def brief(found: Mapping[str, Any]) -> Iterator[str]:
+def brief(found: Found) -> Iterator[str]:
     """A row in lines of a terminal."""
     for variant in found["variants"]:
         head = f"{found['number']:>2} {found['row']} [{variant['variant']}]"
         if "cannot" in variant:
             yield f"{head}: cannot run: {variant['cannot']}"
         for each in variant.get("compared", ()):
-            low, high = each["ratio_spread"]
             yield (
-                f"{head} {each['measure']}: logbus {_shown(each['measure'], each['logbus'])}, "
+                f"{head} {_measure(each)}: logbus {_shown(each['measure'], each['logbus'])}, "
                 f"{each['peer']} {_shown(each['measure'], each['other'])}, ratio "
-                f"{each['ratio']:.2f} ({low:.2f}–{high:.2f}), goal {each['goal']} {_met(each)}"
+                f"{each['ratio']:.2f} ({_spread(each)}), goal {each['goal']} {_met(each)}"
             )
-
-
-def _shown(measure: str, value: float) -> str:
-    unit = next((u for end, u in UNITS.items() if measure.endswith(end)), "")
-    return f"{value:,.0f}{unit}" if abs(value) >= 1000 else f"{value:g}{unit}"
-
-
-def _met(each: Mapping[str, Any]) -> str:
-    return {True: "met", False: "**not met**", None: ""}[each["met"]]
 
 
 def write(folder: Path, *, quick: bool) -> None:
     """The report beside the results' folder; a quick run's goes among its own results."""
     source = folder / "quick" if quick else folder
-    results = sorted(
-        (json.loads(path.read_text("utf-8")) for path in source.glob("*.json")),
-        key=lambda found: (found.get("number", 0), found.get("row", "")),
-    )
-    rows = [found for found in results if "variants" in found]
-    if rows:
-        target = source / "RESULTS.md" if quick else folder.parent / "RESULTS.md"
-        target.write_text("\n".join(_document(rows)) + "\n", "utf-8")
+    rows = results(source)
+    if not rows:
+        return
+    target = source / "RESULTS.md" if quick else folder.parent / "RESULTS.md"
+    _draw_ratios(source / RATIOS, rows)
+    drawn = {path.name: path.relative_to(target.parent).as_posix() for path in source.glob("*.svg")}
+    target.write_text("\n".join(_document(rows, drawn)) + "\n", "utf-8")
 
 
-def _document(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    yield "# logbus side by side with Kafka"
+def results(folder: Path) -> list[Found]:
+    """What rows left there, in the order of the table; other benchmarks' results are not ours."""
+    found = (json.loads(path.read_text("utf-8")) for path in folder.glob("*.json"))
+    rows = [each for each in found if "variants" in each]
+    return sorted(rows, key=lambda each: (each["number"], each["row"]))
+
+
+def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
+    yield HEAD
+    yield from _where(rows)
+    yield "## The goals"
     yield ""
-    yield from _table(rows)
+    yield from _goals(rows)
+    yield ""
+    if RATIOS in drawn:
+        yield f"![Every ratio beside its goal]({drawn[RATIOS]})"
+        yield ""
+    yield "## Each row"
+    for found in rows:
+        yield from _row(found, rows, drawn)
 
 
-def _table(rows: list[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| # | row | variant | measure | logbus | peer | ratio | spread | goal | |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+def _where(rows: list[Found]) -> Iterator[str]:
+    """Machine and versions, once where all rows agree."""
+    machines = {
+        "{cpus} cores, {memory_gb} GB, {kernel}, Python {python}".format(**each["machine"])
+        for each in rows
+    }
+    dates = sorted({each["machine"]["date"] for each in rows})
+    loads = [each["machine"]["load_before"] for each in rows]
+    versions = {
+        ", ".join(f"{name} {version}" for name, version in sorted(each["versions"].items()))
+        for each in rows
+    }
+    yield f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}:"
+    yield ""
+    yield from (f"- {each}" for each in sorted(machines))
+    yield f"- processes that wanted a core in the minute before a row: {min(loads)} to {max(loads)}"
+    yield from (f"- versions: {each}" for each in sorted(versions))
+    yield f"- input: {', '.join(sorted({each['input'] for each in rows}))}, made unique"
+    yield ""
+
+
+def _goals(rows: list[Found]) -> Iterator[str]:
+    yield "| # | row | variant | compression | measure | logbus | peer | ratio | spread | goal | |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     for found in rows:
         for variant in found["variants"]:
-            head = f"| {found['number']} | {found['row']} | {variant['variant']}"
+            head = (
+                f"| {found['number']} | [{found['row']}](#{found['row']}) | {variant['variant']} "
+                f"| {_compression(variant)}"
+            )
             if "cannot" in variant:
-                yield f"{head} | cannot run: {variant['cannot']} | | | | | | |"
+                yield f"{head} | cannot run: {_cell(variant['cannot'])} | | | | | | |"
             for each in variant.get("compared", ()):
-                low, high = each["ratio_spread"]
-                measure = each["measure"] + (", first run" if each["of"] == "first" else "")
                 yield (
-                    f"{head} | {measure} | {_shown(each['measure'], each['logbus'])} "
+                    f"{head} | {_measure(each)} | {_shown(each['measure'], each['logbus'])} "
                     f"| {_shown(each['measure'], each['other'])} ({each['peer']}) "
-                    f"| {each['ratio']:.2f} | {low:.2f}–{high:.2f} "
-                    f"| {each['goal']} | {_met(each)} |"
+                    f"| {each['ratio']:.2f} | {_spread(each)} "
+                    f"| {each['goal'].replace('none', '')} | {_met(each)} |"
                 )
+
+
+def _row(found: Found, rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
+    yield ""
+    yield f"### {found['row']}"
+    yield ""
+    yield f"{found['work']}." + (f" {_sentence(found['note'])}" if found["note"] else "")
+    if found.get("bound") and not _all_met(found):
+        yield ""
+        yield f"**What bounds it:** {found['bound']}"
+    for variant in found["variants"]:
+        yield from _variant(variant)
+    longer = [each["row"] for each in rows if each["row"].startswith(f"{found['row']}-")]
+    for name, path in sorted(drawn.items()):
+        if name.startswith(found["row"]) and not any(map(name.startswith, longer)):
+            yield ""
+            yield f"![{Path(name).stem}]({path})"
+
+
+def _variant(variant: Found) -> Iterator[str]:
+    settings = dict(variant["settings"])
+    yield ""
+    yield f"**{variant['variant']}** (compression: {_compression(variant)})"
+    yield ""
+    yield from (f"- {who}: {words}" for who, words in settings.items())
+    if "cannot" in variant:
+        yield f"- cannot run: {_cell(variant['cannot'])}"
+        return
+    sides = variant["sides"]
+    yield ""
+    yield "| | " + " | ".join(sides) + " |"
+    yield "|---" * (len(sides) + 1) + "|"
+    for name in _names(side["median"] for side in sides.values()):
+        cells = [_measured(name, side) for side in sides.values()]
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    for role in _names(side["processes"] for side in sides.values()):
+        cells = [_spent(side["processes"].get(role)) for side in sides.values()]
+        yield f"| *{role}* | " + " | ".join(cells) + " |"
+
+
+def _measured(name: str, side: Found) -> str:
+    """Median, spread and the first run of a measure."""
+    if name not in side["median"]:
+        return ""
+    low, high = (_shown(name, value) for value in side["spread"][name])
+    text = f"{_shown(name, side['median'][name])} ({low} – {high}"
+    if side["first"] is not None:
+        text += f"; first {_shown(name, side['first']['measures'][name])}"
+    return text + ")"
+
+
+def _spent(process: Found | None) -> str:
+    return f"{process['cpu_s']:g} CPU s, {process['peak_mb']:.0f} MB peak" if process else ""
+
+
+def _names(tables: Any) -> list[str]:
+    return list(dict.fromkeys(name for table in tables for name in table))
+
+
+def _draw_ratios(path: Path, rows: list[Found]) -> None:
+    """Advantage over the peer, upward good: 1 is as good as the peer, whichever way is better."""
+    groups = {}
+    for found in rows:
+        for variant in found["variants"]:
+            for each in variant.get("compared", ()):
+                if each["met"] is None or each["ratio"] <= 0:
+                    continue
+                sign, limit = each["goal"].split()
+                name = f"{found['row']} {variant['variant']} {_measure(each)}"
+                better = each["ratio"] if sign == "≥" else 1 / each["ratio"]
+                goal = float(limit) if sign == "≥" else 1 / float(limit)
+                groups[name] = (better, goal)
+    if groups:
+        charts.against_goals(
+            path, "logbus through the peer, and the goal (right is better)", groups
+        )
+
+
+def _all_met(found: Found) -> bool:
+    return all(
+        each["met"] is not False
+        for variant in found["variants"]
+        for each in variant.get("compared", ())
+    )
+
+
+def _compression(variant: Found) -> str:
+    kinds = variant["compression"]
+    if len(set(kinds.values())) == 1:
+        return next(iter(kinds.values()))
+    return ", ".join(f"{side} {kind}" for side, kind in kinds.items())
+
+
+def _measure(each: Found) -> str:
+    return each["measure"] + (", first run" if each["of"] == "first" else "")
+
+
+def _spread(each: Found) -> str:
+    low, high = each["ratio_spread"]
+    return f"{low:.2f}–{high:.2f}"
+
+
+def _met(each: Found) -> str:
+    return {True: "met", False: "**not met**", None: ""}[each["met"]]
+
+
+def _shown(measure: str, value: float) -> str:
+    unit = next((unit for end, unit in UNITS.items() if measure.endswith(end)), "")
+    return f"{value:,.0f}{unit}" if abs(value) >= 1000 else f"{value:.4g}{unit}"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:].rstrip(".") + "."
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())[:300]

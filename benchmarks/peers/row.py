@@ -84,6 +84,7 @@ class Row:
     ``open``: prepares a variant (servers, topics, input) and gives both sides by name, until the
     context ends. Raises fetch.Cannot where the row cannot run here.
     ``note``: what a reader must know to read the row rightly.
+    ``bound``: what bounds the row, measured; the report says it where a goal is not met.
     ``derive``: measures that follow from what a run measured and what it cost.
     ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
     """
@@ -95,6 +96,7 @@ class Row:
     open: Callable[[Bench, Variant], AbstractContextManager[Mapping[str, Side]]]
     variants: tuple[Variant, ...] = (Variant(),)
     note: str = ""
+    bound: str = ""
     quick: bool = True
     rounds: int = ROUNDS
     derive: Callable[[Measures, Processes], Measures] = field(default=lambda *_: {})
