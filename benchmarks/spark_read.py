@@ -1,5 +1,8 @@
 """Batch read to noop, seven columns, beside an Arrow source that yields ready batches from memory.
 
+``logbus`` is a reader on the broker's machine, which reads the broker's files; ``fetched`` is the
+same reader with ``localReads=false``: what a reader elsewhere costs, but for the network.
+
 python benchmarks/spark_read.py [--rows N] [--rounds N] [--output FILE]
 """
 
@@ -28,8 +31,9 @@ def main() -> None:
         bus.create_topic("lines", partitions=args.partitions)
         fill(bus, "lines", args.rows, args.value_bytes, args.partitions)
 
-        def read(schema: str | None = None) -> float:
+        def read(schema: str | None = None, local: bool = True) -> float:
             reader = spark.read.format("logbus").option("subscribe", "lines")
+            reader = reader.option("localReads", local)
             reader = reader.option("bootstrap.servers", cluster.bootstrap_servers)
             frame = (reader.schema(schema) if schema else reader).load()
             return timed(lambda: frame.write.format("noop").mode("overwrite").save())
@@ -43,19 +47,28 @@ def main() -> None:
             .load()
         )
 
+        def sent() -> float:
+            return read(local=False)
+
         def floor() -> float:
             return timed(lambda: floor_frame.write.format("noop").mode("overwrite").save())
 
         first = read()
         floor()
+        sent()
         read()
         rounds = [
-            (spent(cluster, floor), spent(cluster, read), read("value binary"))
+            (
+                spent(cluster, floor),
+                spent(cluster, read),
+                spent(cluster, sent),
+                read("value binary"),
+            )
             for _ in range(args.rounds)
         ]
     spark.stop()
-    of_floor, of_read, values = (list(column) for column in zip(*rounds))
-    floors, reads = [time for time, _ in of_floor], [time for time, _ in of_read]
+    of_floor, of_read, of_sent, values = (list(column) for column in zip(*rounds))
+    floors, reads, sends = ([time for time, _ in row] for row in (of_floor, of_read, of_sent))
     report(
         "spark_read",
         {
@@ -64,13 +77,16 @@ def main() -> None:
             "first_s": round(first, 3),
             "floor_s": median(floors),
             "logbus_s": median(reads),
+            "fetched_s": median(sends),
             "value_column_only_s": median(values),
             "floor_rows_per_s": round(args.rows / median(floors)),
             "logbus_rows_per_s": round(args.rows / median(reads)),
             "ratio": median([low / high for low, high in zip(floors, reads)]),
+            "fetched_ratio": median([low / high for low, high in zip(floors, sends)]),
             "goal": 0.75,
             "floor_cpu": median_cpu([cost for _, cost in of_floor]),
             "logbus_cpu": median_cpu([cost for _, cost in of_read]),
+            "fetched_cpu": median_cpu([cost for _, cost in of_sent]),
         },
         args.output,
     )

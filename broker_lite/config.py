@@ -269,15 +269,12 @@ class BrokerConfig(_Config):
         "whose fetches the broker checks (CRC) before it sends: of clients that do not, all, none",
         choices=("unverified", "always", "never"),
     )
+    local_reads: bool = _key("local.reads.enable", True, "readers on this machine may read files")
     disk_threads: int = _key(
         "disk.threads", 2, "threads that append and flush", at_least=1, at_most=64
     )
     read_threads: int = _key(
-        "read.threads",
-        2,
-        "threads that read cold ranges, verify and transcode",
-        at_least=1,
-        at_most=64,
+        "read.threads", 2, "threads that read cold ranges, check, transcode", at_least=1, at_most=64
     )
     checkpoint_interval_ms: int = _key(
         "checkpoint.interval.ms",

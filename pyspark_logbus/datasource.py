@@ -121,6 +121,7 @@ class DefaultSource(DataSource):
             fail_on_data_loss=found.fail_on_data_loss,
             isolation=found.isolation,
             fetch_bytes=found.fetch_bytes,
+            local_reads=found.local_reads,
             poll_timeout_ms=found.poll_timeout_ms,
             request_timeout_ms=found.request_timeout_ms,
             client_id=found.client_id,

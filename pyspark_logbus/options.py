@@ -64,13 +64,7 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.bootstrap.servers",
     ),
     _both("zookeeper.connect", kind.text, "host:port,…/chroot; resolved once, on the driver"),
-    _both(
-        "client.id",
-        kind.text,
-        "name in the broker's log",
-        "logbus-spark",
-        "kafka.client.id",
-    ),
+    _both("client.id", kind.text, "name in the broker's log", "logbus-spark", "kafka.client.id"),
     _both(
         "request.timeout.ms",
         kind.whole(1, kind.INT_MAX),
@@ -181,6 +175,9 @@ OPTIONS: tuple[Option, ...] = (
         "upper bound of one answer's data",
         "4194304",
         "kafka.max.partition.fetch.bytes",
+    ),
+    _read(
+        "localReads", kind.flag, "read the files of a broker on the same machine in place", "true"
     ),
     _write("topic", kind.text, "where rows go; wins over the topic column"),
     _write(
@@ -437,6 +434,7 @@ class ReadOptions:
     metadata_age_ms: int
     isolation: str
     fetch_bytes: int
+    local_reads: bool
     request_timeout_ms: int
     client_id: str
     identity: tuple[tuple[str, str], ...]
@@ -522,6 +520,7 @@ def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> 
         metadata_age_ms=get("metadata.max.age.ms"),
         isolation=get("isolation.level"),
         fetch_bytes=get("max.partition.fetch.bytes"),
+        local_reads=get("localReads"),
         request_timeout_ms=get("request.timeout.ms"),
         client_id=get("client.id"),
         identity=identity,

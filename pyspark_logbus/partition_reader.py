@@ -154,6 +154,7 @@ def _range(
         timeout_ms=plan.poll_timeout_ms,
         request_timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
+        local_reads=plan.local_reads,
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
     )
 

@@ -23,6 +23,7 @@ class ReadPlan:
     fail_on_data_loss: bool
     isolation: str
     fetch_bytes: int
+    local_reads: bool
     poll_timeout_ms: int
     request_timeout_ms: int
     client_id: str

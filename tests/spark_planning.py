@@ -98,8 +98,8 @@ def values_of(
 ) -> list[bytes]:
     """What a task reads of these ranges."""
     plan = ReadPlan(
-        bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20, 600_000,
-        request_timeout_ms, "test",
+        bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20, True,
+        600_000, request_timeout_ms, "test",
     )  # fmt: skip
     return [v for found in read_ranges(ranges, plan) for v in found.column("value").to_pylist()]
 

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker_lite.client.connection import FRAME_BYTES_MAX, Connection, open_socket
+from broker_lite.client.rooms import received_rooms
 from broker_lite.client.steps import Exchange, Operation, Pause, Send, SendAll, Timer
 from broker_lite.errors import (
     ClosedError,
@@ -299,7 +300,7 @@ class PooledConnection:
     def __init__(self, endpoint: Endpoint, client_id: str, timeout_s: float) -> None:
         self.endpoint = endpoint
         self.client_id = client_id
-        self._receiver = FrameReceiver(FRAME_BYTES_MAX)
+        self._receiver = FrameReceiver(FRAME_BYTES_MAX, allocate=received_rooms.take)
         self._frames: deque[memoryview] = deque()
         self._sent: deque[tuple[int, Exchange[Any]]] = deque()
         self._next_id = 0
@@ -331,6 +332,14 @@ class PooledConnection:
         except OSError:
             return False
         return False
+
+    @property
+    def is_to_this_machine(self) -> bool:
+        """Whether the peer has the address that we have."""
+        try:
+            return bool(self._sock.getsockname()[0] == self._sock.getpeername()[0])
+        except OSError:
+            return False
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
         """Send one request; raises NetworkError or RequestTimedOutError."""

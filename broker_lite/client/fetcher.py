@@ -21,7 +21,8 @@ from broker_lite.client.blocking import Pool, PooledConnection, monotonic_ms, sh
 from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.discovery import parse_endpoints
-from broker_lite.client.received import Cut, RawBatch, Slice, cut, damaged, decode
+from broker_lite.client.local_files import FILE_BYTES, LocalRange, machine_id
+from broker_lite.client.received import NOTHING, Cut, RawBatch, Slice, cut, damaged, decode
 from broker_lite.client.steps import FetchExchange
 from broker_lite.errors import (
     CorruptMessageError,
@@ -29,6 +30,7 @@ from broker_lite.errors import (
     LogbusError,
     NoBrokersError,
     OffsetOutOfRangeError,
+    ProtocolError,
     RequestTimedOutError,
     UnknownTopicIdError,
     error_for,
@@ -59,6 +61,9 @@ REQUEST_TIMEOUT_MS = 30_000
 WAIT_MS = 500
 """A range lies below the high watermark, so a fetch waits only where a new leader catches up."""
 
+LOCAL_BYTES_MIN = 256 << 10
+"""Whoever allows answers of less reads no files, of which that is the least."""
+
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
 
@@ -80,6 +85,7 @@ def read_range(
     request_timeout_ms: float = REQUEST_TIMEOUT_MS,
     pool: Pool | None = None,
     on_skipped: OnSkipped | None = None,
+    local_reads: bool = True,
 ) -> Iterator[FetchedBatch]:
     """The rows with ``start <= offset < end`` of one partition, batch by batch.
 
@@ -88,6 +94,8 @@ def read_range(
     offset, next offset)``. Raises OffsetOutOfRangeError (naming the log's start and end),
     UnknownTopicIdError (deleted or made again), CorruptMessageError, and what kept the leader from
     answering for ``timeout_ms``; one that hangs for ``request_timeout_ms`` is asked anew.
+    ``local_reads``: where the leader is on this machine and its files may be opened, they are read
+    in place, on the calling thread; wherever that fails records are fetched as ever.
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
@@ -105,6 +113,7 @@ def read_range(
         timeout_ms=timeout_ms,
         request_timeout_ms=request_timeout_ms,
         skips=on_corrupt == "skip",
+        local_reads=local_reads,
     )
     return _rows(session, start, end, depth, on_skipped)
 
@@ -161,16 +170,19 @@ def _batches(session: _Session, start: int, end: int, depth: int) -> Generator[I
     except BaseException:
         session.close()
         raise
-    if offset >= end or depth < 1:
-        try:
-            while True:
-                yield from _below(items, end)
-                if offset >= end:
-                    break
-                items, offset = session.fetch(offset)
-        finally:
+    is_closed = False
+    try:
+        while offset >= end or depth < 1 or session.reads_files:
+            yield from _below(items, end)
+            # What was read is not held while more is: the same memory serves again.
+            items.clear()
+            if offset >= end:
+                return
+            items, offset = session.fetch(offset)
+        is_closed = True
+    finally:
+        if not is_closed:
             session.close()
-        return
     ahead = _Ahead(session, offset, end, depth)
     try:
         yield from _below(items, end)
@@ -253,8 +265,13 @@ class _Session:
         timeout_ms: float,
         request_timeout_ms: float,
         skips: bool,
+        local_reads: bool,
     ) -> None:
         self.where = where
+        self._local_reads = local_reads and fetch_bytes >= LOCAL_BYTES_MIN
+        self._file: LocalRange | None = None
+        self.reads_files = False
+        """Whether what came last was read here, which needs no thread that fetches ahead."""
         self.skips = skips
         self._bootstrap = bootstrap
         self._doubts = False
@@ -277,6 +294,8 @@ class _Session:
         """Whether a damaged batch is worth another fetch: once, where other replicas have it."""
         if self._doubted_at == offset:
             return False
+        if self._local_reads:
+            return True
         with contextlib.suppress(NoBrokersError):
             self._pool.run(requests.refresh_once(self._cluster, (self.where.topic,)))
         return self._cluster.view.has_copies(self.where)
@@ -295,6 +314,7 @@ class _Session:
             timeout_ms=self._timeout_ms,
             request_timeout_ms=self._request_timeout_ms,
             skips=self.skips,
+            local_reads=self._local_reads,
         )
         other._doubts, other._doubted_at = True, offset
         return other
@@ -311,6 +331,10 @@ class _Session:
 
     def fetch(self, offset: int) -> tuple[list[Item], int]:
         """At least one batch from ``offset`` on, and where to go on."""
+        if self._file is not None:
+            found = self._from_file(self._file, offset)
+            if found is not None:
+                return found
         deadline_ms = monotonic_ms() + self._timeout_ms
         attempt = 0
         while True:
@@ -320,6 +344,8 @@ class _Session:
                 answer = self._ask(offset, ask_by_ms)
                 if answer.error_code == 0:
                     found = self._take(answer, offset)
+                    if found is None:
+                        continue
                     if found[0]:
                         self._doubts, self._repair_until_ms = False, 0.0
                         return found
@@ -365,6 +391,8 @@ class _Session:
             isolation_level=self._isolation_level,
             columns_body_version=BODY_VERSION,
             flags=FLAG_DOUBTS if self._doubts else FLAG_CHECKS_CRC,
+            machine=machine_id() if self._asks_for_files else b"",
+            file_bytes=FILE_BYTES,
         )
         self._connection.send(FetchExchange(request), deadline_ms)
         answer = self._connection.receive(deadline_ms)
@@ -377,7 +405,19 @@ class _Session:
                     return found
         raise error_for(-1, f"the broker said nothing of {self.where}")
 
-    def _take(self, answer: FetchedPartition, offset: int) -> tuple[list[Item], int]:
+    def _take(self, answer: FetchedPartition, offset: int) -> tuple[list[Item], int] | None:
+        """None where the records are stored was said, but they are not to be read there."""
+        if answer.stored is not None:
+            if not self._asks_for_files:
+                raise ProtocolError("a stored range, where records were asked for")
+            try:
+                file = LocalRange(answer.stored, self.where, self._leader_epoch)
+            except OSError:
+                self._local_reads = False
+                return None
+            self._file = file
+            return self._from_file(file, offset)
+        self.reads_files = False
         found: Cut = cut(
             answer.records,
             self.where,
@@ -391,6 +431,36 @@ class _Session:
             # Damage behind good batches is met again, at the front, by the next fetch.
             return items, found.next_offset
         raise found.damage
+
+    def _from_file(self, file: LocalRange, offset: int) -> tuple[list[Item], int] | None:
+        """The next batches of the open range. None, and files are left alone from here on, where
+        it cannot be read or holds something else: what is true the broker is asked."""
+        try:
+            found = file.read(offset, offset == self._boundary)
+        except OSError:
+            found = NOTHING
+        if not found.batches or file.is_read:
+            self._close_file()
+        if not found.batches:
+            self._local_reads = False
+            return None
+        self._boundary, self.reads_files = found.next_offset, True
+        return list(found.batches), found.next_offset
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    @property
+    def _asks_for_files(self) -> bool:
+        connection = self._connection
+        return (
+            self._local_reads
+            and not self._doubts
+            and connection is not None
+            and connection.is_to_this_machine
+        )
 
     def _past(self, offset: int, deadline_ms: float) -> tuple[list[Item], int]:
         """Over a batch of which not even the header can be believed: the leader's index knows."""
@@ -464,6 +534,7 @@ class _Session:
             connection.interrupt()
 
     def close(self) -> None:
+        self._close_file()
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.give_back(connection)

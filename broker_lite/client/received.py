@@ -56,6 +56,9 @@ class Cut(NamedTuple):
     damage: CorruptMessageError | None
 
 
+NOTHING = Cut([], NO_OFFSET, None)
+
+
 class Slice(NamedTuple):
     """Decoded rows of one batch: those from ``first_row`` on, ``row_count`` of them, count."""
 

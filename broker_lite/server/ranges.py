@@ -19,12 +19,14 @@ from broker_lite.record.batch import BatchHeader, check_crc, read_header
 from broker_lite.record.transcode import columns_to_rows
 from broker_lite.storage.log import Log
 from broker_lite.storage.reader import LogSlice
-from broker_lite.wire.fetch import FileRange, HasFileno, Part
+from broker_lite.wire.fetch import FileRange, HasFileno, Part, StoredRange
 
 CHUNK_BYTES = 1 << 20
 PROBE_STEP_BYTES = 256 << 10
 """Pages come and go in the page cache in runs of about the readahead's size, not one by one."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+STORED_BYTES_MIN = 256 << 10
+"""Less is sent to readers of files too: opening a file would cost them more than receiving it."""
 
 
 class Wanted(NamedTuple):
@@ -38,6 +40,8 @@ class Wanted(NamedTuple):
     """The reader does not check CRCs, and the range is not one that was checked lately."""
     rows_only: bool
     """The reader does not know columns, and the range may have some."""
+    by_file: bool = False
+    """The reader is on this machine, knows columns, and reads files of ours if told where."""
 
 
 class Prepared(NamedTuple):
@@ -48,6 +52,8 @@ class Prepared(NamedTuple):
     checked_end: int = -1
     error: LogbusError | None = None
     error_offset: int = -1
+    stored: StoredRange | None = None
+    """Instead of parts."""
 
 
 def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
@@ -83,11 +89,14 @@ def read_resident(wanted: list[Wanted], max_bytes: int) -> list[Prepared] | None
         except LogbusError as error:
             found.append(Prepared(error=error, error_offset=row.offset))
             continue
+        left -= one.length
+        if row.by_file and one.length >= STORED_BYTES_MIN:
+            found.append(_by_file(one))
+            continue
         if one.length and not is_start_resident(one.file, one.position):
             return None
         part = FileRange(one.file, one.position, one.length)
         found.append(Prepared((part,) if one.length else (), one.length))
-        left -= one.length
     return found
 
 
@@ -96,10 +105,23 @@ def _prepare(row: Wanted, max_bytes: int, min_one: bool) -> Prepared:
     if found.length == 0:
         return Prepared()
     if row.check or row.rows_only:
-        return _walk(row, found, max_bytes)
+        walked = _walk(row, found, max_bytes)
+        if row.by_file and walked.length >= STORED_BYTES_MIN:
+            return _by_file(found._replace(length=walked.length), walked.checked_end)
+        return walked
+    if row.by_file and found.length >= STORED_BYTES_MIN:
+        return _by_file(found)
     if not is_resident(found.file, found.position, found.length):
         _warm(found)
     return Prepared((FileRange(found.file, found.position, found.length),), found.length)
+
+
+def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
+    """Where the reader finds it: cold or not, it reads it itself."""
+    status = os.fstat(found.file.fileno())
+    path = os.path.abspath(found.file.path)
+    stored = StoredRange(path, status.st_dev, status.st_ino, found.position, found.length)
+    return Prepared((), found.length, checked_end, stored=stored)
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:

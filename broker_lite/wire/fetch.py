@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_BROKER, NO_EPOCH, NO_OFFSET, NULL_TOPIC_ID, OffsetAndEpoch
 from broker_lite.wire.api import (
     ApiKey,
@@ -48,6 +49,13 @@ FLAG_DOUBTS = 4
 FLAG_IDLE = 8
 """A follower's second connection, for partitions in which nothing happens."""
 
+TAG_FILES = 10001
+"""Request: 16 bytes that only processes of one machine know, and an int32, how many bytes of one
+partition the sender reads out of the broker's files by itself, where it may."""
+TAG_STORED = 10000
+"""Of an answer's partition: where the records are, instead of the records."""
+MACHINE_BYTES = 16
+
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 BYTES_UNLIMITED = 0x7FFFFFFF
 
@@ -60,6 +68,8 @@ _PARTITION_V9 = struct.Struct(">iiqqi")
 _PARTITION_V12 = struct.Struct(">iiqiqi")
 _REPLICA_STATE = struct.Struct(">iq")
 _COLUMNS = struct.Struct(">BB")
+_FILES = struct.Struct(">16si")
+_STORED = struct.Struct(">QQqq")
 _ANSWER_V4 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
@@ -90,6 +100,17 @@ class FileRange(NamedTuple):
 Part = bytes | bytearray | memoryview | FileRange
 
 
+class StoredRange(NamedTuple):
+    """Whole batches in a file of the broker's. Device and inode tell whether ``path`` still, or
+    where the reader sees it, leads to that file."""
+
+    path: str
+    device: int
+    inode: int
+    position: int
+    length: int
+
+
 class FetchPartition(NamedTuple):
     """Where to read one partition from. Offsets and limits as in Kafka; -1 is unknown."""
 
@@ -111,7 +132,8 @@ class FetchTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """``replica_id`` is -1 but for followers. ``columns_body_version`` 0: rows only."""
+    """``replica_id`` is -1 but for followers. ``columns_body_version`` 0: rows only.
+    ``machine``: whose files the sender may read, up to ``file_bytes`` of each partition."""
 
     topics: Sequence[FetchTopic]
     max_wait_ms: int
@@ -125,6 +147,8 @@ class FetchRequest(NamedTuple):
     rack_id: str = ""
     columns_body_version: int = 0
     flags: int = 0
+    machine: bytes = b""
+    file_bytes: int = 0
 
 
 class AbortedTransaction(NamedTuple):
@@ -147,6 +171,7 @@ class PartitionAnswer(NamedTuple):
     diverging: OffsetAndEpoch | None = None
     leader_id: int = NO_BROKER
     leader_epoch: int = NO_EPOCH
+    stored: StoredRange | None = None
 
 
 class TopicAnswer(NamedTuple):
@@ -158,7 +183,8 @@ class TopicAnswer(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """What the client got of one partition; ``records`` may end in the middle of a batch."""
+    """What the client got of one partition; ``records`` may end in the middle of a batch.
+    ``stored``: where they are, if that was asked for and they were not sent."""
 
     partition: int
     error_code: int
@@ -170,6 +196,7 @@ class FetchedPartition(NamedTuple):
     diverging: OffsetAndEpoch | None
     leader_id: int
     leader_epoch: int
+    stored: StoredRange | None = None
 
 
 class FetchedTopic(NamedTuple):
@@ -211,6 +238,7 @@ def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
     if version >= 7:
         _skip_forgotten(reader, version)
     rack_id, replica_epoch, body_version, flags = "", -1, 0, 0
+    machine, file_bytes = b"", 0
     if flexible:
         rack_id = reader.string()
         tags = reader.tags()
@@ -218,6 +246,8 @@ def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
             replica_id, replica_epoch = Reader(tags[1]).unpack(_REPLICA_STATE)
         if TAG_COLUMNS in tags:
             body_version, flags = Reader(tags[TAG_COLUMNS]).unpack(_COLUMNS)
+        if TAG_FILES in tags:
+            machine, file_bytes = Reader(tags[TAG_FILES]).unpack(_FILES)
     elif version == 11:
         rack_id = reader.classic_string()
     return FetchRequest(
@@ -233,6 +263,8 @@ def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
         rack_id,
         body_version,
         flags,
+        machine,
+        file_bytes,
     )
 
 
@@ -338,11 +370,15 @@ def _put_answer(out: bytearray, row: PartitionAnswer, version: int) -> None:
 
 def _put_answer_tags(out: bytearray, row: PartitionAnswer) -> None:
     diverging, leader_epoch = row.diverging, row.leader_epoch
-    out.append((diverging is not None) + (leader_epoch != NO_EPOCH))
+    stored = row.stored
+    out.append((diverging is not None) + (leader_epoch != NO_EPOCH) + (stored is not None))
     if diverging is not None:
         out += _TAGGED_EPOCH_END.pack(0, 13, diverging.leader_epoch, diverging.offset, 0)
     if leader_epoch != NO_EPOCH:
         out += _TAGGED_LEADER.pack(1, 9, row.leader_id, leader_epoch, 0)
+    if stored is not None:
+        value = _STORED.pack(*stored[1:]) + stored.path.encode("utf-8", "surrogateescape")
+        out += uvarint_bytes(TAG_STORED) + uvarint_bytes(len(value)) + value
 
 
 def encode_request(
@@ -406,13 +442,17 @@ def _put_wanted(out: bytearray, row: FetchPartition, version: int) -> None:
 def _put_request_tags(writer: Writer, request: FetchRequest, version: int) -> None:
     is_replica = version >= 15 and request.replica_id != NO_BROKER
     knows_columns = bool(request.columns_body_version or request.flags)
-    writer.uvarint(is_replica + knows_columns)
+    writer.uvarint(is_replica + knows_columns + bool(request.machine))
     if is_replica:
         writer.buffer += _TAGGED_REPLICA.pack(1, 13, request.replica_id, request.replica_epoch, 0)
     if knows_columns:
         writer.uvarint(TAG_COLUMNS)
         writer.uvarint(_COLUMNS.size)
         writer.buffer += _COLUMNS.pack(request.columns_body_version, request.flags)
+    if request.machine:
+        writer.uvarint(TAG_FILES)
+        writer.uvarint(_FILES.size)
+        writer.buffer += _FILES.pack(request.machine, request.file_bytes)
 
 
 def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> FetchResponse:
@@ -458,6 +498,7 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
     records = reader.view() if flexible else reader.classic_view()
     diverging: OffsetAndEpoch | None = None
     leader_id, leader_epoch = NO_BROKER, NO_EPOCH
+    stored: StoredRange | None = None
     if flexible:
         tags = reader.tags()
         if 0 in tags:
@@ -465,6 +506,8 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
             diverging = OffsetAndEpoch(end, epoch)
         if 1 in tags:
             leader_id, leader_epoch = Reader(tags[1]).unpack(_LEADER)
+        if TAG_STORED in tags:
+            stored = _stored(tags[TAG_STORED])
     return FetchedPartition(
         index,
         error_code,
@@ -476,4 +519,14 @@ def _take_fetched(reader: Reader, version: int) -> FetchedPartition:
         diverging,
         leader_id,
         leader_epoch,
+        stored,
     )
+
+
+def _stored(value: memoryview) -> StoredRange:
+    tag = Reader(value)
+    device, inode, position, length = tag.unpack(_STORED)
+    path = bytes(value[tag.position :])
+    if position < 0 or length <= 0 or not path or b"\0" in path:
+        raise ProtocolError("a stored range is no range of a file")
+    return StoredRange(path.decode("utf-8", "surrogateescape"), device, inode, position, length)

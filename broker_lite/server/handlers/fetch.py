@@ -14,6 +14,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
+from broker_lite.client.local_files import machine_id
 from broker_lite.errors import (
     NO_ERROR,
     CorruptMessageError,
@@ -83,6 +84,7 @@ class _Fetch:
         "_done",
         "_doubts",
         "_ends_only",
+        "_file_bytes",
         "_knows_columns",
         "_max_bytes",
         "_message",
@@ -104,7 +106,9 @@ class _Fetch:
         self._ends_only = bool(message.flags & wire.FLAG_ENDS_ONLY)
         self._checks_crc = bool(message.flags & wire.FLAG_CHECKS_CRC)
         self._doubts = bool(message.flags & wire.FLAG_DOUBTS)
-        self._max_bytes = max(min(message.max_bytes, parts.config.fetch_bytes_max), 1)
+        self._file_bytes = _file_bytes(parts, message) if self._knows_columns else 0
+        limit = max(message.max_bytes, self._file_bytes)
+        self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
         self._done = False
         self._timer: asyncio.TimerHandle | None = None
         self._waits_at: list[Replica] = []
@@ -233,7 +237,9 @@ class _Fetch:
             )
         )
         rows_only = not self._knows_columns and start < trust.rows_from
-        return ranges.Wanted(replica.log, start, end, wanted.max_bytes, check, rows_only)
+        limit = max(wanted.max_bytes, self._file_bytes)
+        by_file = self._file_bytes > 0
+        return ranges.Wanted(replica.log, start, end, limit, check, rows_only, by_file)
 
     def _remember(
         self,
@@ -286,6 +292,7 @@ class _Fetch:
             found.parts if found is not None else (),
             () if self._message.isolation_level == wire.READ_COMMITTED else None,
             row.diverging,
+            stored=found.stored if found is not None else None,
         )
 
     def _refusal(self, wanted: wire.FetchPartition, error: LogbusError) -> wire.PartitionAnswer:
@@ -312,6 +319,13 @@ class _Fetch:
             if any(one is wanted for one in topic.partitions)
         )
         return snapshot.leader(topic.name, topic.topic_id, wanted.partition)
+
+
+def _file_bytes(parts: Parts, message: wire.FetchRequest) -> int:
+    """How much the reader takes out of our files by itself; 0 if it is not of this machine."""
+    if not message.machine or not parts.config.local_reads:
+        return 0
+    return message.file_bytes if message.machine == machine_id() else 0
 
 
 class _OutOfRange(OffsetOutOfRangeError):

@@ -113,7 +113,7 @@ def test_a_batch_of_millions_of_rows_that_are_next_to_nothing(monkeypatch):
     columns = Columns(count, None, None, None, None)
     batch = batch._replace(columns=columns, first_row=5, row_count=count - 5)
     monkeypatch.setattr(reader, "_fetch", lambda item, plan: [batch])
-    plan = ReadPlan("h:1", source_schema(True), True, "", 0, 0, 0, "")
+    plan = ReadPlan("h:1", source_schema(True), True, "", 0, True, 0, 0, "")
     expected, last = 105, None
     for found in reader.read_ranges([RANGE._replace(topic=name, end=count + 100)], plan):
         assert 0 < found.num_rows <= reader.ROWS_MAX

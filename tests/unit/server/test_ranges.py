@@ -12,7 +12,7 @@ from broker_lite.errors import CorruptMessageError
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
 from broker_lite.server import ranges
-from broker_lite.server.ranges import Prepared, Wanted, prepare
+from broker_lite.server.ranges import Prepared, Wanted, prepare, read_resident
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
@@ -162,3 +162,25 @@ def test_what_was_just_written_is_resident(log: Log) -> None:
     assert ranges.is_start_resident(part.file, part.position)
     # Where the kernel cannot tell (tmpfs) the range counts as cold, and is read once.
     assert ranges.is_resident(part.file, part.position, part.length) in (True, False)
+
+
+def test_a_reader_of_files_is_told_where_a_large_range_is(log: Log) -> None:
+    for n in range(5):
+        append(log, columns_batch([b"%d" % n * 1000] * 80))
+    size = len(columns_batch([b"0" * 1000] * 80))
+    for check in (False, True):
+        (found,) = prepare([wanted(log, by_file=True, check=check)], 1 << 20)
+        assert (found.parts, found.length) == ((), 5 * size)
+        assert found.checked_end == (400 if check else -1)
+        assert found.stored is not None
+        (path,) = Path(log.directory).glob("*.log")
+        status = path.stat()
+        assert found.stored == (str(path), status.st_dev, status.st_ino, 0, 5 * size)
+    (resident,) = read_resident([wanted(log, by_file=True)], 1 << 20) or []
+    assert resident.stored is not None
+    (small,) = prepare([wanted(log, 240, by_file=True)], 1 << 20)
+    assert (small.stored, small.length) == (None, 2 * size)
+    damage(log, 5 * size - 1)
+    (found,) = prepare([wanted(log, by_file=True, check=True)], 1 << 20)
+    assert found.stored is not None
+    assert (found.stored.length, found.checked_end) == (4 * size, 320)

@@ -19,6 +19,7 @@ from broker_lite.wire.fetch import (
     FLAG_ENDS_ONLY,
     READ_COMMITTED,
     TAG_COLUMNS,
+    TAG_STORED,
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
@@ -26,6 +27,7 @@ from broker_lite.wire.fetch import (
     FileRange,
     Part,
     PartitionAnswer,
+    StoredRange,
     TopicAnswer,
     decode_request,
     decode_response,
@@ -344,7 +346,34 @@ def test_our_tag_of_another_length(tag: str) -> None:
     frame = memoryview(body)
     at = parse_header(frame).body_at
     if len(tag) >= 4:
-        assert decode_request(frame, 17, at)[-2:] == (1, 2)
+        assert decode_request(frame, 17, at)[-4:-2] == (1, 2)
     else:
         with pytest.raises(ProtocolError):
             decode_request(frame, 17, at)
+
+
+def test_who_reads_files_says_so_and_is_told_where() -> None:
+    request = FetchRequest([], 1, columns_body_version=1, machine=bytes(range(16)), file_bytes=77)
+    frame = view(bytes(encode_request(request, correlation_id=1, client_id=None)))
+    assert decode_request(frame, 17, parse_header(frame).body_at) == request._replace(topics=[])
+    stored = StoredRange("/d\udcff/0.log", 1 << 63, (1 << 64) - 1, 1 << 40, 5)
+    row = PartitionAnswer(3, 0, 9, 9, 1, leader_id=1, leader_epoch=2, stored=stored)
+    octets = joined(encode_response([TopicAnswer("", TOPIC_ID, [row])], 17, 1))
+    (got,) = decode_response(view(octets)).topics[0].partitions
+    assert (got.stored, bytes(got.records), got.leader_epoch) == (stored, b"", 2)
+    theirs = consumer.FetchResponse.decode(octets, version=17, header=True, framed=True)
+    (theirs,) = theirs.responses[0].partitions
+    assert list(theirs.unknown_tags) == [f"_{TAG_STORED}"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"position": -1}, {"length": 0}, {"length": -1}, {"path": ""}, {"path": "a\0b"}],
+    ids=str,
+)
+def test_a_stored_range_that_is_none(change: dict[str, Any]) -> None:
+    stored = StoredRange("/d/0.log", 1, 2, 3, 4)._replace(**change)
+    row = PartitionAnswer(3, stored=stored)
+    octets = joined(encode_response([TopicAnswer("", TOPIC_ID, [row])], 17, 1))
+    with pytest.raises(ProtocolError):
+        decode_response(view(octets))

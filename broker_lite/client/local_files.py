@@ -1,0 +1,145 @@
+"""Stored ranges read out of a broker's files, where reader and broker are on one machine.
+
+A fetch that proves to come from this machine (``machine_id``) may be answered by where the records
+are stored; whoever may open that file reads it here, and the bytes pass no socket. Nothing is
+mapped: bytes are copied once, then cut and checked like received ones, so a file that is cut or
+written anew meanwhile is found out as damage, and the caller asks the broker for the bytes. Errors
+are OSError. One object is used by one thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import lru_cache
+from pathlib import Path
+
+from broker_lite.client.received import Cut, cut
+from broker_lite.client.rooms import received_rooms
+from broker_lite.errors import CorruptMessageError
+from broker_lite.model import TopicPartition
+from broker_lite.record.batch import read_header
+from broker_lite.record.format import HEADER_BYTES
+from broker_lite.wire.fetch import MACHINE_BYTES, StoredRange
+
+FILE_BYTES = 64 << 20
+"""Of one answer: it costs no memory, so only as little as keeps a query's reads near its end."""
+READ_BYTES = 1 << 20
+"""Whole batches of about so much are read at once: what stays in the cache is cheap to check."""
+AHEAD_BYTES = 8 << 20
+"""How far ahead a file that is not in memory is asked of its disk."""
+_AHEAD_STEP = 128 << 10
+"""What the kernel reads ahead for one call, unless it was told otherwise."""
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@lru_cache(maxsize=1)
+def machine_id() -> bytes:
+    """What only this machine's processes know, 16 bytes: Linux draws it at every boot. Empty
+    where there is no such thing."""
+    try:
+        found = bytes.fromhex(_BOOT_ID.read_text("ascii").replace("-", ""))
+    except (OSError, ValueError):
+        return b""
+    return found if len(found) == MACHINE_BYTES else b""
+
+
+class LocalRange:
+    """One open range, read from its beginning on. OSError where the file is not to be had."""
+
+    def __init__(self, stored: StoredRange, where: TopicPartition, leader_epoch: int) -> None:
+        self._where = where
+        self._leader_epoch = leader_epoch
+        self._position = stored.position
+        self._end = stored.position + stored.length
+        self._asked = stored.position
+        self._batch_bytes = 0
+        self._fd = _open(stored)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all of it was handed out."""
+        return self._position >= self._end
+
+    def read(self, offset: int, at_boundary: bool) -> Cut:
+        """The next whole batches, at least one; none where ``damage`` says why, or the file ends
+        before the range does."""
+        size = max(READ_BYTES // max(self._batch_bytes, 1), 1) * self._batch_bytes + HEADER_BYTES
+        data = self._pread(size if self._batch_bytes else READ_BYTES)
+        found = self._cut(data, offset, at_boundary)
+        if not found.batches and found.damage is not None:
+            needed = _size_of_first(data)
+            if len(data) < needed <= self._end - self._position:
+                data = self._pread(needed + HEADER_BYTES)
+                found = self._cut(data, offset, at_boundary)
+        taken = sum(batch.header.size_bytes for batch in found.batches)
+        self._position += taken
+        # The next batch's header came too: what it says is how much to read, if it is alone.
+        self._batch_bytes = _size_of_first(data[taken:])
+        return found
+
+    def _cut(self, data: memoryview, offset: int, at_boundary: bool) -> Cut:
+        return cut(data, self._where, offset, self._leader_epoch, at_boundary=at_boundary)
+
+    def _pread(self, size: int) -> memoryview:
+        size = min(size, self._end - self._position)
+        buffer = received_rooms.take(size)
+        done = 0
+        while done < size:
+            count = self._read_into(buffer[done:], self._position + done)
+            if count == 0:
+                break
+            done += count
+        return buffer[:done]
+
+    def _read_into(self, buffer: memoryview, position: int) -> int:
+        """What is in memory at once; else from the disk, which is told what comes next."""
+        try:
+            count = os.preadv(self._fd, [buffer], position, _NOWAIT)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise
+            count = 0
+        if count == len(buffer):
+            return count
+        self._read_ahead(position)
+        return count + os.preadv(self._fd, [buffer[count:]], position + count)
+
+    def _read_ahead(self, position: int) -> None:
+        start = max(self._asked, position)
+        stop = min(position + AHEAD_BYTES, self._end)
+        for at in range(start, stop, _AHEAD_STEP):
+            os.posix_fadvise(self._fd, at, _AHEAD_STEP, os.POSIX_FADV_WILLNEED)
+        self._asked = max(start, stop)
+
+    def close(self) -> None:
+        """Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _open(stored: StoredRange) -> int:
+    """The very file that the broker has open, not another one that has its name here or now."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(stored.path, flags)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (
+        stored.device,
+        stored.inode,
+    ):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "another file has this name", stored.path)
+    return fd
+
+
+def _size_of_first(data: memoryview) -> int:
+    """The size of the batch whose header ``data`` begins with; 0 if that cannot be told."""
+    if len(data) < HEADER_BYTES:
+        return 0
+    try:
+        return read_header(data).size_bytes
+    except CorruptMessageError:
+        return 0

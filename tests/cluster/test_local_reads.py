@@ -1,0 +1,175 @@
+"""Ranges read out of files of brokers on this machine, and fetched as ever where they are not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from broker_lite.client import Bus, fetcher, read_range
+from broker_lite.client.local_files import LocalRange
+from broker_lite.client.received import NOTHING, Cut, offsets_of
+from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+from broker_lite.record.arrow import Columns
+from broker_lite.wire.fetch import StoredRange
+
+ROWS, BATCH = 20_000, 1000
+
+
+class Reading:
+    """A topic of one partition and one replica, filled, and what was opened to read it."""
+
+    def __init__(self, bus: Bus, cluster: LocalCluster, topic: str) -> None:
+        self.bus = bus
+        self.opened: list[StoredRange] = []
+        self.skipped: list[tuple[int, int]] = []
+        bus.create_topic(topic, 1, replication_factor=1)
+        self.where = TopicPartition(topic, 0)
+        with bus.producer() as producer:
+            for first in range(0, ROWS, BATCH):
+                values = [b"%0200d" % n for n in range(first, first + BATCH)]
+                producer.send_columns(topic, Columns(BATCH, None, pa.array(values)), 0)
+        self.view = bus.admin.cluster([topic])
+        topic_id = self.view.topic_id(topic)
+        (self.path,) = Path(cluster.directory).rglob(f"{topic_id}-0/*.log")
+
+    def batches(self, start: int = 0, end: int = ROWS, **options: Any) -> Iterator[range]:
+        for rows in read_range(
+            self.where,
+            self.view.topic_id(self.where.topic),
+            self.view.leader_epoch(self.where),
+            start,
+            end,
+            bootstrap=self.bus.bootstrap_servers,
+            on_skipped=lambda _, first, after: self.skipped.append((first, after)),
+            **options,
+        ):
+            offsets = offsets_of(rows)
+            assert (np.diff(offsets) == 1).all()
+            assert rows.columns.value is not None
+            assert int(rows.columns.value[rows.first_row].as_py()) == offsets[0]
+            yield range(int(offsets[0]), int(offsets[-1]) + 1)
+
+    def read(self, start: int = 0, end: int = ROWS, **options: Any) -> list[int]:
+        return [offset for found in self.batches(start, end, **options) for offset in found]
+
+
+@pytest.fixture
+def reading(
+    bus: Bus, cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> Reading:
+    found = Reading(bus, cluster, f"{topic}-files")
+
+    class Seen(LocalRange):
+        def __init__(self, stored: StoredRange, *rest: Any) -> None:
+            super().__init__(stored, *rest)
+            found.opened.append(stored)
+
+    monkeypatch.setattr(fetcher, "LocalRange", Seen)
+    return found
+
+
+def test_large_ranges_are_read_in_place_and_small_ones_sent(reading: Reading) -> None:
+    assert reading.read() == list(range(ROWS))
+    assert [Path(stored.path) for stored in reading.opened] == [reading.path]
+    assert reading.read(1234, 18_765, fetch_bytes=300_000) == list(range(1234, 18_765))
+    assert len(reading.opened) == 2
+    assert reading.read(ROWS - 10) == list(range(ROWS - 10, ROWS))
+    assert reading.read(fetch_bytes=100_000) == list(range(ROWS)), "a limit is kept"
+    assert reading.read(local_reads=False) == list(range(ROWS))
+    assert len(reading.opened) == 2
+
+
+def test_committed_records_alone_are_told(reading: Reading) -> None:
+    reading.read()
+    (stored,) = reading.opened
+    assert stored.position + stored.length == reading.path.stat().st_size
+    with pytest.raises(OffsetOutOfRangeError, match=f"ends at {ROWS}"):
+        reading.read(ROWS + 1, ROWS + 2)
+
+
+def test_a_broker_that_is_told_not_to_sends_records(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or does not believe that the reader is on its machine, as any other's is not."""
+    monkeypatch.setattr(fetcher, "machine_id", lambda: bytes(16))
+    assert reading.read() == list(range(ROWS))
+    assert reading.opened == []
+
+
+def test_a_reader_that_may_not_open_the_file_is_sent_the_records(reading: Reading) -> None:
+    user, mode = os.geteuid(), reading.path.stat().st_mode
+    reading.path.chmod(0)
+    try:
+        if user == 0:
+            os.seteuid(65_534)  # permissions do not bind root
+        assert reading.read() == list(range(ROWS))
+    finally:
+        os.seteuid(user)
+        reading.path.chmod(mode)
+    assert reading.opened == []
+
+
+def test_a_deleted_segment_is_read_to_its_end_and_sent_from_then_on(reading: Reading) -> None:
+    """The broker has it open for a while; by its name it is gone."""
+    found = reading.batches()
+    first = next(found)
+    aside = reading.path.rename(reading.path.with_suffix(".gone"))
+    try:
+        rest = [offset for part in found for offset in part]
+        assert [*first, *rest] == list(range(ROWS))
+        assert len(reading.opened) == 1
+        assert reading.read() == list(range(ROWS))
+        assert len(reading.opened) == 1
+    finally:
+        aside.rename(reading.path)
+
+
+def test_records_are_sent_from_where_a_file_was_cut(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_lite.client.local_files.READ_BYTES", 200_000)
+    reads = 0
+    whole = LocalRange.read
+
+    def cut_short(self: LocalRange, offset: int, at_boundary: bool) -> Cut:
+        nonlocal reads
+        reads += 1
+        return whole(self, offset, at_boundary) if reads < 4 else NOTHING
+
+    monkeypatch.setattr(LocalRange, "read", cut_short)
+    assert reading.read() == list(range(ROWS))
+    assert (reads, len(reading.opened)) == (4, 1)
+
+
+def test_damage_in_a_file_is_named_or_skipped_as_ever(reading: Reading) -> None:
+    batch_bytes = reading.path.stat().st_size // (ROWS // BATCH)
+    with reading.path.open("r+b") as file:
+        file.seek(7 * batch_bytes + batch_bytes // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 255]))
+    delivered: list[int] = []
+    with pytest.raises(CorruptMessageError, match="partition 0 offset 7000: "):
+        for found in reading.batches():
+            delivered += found
+    assert delivered == list(range(7000))
+    good = [n for n in range(ROWS) if n // BATCH != 7]
+    assert reading.read(on_corrupt="skip") == good
+    assert reading.skipped == [(7000, 8000)]
+    assert reading.opened
+    with reading.path.open("r+b") as file:
+        file.seek(12 * batch_bytes + 16)
+        file.write(b"\x07")
+    with pytest.raises(CorruptMessageError, match="partition 0 offset 12000"):
+        reading.read(12_000)
+    assert reading.read(8000, on_corrupt="skip") == [
+        n for n in good if n >= 8000 and n // 1000 != 12
+    ]
