@@ -1,6 +1,8 @@
 // What a Go program asks of a cluster, by franz-go; one JSON line for each answer.
 //
 //	client steps HOST:PORT,… TOPIC GROUP
+//	client write HOST:PORT,… TOPIC CODEC                rows of rows.go from stdin
+//	client read HOST:PORT,… TOPIC START COUNT
 //	client member HOST:PORT,… TOPIC GROUP SESSION_MS    until a signal; "partition offset" for each record
 package main
 
@@ -24,16 +26,25 @@ import (
 const patience = 30 * time.Second
 
 func main() {
-	servers, topic, group := strings.Split(os.Args[2], ","), os.Args[3], os.Args[4]
-	if os.Args[1] == "member" {
-		sessionMs, err := strconv.Atoi(os.Args[5])
-		must(err)
-		member(servers, topic, group, time.Duration(sessionMs)*time.Millisecond)
-		return
-	}
+	servers, topic, given := strings.Split(os.Args[2], ","), os.Args[3], os.Args[4:]
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	defer cancel()
-	steps(ctx, servers, topic, group)
+	switch os.Args[1] {
+	case "steps":
+		steps(ctx, servers, topic, given[0])
+	case "write":
+		write(ctx, servers, topic, given[0])
+	case "read":
+		read(ctx, servers, topic, number(given[0]), number(given[1]))
+	case "member":
+		member(servers, topic, given[0], time.Duration(number(given[1]))*time.Millisecond)
+	}
+}
+
+func number(text string) int {
+	found, err := strconv.Atoi(text)
+	must(err)
+	return found
 }
 
 func must(err error) {

@@ -3,26 +3,15 @@
 // kafkajs reads only as a member of a group, so records are fetched by the request below its consumer.
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
+import { addCodecs } from './codecs.mjs'
 
 const require = createRequire(pathToFileURL(process.cwd() + '/'))
-const {
-  Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel,
-} = require('kafkajs')
-const lz4 = require('lz4js')
-const zstd = require('@bokuweb/zstd-wasm')
+const { Kafka, CompressionTypes, ConfigResourceTypes, logLevel } = require('kafkajs')
 const Cluster = require('kafkajs/src/cluster')
 const createSocketFactory = require('kafkajs/src/network/socketFactory')
 const { createLogger } = require('kafkajs/src/loggers')
 
-// kafkajs brings gzip; its users add the others.
-const pure = ({ compress, decompress }) => () => ({
-  compress: async encoder => Buffer.from(compress(encoder.buffer)),
-  decompress: async buffer => Buffer.from(decompress(buffer)),
-})
-await zstd.init()
-CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
-CompressionCodecs[CompressionTypes.LZ4] = pure(lz4)
-CompressionCodecs[CompressionTypes.ZSTD] = pure(zstd)
+await addCodecs(require)
 
 const [servers, topic, group] = process.argv.slice(2)
 const brokers = servers.split(',')
@@ -81,7 +70,8 @@ async function fetchAll(partition) {
   }))
 }
 
-// The values of so many records as a member of a group; it has left when `leave` was called.
+// The values of so many records as a member of a group; `leave` ends it. A member reads from
+// `seekTo` or, without it, from the beginning.
 async function consume(groupId, topic, count, seekTo) {
   const consumer = kafka.consumer({ groupId })
   const values = []

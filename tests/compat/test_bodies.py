@@ -1,0 +1,144 @@
+"""Both ways across bodies: rows of other people's clients are columns to Spark, and columns that
+Spark wrote are rows to them; with every codec, from the middle of a batch, with headers and nulls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_programs import Note
+from client_rows import ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
+from program_rows import Console, FranzGo, Kafkajs, Kcat
+from spark_queries import Queries
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.record.batch import iter_headers
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
+
+NUMBERS = itertools.count()
+COLUMN_CODECS = ("none", "lz4", "zstd")
+BATCHES = 3
+SCHEMA = (
+    "key binary, value binary, headers array<struct<key: string, value: binary>>, "
+    "timestamp timestamp, topic string, partition int, n int"
+)
+
+
+@pytest.fixture
+def queries(spark: Any, bus: client.Bus, tmp_path: Path) -> Queries:
+    return Queries(spark, bus, tmp_path)
+
+
+@pytest.fixture(
+    params=[
+        Librdkafka.name,
+        KafkaPython.name,
+        Aiokafka.name,
+        Kcat.name,
+        pytest.param(FranzGo.name, marks=pytest.mark.compat),
+        pytest.param(Kafkajs.name, marks=pytest.mark.compat),
+        pytest.param(Console.name, marks=pytest.mark.compat),
+    ]
+)
+def other(request: pytest.FixtureRequest, cluster: LocalCluster) -> RowClient:
+    servers, fixture = cluster.bootstrap_servers, request.getfixturevalue
+    make: dict[str, Callable[[], RowClient]] = {
+        Librdkafka.name: lambda: Librdkafka(servers),
+        KafkaPython.name: lambda: KafkaPython(servers),
+        Aiokafka.name: lambda: Aiokafka(servers),
+        Kcat.name: lambda: Kcat(servers, fixture("kcat")),
+        FranzGo.name: lambda: FranzGo(servers, fixture("go_client")),
+        Kafkajs.name: lambda: Kafkajs(servers, fixture("node_folder")),
+        Console.name: lambda: Console(servers, fixture("class_path")),
+    }
+    return make[request.param]()
+
+
+def from_spark(found: Any) -> Row:
+    headers = tuple((h.key, h.value) for h in found.headers or ())
+    return Row(found.key, found.value, headers, found.ms)
+
+
+def test_rows_of_others_are_columns_in_spark(
+    other: RowClient, queries: Queries, bus: client.Bus, answered: Note, versions: dict[str, str]
+) -> None:
+    written = other.writable(ROWS)
+    number, timed = next(NUMBERS), written[0].timestamp_ms is not None
+    topics = [f"rows-{os.getpid()}-{number}-{codec}" for codec in other.codecs]
+    for topic, codec in zip(topics, other.codecs, strict=True):
+        bus.create_topic(topic, partitions=1)
+        other.write(topic, written, codec)
+
+    def read(**bounds: str) -> dict[str, list[Row]]:
+        frame = queries.read(subscribe=",".join(topics), includeHeaders="true", **bounds)
+        rows = frame.selectExpr("*", "unix_millis(timestamp) AS ms").orderBy("topic", "offset")
+        found: dict[str, list[Row]] = {topic: [] for topic in topics}
+        for row in rows.collect():
+            kept = from_spark(row)
+            found[row.topic].append(kept if timed else kept._replace(timestamp_ms=None))
+        return found
+
+    assert read() == dict.fromkeys(topics, written)
+    # Both ends in the middle of a batch.
+    first, end = 2, len(written) - 3
+    cut = read(
+        startingOffsets=json.dumps({topic: {"0": first} for topic in topics}),
+        endingOffsets=json.dumps({topic: {"0": end} for topic in topics}),
+    )
+    assert cut == dict.fromkeys(topics, written[first:end])
+    answered(versions[other.name], "its rows read by Spark as columns, every codec", "the same")
+
+
+@pytest.fixture(scope="module")
+def columns(spark: Any, cluster: LocalCluster) -> dict[str, str]:
+    """By codec, a topic that Spark wrote: ROWS in batches of columns, BATCHES times."""
+    zero = datetime(1970, 1, 1, tzinfo=UTC)
+    topics = {codec: f"columns-{os.getpid()}-{codec}" for codec in COLUMN_CODECS}
+    with client.connect(cluster.bootstrap_servers) as bus:
+        for codec, topic in topics.items():
+            bus.create_topic(topic, partitions=1)
+            made = [
+                (row.key, row.value, list(row.headers) or None,
+                 zero + timedelta(milliseconds=row.timestamp_ms or 0), topic, 0, n)
+                for n, row in enumerate(ROWS)
+            ]  # fmt: skip
+            frame = spark.createDataFrame(made, SCHEMA).coalesce(1).sortWithinPartitions("n")
+            writer = frame.drop("n").write.format("logbus").mode("append")
+            writer = writer.option("bootstrap.servers", cluster.bootstrap_servers)
+            writer = writer.option("compression.type", codec).option("useTimestampColumn", "true")
+            for _ in range(BATCHES):
+                writer.save()
+            assert_batches_of_columns(cluster, bus.admin.cluster((topic,)).topic_id(topic))
+    return topics
+
+
+def assert_batches_of_columns(cluster: LocalCluster, topic_id: str) -> None:
+    """On every replica's disk; else these tests would show nothing."""
+    logs = list(Path(cluster.directory).glob(f"**/{topic_id}-0/*.log"))
+    assert len(logs) == len(cluster.brokers)
+    for log in logs:
+        headers = [header for _, header in iter_headers(log.read_bytes())]
+        assert [header.is_columns for header in headers] == [True] * BATCHES
+
+
+def test_columns_of_spark_are_rows_to_others(
+    other: RowClient, columns: dict[str, str], answered: Note, versions: dict[str, str]
+) -> None:
+    expected = [other.seen(row) for row in ROWS] * BATCHES
+    for topic in columns.values():
+        assert other.read(topic, 0, len(expected)) == expected
+        # From the middle of the first batch on, over the next one's beginning.
+        first = len(ROWS) - 5
+        assert other.read(topic, first, 20) == expected[first : first + 20]
+    answered(
+        versions[other.name], "columns written by Spark, read as rows, every codec", "the same"
+    )

@@ -1,0 +1,207 @@
+"""Rows through other people's clients that are programs: kcat, franz-go, kafkajs and Kafka's own
+console producer and consumer. See ``client_rows``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+from base64 import b64decode, b64encode
+from pathlib import Path
+
+from client_programs import JAVA, NODE
+from client_rows import WAIT_S, Header, Row, RowClient
+
+from broker_lite.local.zookeeper import find_java
+
+
+def run(command: list[str], stdin: bytes = b"", folder: Path | None = None) -> bytes:
+    """What a program printed to its stdout."""
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, check=False, timeout=WAIT_S, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return done.stdout
+
+
+def is_text(row: Row) -> bool:
+    """What a line can hold: text that is not empty, and headers with values."""
+    parts = [row.key, row.value, *(value for _, value in row.headers)]
+    given = [part for part in parts if part is not None]
+    is_whole = all(value is not None for _, value in row.headers)
+    return is_whole and all(part.isascii() and part.strip(b"\0") for part in given)
+
+
+class Kcat(RowClient):
+    """Keys and values by lines; headers for all lines of a run. Times are its own."""
+
+    name = "kcat"
+
+    def __init__(self, servers: str, program: str) -> None:
+        super().__init__(servers)
+        self._kcat = [program, "-b", servers]
+
+    def writable(self, rows: list[Row]) -> list[Row]:
+        return [row._replace(timestamp_ms=None) for row in rows if is_text(row)]
+
+    def seen(self, row: Row) -> Row:
+        """A null header is printed as NULL, a binary one up to its first zero."""
+        headers = tuple(
+            (name, b"NULL" if value is None else value.split(b"\0")[0])
+            for name, value in row.headers
+        )
+        return row._replace(headers=headers)
+
+    def write(self, topic: str, rows: list[Row], codec: str) -> None:
+        for headers, alike in itertools.groupby(rows, key=lambda row: row.headers):
+            lines = [b"%s:%s\n" % (row.key or b"", row.value or b"") for row in alike]
+            options = [w for name, value in headers for w in ("-H", f"{name}={text(value)}")]
+            into = ["-P", "-t", topic, "-p", "0", "-K:", "-Z", "-z", codec, *options]
+            run([*self._kcat, *into], b"".join(lines))
+
+    def read(self, topic: str, start: int, count: int) -> list[Row]:
+        where = ["-C", "-t", topic, "-p", "0", "-o", str(start), "-c", str(count), "-q"]
+        out = run([*self._kcat, *where, "-f", "%K %S %T %h\n%k%s\n"])
+        rows, at = [], 0
+        while at < len(out):
+            # A header may hold any byte but a line's end.
+            end = out.index(b"\n", at)
+            key, value, time, headers = out[at:end].split(b" ", 3)
+            at = end + 1
+            parts: list[bytes | None] = []
+            for length in (int(key), int(value)):
+                parts.append(None if length < 0 else out[at : at + length])
+                at += max(length, 0)
+            assert out[at : at + 1] == b"\n"
+            at += 1
+            rows.append(Row(parts[0], parts[1], pairs(headers, b"="), int(time)))
+        return rows
+
+
+class Lines(RowClient):
+    """A program of ours around a library: rows as lines of JSON, bytes in base64.
+
+    ``write SERVERS TOPIC CODEC`` reads them, ``read SERVERS TOPIC START COUNT`` prints them.
+    """
+
+    command: list[str]
+    folder: Path | None = None
+
+    def write(self, topic: str, rows: list[Row], codec: str) -> None:
+        lines = [
+            json.dumps(
+                {
+                    "key": encoded(row.key),
+                    "value": encoded(row.value),
+                    "headers": [[name, encoded(value)] for name, value in row.headers],
+                    "ms": row.timestamp_ms,
+                }
+            )
+            for row in rows
+        ]
+        run([*self.command, "write", self.servers, topic, codec],
+            "\n".join(lines).encode(), self.folder)  # fmt: skip
+
+    def read(self, topic: str, start: int, count: int) -> list[Row]:
+        where = ["read", self.servers, topic, str(start), str(count)]
+        found = map(json.loads, run([*self.command, *where], folder=self.folder).splitlines())
+        return [
+            Row(
+                decoded(row["key"]),
+                decoded(row["value"]),
+                tuple((name, decoded(value)) for name, value in row["headers"]),
+                row["ms"],
+            )
+            for row in found
+        ]
+
+
+class FranzGo(Lines):
+    name = "franz-go"
+
+    def __init__(self, servers: str, program: str) -> None:
+        super().__init__(servers)
+        self.command = [program]
+
+
+class Kafkajs(Lines):
+    """Its headers are a map: those of a name stand together, and none is null."""
+
+    name = "kafkajs"
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        super().__init__(servers)
+        self.command, self.folder = ["node", str(NODE / "rows.mjs")], folder
+
+    def writable(self, rows: list[Row]) -> list[Row]:
+        return [row for row in rows if all(value is not None for _, value in row.headers)]
+
+
+class Console(RowClient):
+    """Kafka's console producer and consumer. Times are its own."""
+
+    name = "java"
+
+    def __init__(self, servers: str, class_path: str) -> None:
+        super().__init__(servers)
+        log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
+        jvm = [find_java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", log]
+        self._tools = [*jvm, "-cp", class_path]
+
+    def writable(self, rows: list[Row]) -> list[Row]:
+        return [row._replace(timestamp_ms=None) for row in rows if is_text(row)]
+
+    def write(self, topic: str, rows: list[Row], codec: str) -> None:
+        lines = []
+        for row in rows:
+            headers = b",".join(
+                name.encode() + b":" + (value or b"") for name, value in row.headers
+            )
+            parts = (headers or None, row.key, row.value)
+            lines.append(b"\t".join(b"<null>" if part is None else part for part in parts))
+        reading = ("parse.key=true", "parse.headers=true", "null.marker=<null>")
+        options = [word for option in reading for word in ("--reader-property", option)]
+        into = ["--topic", topic, "--compression-codec", codec, *options]
+        tool = "org.apache.kafka.tools.ConsoleProducer"
+        run([*self._tools, tool, "--bootstrap-server", self.servers, *into], b"\n".join(lines))
+
+    def read(self, topic: str, start: int, count: int) -> list[Row]:
+        printed = ("print.timestamp=true", "print.headers=true", "print.key=true",
+                   "null.literal=<null>")  # fmt: skip
+        options = [word for option in printed for word in ("--formatter-property", option)]
+        where = ["--topic", topic, "--partition", "0", "--offset", str(start)]
+        tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+        command = [*self._tools, tool, "--bootstrap-server", self.servers, *where]
+        out = run([*command, "--max-messages", str(count), *options])
+        rows = []
+        for line in out.split(b"\n")[:count]:
+            time, headers, key, value = line.split(b"\t")
+            found = () if headers == b"NO_HEADERS" else pairs(headers, b":")
+            ms = int(time.removeprefix(b"CreateTime:"))
+            rows.append(Row(nullable(key), nullable(value), found, ms))
+        return rows
+
+
+def text(data: bytes | None) -> str:
+    return (data or b"").decode()
+
+
+def nullable(data: bytes) -> bytes | None:
+    return None if data == b"<null>" else data
+
+
+def pairs(data: bytes, separator: bytes) -> tuple[Header, ...]:
+    """Headers as both consoles print them: name, separator, value, with commas between."""
+    if not data:
+        return ()
+    split = [part.split(separator, 1) for part in re.split(b",", data)]
+    return tuple((name.decode(), nullable(value)) for name, value in split)
+
+
+def encoded(data: bytes | None) -> str | None:
+    return None if data is None else b64encode(data).decode()
+
+
+def decoded(data: str | None) -> bytes | None:
+    return None if data is None else b64decode(data)
