@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Any
 
 from peers.lines import Lines
 from peers.servers import KafkaServers, LogbusServers
+from peers.spark_session import SparkHost
 
 QUICK_SHARE = 0.2
 """A quick run's sizes beside a full one's."""
@@ -23,6 +25,7 @@ class Bench:
         self.lines = Lines(given)
         self._up: dict[str, tuple[Any, Any]] = {}
         self._stack: dict[str, contextlib.ExitStack] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Bench:
         return self
@@ -34,6 +37,8 @@ class Bench:
         trace: TracebackType | None,
     ) -> None:
         self.stop_all()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def size(self, full: int) -> int:
         """A number of records, less where the run is quick."""
@@ -57,6 +62,16 @@ class Bench:
         return self._servers(
             "kafka", key, lambda: KafkaServers(brokers, tuned=tuned, heap=heap, config=config)
         )
+
+    def spark(self, tuned: bool = True) -> SparkHost:
+        """A Spark session for both sides, started unless one runs already with these settings."""
+        return self._servers("spark", tuned, lambda: SparkHost(tuned))  # type: ignore[no-any-return]
+
+    def folder(self) -> str:
+        """A folder for input in files, gone when the run ends."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="logbus-bench-")
+        return self._folder.name
 
     def stop_all(self) -> None:
         """Stop every server that is up: for a row that starts its own."""

@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 from peers.row import Row
-from peers.rows import brokers, consume, disk, produce, python, start
+from peers.rows import (
+    brokers,
+    consume,
+    disk,
+    netdb11,
+    produce,
+    python,
+    spark_latency,
+    spark_pipeline,
+    spark_read,
+    spark_stream,
+    spark_write,
+    start,
+)
 
+_MODULES = (
+    brokers,
+    consume,
+    disk,
+    netdb11,
+    produce,
+    python,
+    spark_latency,
+    spark_pipeline,
+    spark_read,
+    spark_stream,
+    spark_write,
+    start,
+)
 ROWS: tuple[Row, ...] = tuple(
     sorted(
-        (*brokers.ROWS, *consume.ROWS, *disk.ROWS, *produce.ROWS, *python.ROWS, *start.ROWS),
+        (row for module in _MODULES for row in module.ROWS),
         key=lambda row: (row.number, row.name),
     )
 )

@@ -1,0 +1,131 @@
+"""Row 6: one record into a topic, through Spark's source and sink, and out of another topic.
+
+The client outside is confluent-kafka on both sides: the brokers, Spark and the connectors differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import confluent_kafka as ck
+import numpy as np
+
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.spark import Both, both, variant
+
+RECORDS = 25
+WARM_UP = 4
+PAUSE_SECONDS_MAX = 0.1
+"""Between records, at random, so that no rhythm of a query's is met again and again."""
+WAIT_SECONDS = 60
+OPTIONS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "defaults": {LOGBUS: {}, KAFKA: {}},
+    "tuned": {LOGBUS: {}, KAFKA: {"kafka.fetch.max.wait.ms": "10"}},
+}
+
+
+class Probe:
+    """Sends a record and waits for it on the other side of a query."""
+
+    def __init__(self, address: str, source: str, target: str) -> None:
+        self._source = source
+        self._producer = ck.Producer(
+            {"bootstrap.servers": address, "linger.ms": 0, "acks": "all"}
+        )
+        self._consumer = ck.Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": f"probe-{target}",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._consumer.assign([ck.TopicPartition(target, 0, 0)])
+
+    def turn(self, value: bytes) -> float:
+        """Milliseconds from produce() to the record's return."""
+        before = time.perf_counter()
+        self._producer.produce(self._source, value, partition=0)
+        self._producer.poll(0)
+        while True:
+            found = self._consumer.poll(WAIT_SECONDS)
+            if found is None:
+                raise RuntimeError(f"no record came back within {WAIT_SECONDS} s")
+            if found.error() is None and found.value() == value:
+                return (time.perf_counter() - before) * 1000
+
+    def close(self) -> None:
+        self._producer.flush(WAIT_SECONDS)
+        self._consumer.close()
+
+
+@contextlib.contextmanager
+def open_latency(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
+    count = RECORDS if not bench.quick else RECORDS // 2
+    lines = bench.lines.whole(count + WARM_UP)
+    pauses = random.Random(1)
+    found: dict[str, list[list[float]]] = {LOGBUS: [], KAFKA: []}
+    with both(bench, tuned=chosen.name == "tuned") as sides:
+
+        def run(name: str) -> Measures:
+            times, triggers = _turns(sides, name, OPTIONS[chosen.name][name], lines, pauses)
+            found[name].append(times)
+            warm = found[name][1:] or found[name]
+            return {
+                "p50_ms": round(float(np.percentile(times, 50)), 1),
+                "p99_ms": round(float(np.percentile(np.concatenate(warm), 99)), 1),
+                "trigger_p50_ms": round(float(np.percentile(triggers, 50)), 1),
+            }
+
+        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+
+
+def _turns(
+    sides: Both, name: str, options: Mapping[str, str], lines: list[bytes], pauses: random.Random
+) -> tuple[list[float], list[float]]:
+    servers = sides.servers[name]
+    source, target = servers.new_topic(1), servers.new_topic(1)
+    probe = Probe(servers.bootstrap_servers, source, target)
+    try:
+        sides.spark.call(
+            "loop_start", **sides.where(name), source=source, target=target, options=dict(options)
+        )
+        times = []
+        for line in lines:
+            times.append(probe.turn(line))
+            time.sleep(pauses.uniform(0, PAUSE_SECONDS_MAX))
+        triggers = sides.spark.call("loop_stop")["triggers_ms"]
+    finally:
+        probe.close()
+        servers.delete_topic(source)
+        servers.delete_topic(target)
+    return times[WARM_UP:], triggers[WARM_UP:]
+
+
+ROWS = (
+    Row(
+        "spark-latency",
+        6,
+        "one record through a Spark source and sink, time in to time out",
+        goals=(
+            Goal("p50_ms", 0.5, "less", "defaults"),
+            Goal("p99_ms", 0.5, "less", "defaults"),
+            Goal("p50_ms", 1.2, "less", "tuned"),
+            Goal("p99_ms", 1.2, "less", "tuned"),
+        ),
+        open=open_latency,
+        variants=(
+            Variant("defaults", settings={"spark": "local[2], 2 GB, Spark's own defaults"}),
+            variant("tuned", kafka="kafka.fetch.max.wait.ms=10 for its source"),
+        ),
+        note="a query with the default trigger from one topic to another; confluent-kafka sends "
+        f"and receives on both sides; {RECORDS} records a run with random pauses; p50 of each run, "
+        "p99 of all warm runs so far",
+        rounds=3,
+    ),
+)

@@ -1,0 +1,72 @@
+"""Row 5: Spark reads a topic, filters, aggregates, and writes to another topic."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.rows.produce import FLUSH_NOTE
+from peers.spark import LINES, PARTITIONS, both, must_agree, rate, variant
+
+ACCESS_LOG = ('" 404 ', 7)
+"""Errors, by page: the line's number is its first word."""
+SOURCE_CODE = ("return", 1)
+
+
+def wanted(bench: Bench) -> tuple[str, int]:
+    """What is looked for in a line and by which of its words it is counted."""
+    some = b"\n".join(bench.lines.whole(10_000))
+    return ACCESS_LOG if ACCESS_LOG[0].encode() in some else SOURCE_CODE
+
+
+@contextlib.contextmanager
+def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(LINES)
+    needle, word = wanted(bench)
+    with both(bench) as sides:
+        sources = sides.filled(count, chosen.compression[LOGBUS])
+        written: dict[str, int] = {}
+        more = {"needle": needle, **({"word": word} if call == "pipeline" else {})}
+
+        def run(name: str) -> Measures:
+            target = sides.servers[name].new_topic(PARTITIONS)
+            try:
+                done = sides.spark.call(
+                    call, **sides.where(name), source=sources[name], target=target, **more
+                )
+                written[name] = sides.count(name, target)
+                must_agree(written)
+                if not written[name]:
+                    raise RuntimeError(f"no line has {needle!r} in it")
+            finally:
+                sides.servers[name].delete_topic(target)
+            return {**rate(count, done["seconds"]), "rows_written": written[name]}
+
+        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+
+
+ROWS = (
+    Row(
+        "spark-pipeline",
+        5,
+        "Spark: read a topic, filter, aggregate, write to another topic",
+        goals=(Goal("rows_per_s", 2.5),),
+        open=partial(open_pipeline, call="pipeline"),
+        variants=(variant("defaults"), variant("lz4", "lz4")),
+        note=f"errors of an access log by page: few rows pass the filter; {FLUSH_NOTE}",
+    ),
+    Row(
+        "spark-copy",
+        5,
+        "Spark stream (availableNow): read a topic, drop a few rows, write the rest to another",
+        goals=(),
+        open=partial(open_pipeline, call="copy"),
+        variants=(variant("defaults"),),
+        note=f"nearly every row is read and written; no goal of its own; {FLUSH_NOTE}",
+        quick=False,
+        rounds=3,
+    ),
+)

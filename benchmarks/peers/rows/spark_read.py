@@ -1,0 +1,91 @@
+"""Rows 1 and 2: Spark reads a topic as a table, all seven columns or only two of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.spark import ALL, LINES, both, rate, variant
+from peers.spark_session import SparkHost
+
+FIRST_LINES = 800_000
+
+
+@contextlib.contextmanager
+def open_read(
+    bench: Bench, chosen: Variant, *, columns: list[str], by: str = "spark"
+) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(LINES)
+    with both(bench) as sides:
+        topics = sides.filled(count, chosen.compression[LOGBUS], by)
+
+        def run(name: str) -> Measures:
+            where = sides.where(name)
+            done = sides.spark.call("read", **where, topic=topics[name], columns=columns)
+            return rate(count, done["seconds"])
+
+        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+
+
+@contextlib.contextmanager
+def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
+    """Each run has a session of its own, which has done nothing before."""
+    count = bench.size(FIRST_LINES)
+    with both(bench) as sides:
+        topics = sides.filled(count, chosen.compression[LOGBUS])
+
+        def run(name: str) -> Measures:
+            with SparkHost() as spark:
+                where = sides.where(name)
+                done = spark.call("read", **where, topic=topics[name], columns=ALL)
+            return rate(count, done["seconds"])
+
+        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+
+
+FILLED = "each side's topic was written by its own Spark sink, on the sink's defaults"
+PLAIN = (variant("defaults"), variant("lz4", "lz4"))
+
+ROWS = (
+    Row(
+        "spark-read",
+        1,
+        "Spark batch read of log lines, seven columns, warm",
+        goals=(Goal("rows_per_s", 3.0),),
+        open=partial(open_read, columns=ALL),
+        variants=PLAIN,
+        note=FILLED,
+    ),
+    Row(
+        "spark-read-first",
+        1,
+        "the same as the first thing that a new Spark session does",
+        goals=(Goal("rows_per_s", 1.2),),
+        open=open_first,
+        variants=PLAIN[:1],
+        note=f"{FILLED}; from load() to the end, without the start of the session",
+        rounds=3,
+    ),
+    Row(
+        "spark-read-two-columns",
+        2,
+        "Spark batch read, only value and offset",
+        goals=(Goal("rows_per_s", 4.0),),
+        open=partial(open_read, columns=["value", "offset"]),
+        variants=PLAIN,
+        note="Kafka's connector makes all columns and Spark drops them: it has one schema",
+    ),
+    Row(
+        "spark-read-rows",
+        2,
+        "Spark batch read of a topic that a Kafka client wrote, seven columns",
+        goals=(Goal("rows_per_s", 1.5),),
+        open=partial(open_read, columns=ALL, by="client"),
+        variants=PLAIN,
+        note="written by confluent-kafka on both sides (batches of 256 KB): logbus keeps such "
+        "batches as they came, as rows, and makes columns of them when they are read",
+    ),
+)

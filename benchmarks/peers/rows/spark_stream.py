@@ -1,0 +1,116 @@
+"""Row 3: a stream works off a backlog and ends (availableNow)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.spark import LINES, Both, both, must_be, rate, variant
+
+BACKLOG_BYTES = 5_000_000_000
+LINES_A_WRITE = 2_000_000
+"""The backlog is written in parts, so that the input stays small."""
+
+
+@contextlib.contextmanager
+def open_stream(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(LINES)
+    with both(bench) as sides:
+        topics = sides.filled(count, chosen.compression[LOGBUS])
+
+        def run(name: str) -> Measures:
+            done = sides.spark.call("stream", **sides.where(name), topic=topics[name])
+            must_be(count, done["rows"], name)
+            return rate(count, done["seconds"])
+
+        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+
+
+@contextlib.contextmanager
+def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
+    """The backlog is on disk: before each run its pages are dropped from the page cache."""
+    with both(bench) as sides:
+        parts, step = _parts(bench)
+        topics = {name: _fill(sides, name, parts, step) for name in (LOGBUS, KAFKA)}
+        count = parts * step
+
+        def run(name: str) -> Measures:
+            for folder in sides.servers[name].data_folders():
+                _forget(folder, topics[name])
+            done = sides.spark.call("stream", **sides.where(name), topic=topics[name])
+            must_be(count, done["rows"], name)
+            return {**rate(count, done["seconds"]), "backlog_mb": stored[name]}
+
+        stored = {
+            name: sum(
+                path.stat().st_size
+                for folder in sides.servers[name].data_folders()
+                for path in folder.rglob(f"{topic}-*/*.log")
+            )
+            / 1e6
+            for name, topic in topics.items()
+        }
+        try:
+            yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+        finally:
+            for name, topic in topics.items():
+                sides.servers[name].delete_topic(topic)
+
+
+def _parts(bench: Bench) -> tuple[int, int]:
+    """How often how many lines are written."""
+    step = bench.size(LINES_A_WRITE)
+    line = sum(map(len, bench.lines.whole(10_000))) / 10_000
+    return max(1, round(bench.size(BACKLOG_BYTES) / line / step)), step
+
+
+def _fill(sides: Both, name: str, parts: int, step: int) -> str:
+    topic = sides.servers[name].new_topic(4)
+    folder = str(sides.lines(step))
+    for _ in range(parts):
+        sides.spark.call(
+            "write", **sides.where(name), topic=topic, folder=folder, options={}
+        )
+    must_be(parts * step, sides.count(name, topic), name)
+    return topic
+
+
+def _forget(folder: Path, topic: str) -> None:
+    """Let the page cache drop a topic's segments, as if they had been written long ago."""
+    for path in folder.rglob(f"{topic}-*/*.log"):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+
+
+ROWS = (
+    Row(
+        "spark-stream",
+        3,
+        "Spark stream of log lines, availableNow over a backlog, to its end",
+        goals=(Goal("rows_per_s", 3.0),),
+        open=open_stream,
+        variants=(variant("defaults"), variant("lz4", "lz4")),
+        note="from start() to the end of the query, with its checkpoint",
+    ),
+    Row(
+        "spark-catch-up",
+        3,
+        "the same with a backlog of 5 GB on disk (1 GB in a quick run)",
+        goals=(Goal("rows_per_s", 3.0),),
+        open=open_catch_up,
+        variants=(variant("defaults"),),
+        note="the backlog's pages are dropped from the page cache before each run; the lines "
+        "repeat every 2,000,000, which nothing here can profit from",
+        quick=False,
+        rounds=2,
+    ),
+)

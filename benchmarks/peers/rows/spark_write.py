@@ -1,0 +1,64 @@
+"""Row 4: Spark writes log lines to a topic."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.rows.produce import FLUSH_NOTE
+from peers.spark import LINES, PARTITIONS, both, must_be, rate, variant
+
+TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "10"}
+"""The same words as for the producer's rows; logbus's sink makes batches of 1 MB by itself."""
+OPTIONS: Mapping[str, Mapping[str, str]] = {"defaults": {}, "lz4": {}, "tuned": TUNED}
+
+
+@contextlib.contextmanager
+def open_write(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
+    count = bench.size(LINES)
+    compression = {"kafka.compression.type": chosen.compression[LOGBUS]}
+    options = {
+        LOGBUS: compression,
+        KAFKA: {**compression, **OPTIONS[chosen.name]},
+    }
+    with both(bench) as sides:
+        folder = str(sides.lines(count))
+        sides.spark.call("generate", folder=folder)
+        alone = min(sides.spark.call("generate", folder=folder)["seconds"] for _ in range(3))
+
+        def run(name: str) -> Measures:
+            topic = sides.servers[name].new_topic(PARTITIONS)
+            try:
+                done = sides.spark.call(
+                    "write",
+                    **sides.where(name),
+                    topic=topic,
+                    folder=folder,
+                    options=options[name],
+                )
+                must_be(count, sides.count(name, topic), name)
+            finally:
+                sides.servers[name].delete_topic(topic)
+            return {**rate(count, done["seconds"]), "input_alone_s": round(alone, 3)}
+
+        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+
+
+ROWS = (
+    Row(
+        "spark-write",
+        4,
+        "Spark write of log lines, warm",
+        goals=(Goal("rows_per_s", 2.5),),
+        open=open_write,
+        variants=(
+            variant("defaults"),
+            variant("lz4", "lz4"),
+            variant("tuned", kafka="batch.size=262144, linger.ms=10"),
+        ),
+        note=f"{FLUSH_NOTE}; input_alone_s is what reading the Parquet input costs without a sink",
+    ),
+)

@@ -1,0 +1,190 @@
+"""What all Spark rows share: both sides' topics with the same lines, held against each other.
+
+``Both`` fills topics once for all rows that ask for the same, and counts what was written. Spark
+reads its input from Parquet files, which costs it little beside either sink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import confluent_kafka as ck
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from peers.bench import Bench
+from peers.row import KAFKA, LOGBUS, Measures, Side, Variant
+from peers.servers import KafkaServers, LogbusServers
+from peers.spark_session import CONNECTOR_WORDS, SparkHost
+
+ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+PARTITIONS = 4
+LINES = 1_200_000
+"""Of a topic that is read, some 300 MB."""
+
+Servers = LogbusServers | KafkaServers
+
+_filled: weakref.WeakKeyDictionary[Servers, dict[tuple[str, int], str]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Topics that are there already, by their servers: rows come one after another."""
+_parquet: dict[tuple[int, str], Path] = {}
+
+
+class Both:
+    """Both sides' servers and one Spark session for them."""
+
+    def __init__(self, bench: Bench, *, tuned: bool = True) -> None:
+        self.bench = bench
+        self.servers: dict[str, Servers] = {LOGBUS: bench.logbus(), KAFKA: bench.kafka()}
+        self.spark: SparkHost = bench.spark(tuned)
+        self._consumers: dict[str, ck.Consumer] = {}
+
+    def side(self, name: str, run: Callable[[], Measures]) -> Side:
+        """``run`` with the processes of this side and of Spark."""
+        servers = self.servers[name]
+        return Side(
+            run, lambda: {**servers.processes(), **self.spark.processes()}, servers.settings
+        )
+
+    def where(self, name: str) -> dict[str, str]:
+        """What every call of the host wants to know of a side."""
+        return {"side": name, "address": self.servers[name].bootstrap_servers}
+
+    def lines(self, count: int) -> Path:
+        """A folder of Parquet files with so many lines, which Spark reads as several tasks."""
+        key = (count, self.bench.lines.source)
+        if key not in _parquet:
+            folder = Path(self.bench.folder()) / f"lines-{count}"
+            folder.mkdir()
+            text = self.bench.lines.array(count).cast(pa.large_binary())
+            step = -(-count // PARTITIONS)
+            for number in range(PARTITIONS):
+                part = text.slice(number * step, step).cast(pa.large_string())
+                pq.write_table(
+                    pa.table({"value": part}),
+                    folder / f"{number}.parquet",
+                    compression="none",
+                    use_dictionary=False,
+                )
+            _parquet[key] = folder
+        return _parquet[key]
+
+    def filled(self, count: int, compression: str = "none", by: str = "spark") -> dict[str, str]:
+        """Each side's topic with so many lines, checked against the other's.
+
+        ``by``: ``spark`` writes each with its own sink, ``client`` both with one Kafka client.
+        """
+        topics = {}
+        for name, servers in self.servers.items():
+            kept = _filled.setdefault(servers, {})
+            key = (f"{compression} {by}", count)
+            if key not in kept:
+                kept[key] = self._fill(name, count, compression, by)
+            topics[name] = kept[key]
+        self._must_agree(topics, count)
+        return topics
+
+    def _fill(self, name: str, count: int, compression: str, by: str) -> str:
+        topic = self.servers[name].new_topic(PARTITIONS)
+        if by == "client":
+            self._produce(name, topic, count, compression)
+        else:
+            options = {"kafka.compression.type": compression}
+            folder = str(self.lines(count))
+            self.spark.call("write", **self.where(name), topic=topic, folder=folder,
+                            options=options)  # fmt: skip
+        return topic
+
+    def _produce(self, name: str, topic: str, count: int, compression: str) -> None:
+        producer = ck.Producer(
+            {
+                "bootstrap.servers": self.servers[name].bootstrap_servers,
+                "acks": "all",
+                "linger.ms": 20,
+                "batch.size": 262_144,
+                "compression.type": compression,
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+        for number, line in enumerate(self.bench.lines.whole(count)):
+            while True:
+                try:
+                    producer.produce(topic, line, partition=number // 1000 % PARTITIONS)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.flush()
+
+    def _must_agree(self, topics: Mapping[str, str], count: int) -> None:
+        """Raises RuntimeError if the sides do not give the same rows."""
+        values = {
+            name: self.spark.call("aggregate", **self.where(name), topic=topic, columns=["value"])
+            for name, topic in topics.items()
+        }
+        must_agree({name: each["result"] for name, each in values.items()})
+        columns = must_agree(
+            {
+                name: self.spark.call("columns_seen", **self.where(name), topic=topic)["result"]
+                for name, topic in topics.items()
+            }
+        )
+        if columns != [count, 0, count, 1, count, count, 0]:
+            raise RuntimeError(f"of {count} lines there are {columns}")
+
+    def count(self, name: str, topic: str) -> int:
+        """Records of a topic: its partitions' ends, asked by the same client on both sides."""
+        consumer = self._consumers.get(name)
+        if consumer is None:
+            consumer = self._consumers[name] = ck.Consumer(
+                {"bootstrap.servers": self.servers[name].bootstrap_servers, "group.id": "count"}
+            )
+        return sum(
+            consumer.get_watermark_offsets(ck.TopicPartition(topic, number), timeout=30)[1]
+            for number in range(PARTITIONS)
+        )
+
+    def close(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers = {}
+
+
+@contextlib.contextmanager
+def both(bench: Bench, *, tuned: bool = True) -> Iterator[Both]:
+    found = Both(bench, tuned=tuned)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def must_agree(found: Mapping[str, object]) -> object:
+    """What every side found; raises RuntimeError if they did not find the same."""
+    if len({json.dumps(value) for value in found.values()}) != 1:
+        raise RuntimeError(f"the sides did not do the same work: {found}")
+    return next(iter(found.values()))
+
+
+def must_be(expected: int, found: int, what: str) -> None:
+    """Raises RuntimeError where a run did not do all of its work."""
+    if expected != found:
+        raise RuntimeError(f"{what}: {found} rows instead of {expected}")
+
+
+def rate(count: int, seconds: float) -> Measures:
+    return {"rows_per_s": round(count / seconds), "run_s": round(seconds, 3)}
+
+
+def variant(name: str, compression: str = "none", **words: str) -> Variant:
+    session = "both settings of conf/spark-defaults.conf, on both sides"
+    return Variant(
+        name,
+        settings={"spark": f"local[2], 2 GB, {session}", "connector": CONNECTOR_WORDS, **words},
+        compression={LOGBUS: compression, KAFKA: compression},
+    )
+

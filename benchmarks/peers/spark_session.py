@@ -1,0 +1,117 @@
+"""A Spark session in a process of its own, for both sides in turns.
+
+``SparkHost`` starts ``spark_host.py`` and calls it. Spark's Kafka connector is given to every
+session, whichever side it serves, and so is every setting: ``settings`` says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyspark_logbus as logbus
+from peers import fetch
+
+SCRIPT = Path(__file__).with_name("spark_host.py")
+CALL_SECONDS_MAX = 600.0
+CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.commons:commons-pool2:2.12.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+)
+CONNECTOR_WORDS = "Spark's Kafka connector 4.2.0 (the newest that Maven has), kafka-clients 3.9.1"
+
+
+def settings(tuned: bool = True) -> dict[str, str]:
+    """Spark's settings of every row, the same for both sides.
+
+    ``tuned`` adds the two of ``conf/spark-defaults.conf``, of which the second helps Kafka's
+    connector as well.
+    """
+    return {
+        **(logbus.spark_conf() if tuned else {}),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.jars": ",".join(map(str, sorted(_jars().glob("*.jar")))),
+    }
+
+
+def _jars() -> Path:
+    return fetch.artifacts("spark-kafka", CONNECTOR)
+
+
+class SparkHost:
+    """One session; a context manager. Raises RuntimeError with Spark's words if a call fails."""
+
+    def __init__(self, tuned: bool = True) -> None:
+        self._conf = settings(tuned)
+
+    def __enter__(self) -> SparkHost:
+        self._folder = tempfile.mkdtemp(prefix="logbus-bench-spark-")
+        self._log = (Path(self._folder) / "log").open("w+b")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(SCRIPT), json.dumps(self._conf), self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        )
+        self._answer("start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin and self._process.stdout
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def processes(self) -> dict[str, list[int]]:
+        """The process that the JVM and all Python workers are below."""
+        return {"spark": [self._process.pid]}
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Do what a method of ``spark_host.Host`` does."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({"call": name, **arguments}) + "\n")
+        self._process.stdin.flush()
+        return self._answer(name)
+
+    def _answer(self, name: str) -> dict[str, Any]:
+        assert self._process.stdout
+        watchdog = threading.Timer(CALL_SECONDS_MAX, self._process.kill)
+        watchdog.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        if not line:
+            self._log.seek(0)
+            said = self._log.read().decode("utf-8", "replace")[-1500:]
+            raise RuntimeError(f"Spark ended during {name}: {said}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
