@@ -187,4 +187,3 @@ def variant(name: str, compression: str = "none", **words: str) -> Variant:
         settings={"spark": f"local[2], 2 GB, {session}", "connector": CONNECTOR_WORDS, **words},
         compression={LOGBUS: compression, KAFKA: compression},
     )
-

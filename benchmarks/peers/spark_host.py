@@ -2,8 +2,8 @@
 
 The same session serves both sides in turns, so that both have the same JVM, the same compiled code
 of Spark itself and the same settings; ``format`` is all that differs. What is timed runs from
-``load()`` to the end of the action. ``peers.spark_session`` is the parent; whatever Spark prints goes to
-standard error.
+``load()`` to the end of the action. ``peers.spark_session`` is the parent; what Spark prints goes
+to standard error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COLUMNS = {
     "timestamp": "timestamp",
     "timestampType": "int",
 }
+
 
 class Host:
     """``calls`` are its public methods; each returns what goes to the parent."""

@@ -34,9 +34,7 @@ class Probe:
 
     def __init__(self, address: str, source: str, target: str) -> None:
         self._source = source
-        self._producer = ck.Producer(
-            {"bootstrap.servers": address, "linger.ms": 0, "acks": "all"}
-        )
+        self._producer = ck.Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
         self._consumer = ck.Consumer(
             {
                 "bootstrap.servers": address,

@@ -73,9 +73,7 @@ def _fill(sides: Both, name: str, parts: int, step: int) -> str:
     topic = sides.servers[name].new_topic(4)
     folder = str(sides.lines(step))
     for _ in range(parts):
-        sides.spark.call(
-            "write", **sides.where(name), topic=topic, folder=folder, options={}
-        )
+        sides.spark.call("write", **sides.where(name), topic=topic, folder=folder, options={})
     must_be(parts * step, sides.count(name, topic), name)
     return topic
 

@@ -1,0 +1,172 @@
+"""The experiment of the NetDB'11 paper: one producer, one consumer, messages of 200 bytes.
+
+As there, nobody waits for a message before sending the next. Unlike there, every producer hears in
+the end whether all of its messages are safe; how safe, the settings say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from peers import charts, fetch
+from peers.bench import Bench
+from peers.queues import ActiveMq, RabbitMq, class_path
+from peers.row import KAFKA, LOGBUS, Measures, Row, Side, Variant
+from peers.servers import KafkaServers, LogbusServers
+
+ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
+MESSAGE_BYTES = 200
+SECONDS = 3.0
+"""How long each producer sends; its first second is the compiler's and is not counted."""
+WARM_UP_SECONDS = 1.0
+RUN_SECONDS_MAX = 120
+LINES = 20_000
+RESULTS = Path(__file__).parents[2] / "results"
+BATCHES = {"single messages": 1, "batches of 50": 50}
+NAMES = {LOGBUS: "logbus", KAFKA: "Kafka", ACTIVEMQ: "ActiveMQ", RABBITMQ: "RabbitMQ"}
+DURABLE = {
+    LOGBUS: "acks=all: flushed to disk before each acknowledgement",
+    KAFKA: "acks=all: in the page cache, not flushed",
+    ACTIVEMQ: "persistent; single messages: on their way to a synced journal, not awaited; "
+    "50 a transaction: synced to disk before each commit ends",
+    RABBITMQ: "persistent, each confirmed by the broker; it has no batches",
+}
+
+Samples = list[tuple[float, float]]
+_drawn: dict[str, dict[str, Samples]] = {}
+"""By chart and by line: megabytes and messages a second of the last run of each side."""
+
+
+class Paper:
+    """Runs the Java programs and keeps what the charts are drawn of."""
+
+    def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
+        self._batch = batch
+        self._seconds = SECONDS / 2 if bench.quick else SECONDS
+        self.classes = class_path(folder)
+        self._lines = folder / "lines"
+        self._lines.write_bytes(b"".join(bench.lines.sized(LINES, MESSAGE_BYTES)))
+
+    def run(self, name: str, system: str, address: str, topic: str) -> Measures:
+        """Produce for some seconds, then consume all of it."""
+        line = f"{NAMES[name]}, batch {self._batch}"
+        sent = self._java(system, "produce", address, topic, str(self._batch),
+                          str(self._seconds), str(self._lines))  # fmt: skip
+        got = self._java(system, "consume", address, topic, str(sent["messages"]))
+        _drawn.setdefault("producer", {})[line] = curve(sent)
+        _drawn.setdefault("consumer", {})[line] = curve(got)
+        return {
+            "produced_per_s": round(warm_rate(sent)),
+            "consumed_per_s": round(got["messages"] / got["seconds"]),
+            "messages": sent["messages"],
+        }
+
+    def _java(self, *arguments: str) -> dict[str, Any]:
+        command = [fetch.java(), "-Xmx512M", "-cp", self.classes, "Paper", *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS_MAX
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(arguments[:2])}: {done.stderr[-600:]}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+def warm_rate(found: Mapping[str, Any]) -> float:
+    """Messages a second to the last acknowledgement, without the first second."""
+    before = next(
+        ((count, at) for count, at in found["samples"] if at >= WARM_UP_SECONDS), (0, 0.0)
+    )
+    messages, seconds = found["messages"] - before[0], found["seconds"] - before[1]
+    return float(messages / seconds)
+
+
+def curve(found: Mapping[str, Any]) -> Samples:
+    """What was done between one sample and the next, over the megabytes done before."""
+    points = []
+    last = (0, 0.0)
+    for count, at in [*found["samples"], (found["messages"], found["seconds"])]:
+        if at - last[1] > 0.05:
+            points.append((count * MESSAGE_BYTES / 1e6, (count - last[0]) / (at - last[1])))
+            last = (count, at)
+    return points
+
+
+@contextlib.contextmanager
+def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
+    batch = BATCHES[chosen.name]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-")))
+        paper = Paper(bench, batch, folder)
+        sides = {
+            name: _log_side(paper, name, servers)
+            for name, servers in ((LOGBUS, bench.logbus()), (KAFKA, bench.kafka()))
+        }
+        sides[ACTIVEMQ] = _queue_side(paper, ACTIVEMQ, stack.enter_context(ActiveMq(paper.classes)))
+        if batch == 1:
+            sides[RABBITMQ] = _queue_side(paper, RABBITMQ, stack.enter_context(RabbitMq()))
+        yield sides
+    draw(RESULTS / "quick" if bench.quick else RESULTS)
+
+
+def _log_side(paper: Paper, name: str, servers: LogbusServers | KafkaServers) -> Side:
+    def run() -> Measures:
+        topic = servers.new_topic()
+        try:
+            return paper.run(name, "log", servers.bootstrap_servers, topic)
+        finally:
+            servers.delete_topic(topic)
+
+    return Side(run, servers.processes, f"{servers.settings}; {DURABLE[name]}")
+
+
+def _queue_side(paper: Paper, name: str, servers: ActiveMq | RabbitMq) -> Side:
+    def run() -> Measures:
+        return paper.run(name, name, servers.address, "messages")
+
+    return Side(run, servers.processes, f"{servers.settings}; {DURABLE[name]}")
+
+
+def draw(folder: Path) -> None:
+    """The paper's two charts, of each side's last run."""
+    folder.mkdir(exist_ok=True)
+    for kind, title in (("producer", "Producer"), ("consumer", "Consumer")):
+        charts.lines(
+            folder / f"netdb11-{kind}.svg",
+            f"{title} throughput, messages of {MESSAGE_BYTES} bytes",
+            f"MB {'sent' if kind == 'producer' else 'received'}",
+            "messages a second",
+            _drawn.get(kind, {}),
+            log_y=True,
+        )
+
+
+ROWS = (
+    Row(
+        "netdb11",
+        17,
+        "the NetDB'11 paper's experiment: one producer, then one consumer, 200 bytes a message",
+        goals=(),
+        open=open_paper,
+        variants=tuple(
+            Variant(
+                name,
+                settings={
+                    "clients": "each system's Java client (Kafka's own for logbus too); "
+                    "the consumer fetches up to 200 KB or 1,000 messages ahead",
+                    "durability": "stated with each side",
+                },
+            )
+            for name in BATCHES
+        ),
+        note="produced_per_s runs to the last acknowledgement, without the first second; "
+        "consumed_per_s from the first message to the last, each checked to have come once",
+        rounds=5,
+    ),
+)
