@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sim.scheduler import OWNER
 
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import NO_BROKER, LeaderAndIsr, PartitionKey, ReplicaId
 from broker_lite.record.batch import iter_headers
 from broker_lite.replication.effects import AnswerFollower, AppendFetched, StartAt, Truncate
@@ -71,7 +71,20 @@ class _Truth:
 @contextmanager
 def observing() -> Iterator[None]:
     """Have every step of a replica in a simulated process checked."""
-    step = Partition.step
+    step, delete, set_aside = Partition.step, LogManager.delete, LogManager.set_aside
+
+    def forgotten(self: LogManager, key: PartitionKey) -> None:
+        owner = OWNER.get()
+        if owner is not None:
+            owner.of.cluster.checker.forgotten(self.directory_id, key)
+
+    def deleted(self: LogManager, key: PartitionKey, now_ms: int) -> None:
+        forgotten(self, key)
+        delete(self, key, now_ms)
+
+    def stray(self: LogManager, key: PartitionKey, now_ms: int) -> None:
+        forgotten(self, key)
+        set_aside(self, key, now_ms)
 
     def observed(self: Partition, now_ms: int, event: Any) -> list[Any]:
         effects = step(self, now_ms, event)
@@ -81,10 +94,12 @@ def observing() -> Iterator[None]:
         return effects
 
     Partition.step = observed  # type: ignore[method-assign]
+    LogManager.delete, LogManager.set_aside = deleted, stray  # type: ignore[method-assign]
     try:
         yield
     finally:
         Partition.step = step  # type: ignore[method-assign]
+        LogManager.delete, LogManager.set_aside = delete, set_aside  # type: ignore[method-assign]
 
 
 class Checker:
@@ -277,6 +292,16 @@ class Checker:
                 )
             self._ends.setdefault(key, {})[logs.directory_id] = log.flushed_end
 
+    def forgotten(self, directory_id: str, key: PartitionKey) -> None:
+        """A replica is deleted, or set aside: it is in no ISR, then."""
+        ends = self._ends.get(key)
+        if ends is None or ends.pop(directory_id, None) is None:
+            return
+        try:
+            self._check_members(key, "its log was deleted")
+        except Violation as violation:
+            self._cluster.failure = self._cluster.failure or violation
+
     def registered(self, process: Process) -> None:
         if process.is_stale:
             raise Violation(f"broker {process.broker_id} serves with a disk that was rolled back")
@@ -337,8 +362,12 @@ class Checker:
     def written(self, session_id: int, operations: Sequence[Operation]) -> None:
         try:
             for operation in operations:
-                if isinstance(operation, Create | Set) and operation.path.endswith("/state"):
+                if not operation.path.endswith("/state"):
+                    continue
+                if isinstance(operation, Create | Set):
                     self._state_written(session_id, operation)
+                elif isinstance(operation, Delete):
+                    self._states.pop(self._keys.pop(_place(operation.path)), None)
         except Violation as violation:
             self._cluster.failure = self._cluster.failure or violation
 

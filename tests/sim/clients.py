@@ -1,8 +1,8 @@
 """The production producer on the simulator's clock and network.
 
 ``Sender`` (batches, sequences, retries, metadata, deadlines) runs as it is over ``SimShell``. A
-produce request is its real bytes, decoded and answered by the broker's real handler; metadata and
-producer ids are answered by value, since they are no part of replication.
+produce or a fetch is its real bytes, decoded and answered by the broker's real handler; metadata
+and producer ids are answered by value, since they are no part of replication.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from sim.scheduler import OUTSIDE, Handle, stream
 from broker_lite.client.accumulator import Chunk
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.sender import Sender
-from broker_lite.client.steps import CallExchange, Exchange, ProduceExchange
+from broker_lite.client.steps import CallExchange, Exchange, FetchExchange, ProduceExchange
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import DeliveryTimedOutError, LogbusError, NetworkError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
 from broker_lite.record.arrow import Columns
-from broker_lite.server.handlers import produce
-from broker_lite.server.metrics import Metrics
-from broker_lite.server.parts import Parts
+from broker_lite.server.handlers import fetch, produce
 from broker_lite.wire.api import parse_header
 from broker_lite.wire.calls import cluster as calls
 from broker_lite.wire.calls.producers import InitProducerIdRequest, InitProducerIdResponse
+from broker_lite.wire.fetch import FileRange, Part
 
 UNKNOWN_TOPIC_CODE = 3
 LEADER_NOT_AVAILABLE_CODE = 5
@@ -75,11 +74,12 @@ class SimShell:
         if channel is None or not channel.is_open:
             channel = self._cluster.net.channel(CLIENTS, endpoint.port, OUTSIDE)
             self._channels[endpoint, lane] = channel
-        if isinstance(exchange, ProduceExchange):
+        if isinstance(exchange, ProduceExchange | FetchExchange):
             self._correlation += 1
             frame = b"".join(exchange.frame(self._correlation, self._name))[4:]
+            handle = produce.handle if isinstance(exchange, ProduceExchange) else fetch.handle
             channel.request(
-                partial(_produce, frame),
+                partial(_serve, handle, frame, channel),
                 lambda answer: on_answer(_decoded(exchange, answer)),
                 timeout_ms / 1000,
             )
@@ -88,48 +88,49 @@ class SimShell:
         channel.request(partial(_call, exchange.call), on_answer, timeout_ms / 1000)
 
 
-def _decoded(exchange: ProduceExchange, answer: Any) -> Any:
+def _decoded(exchange: ProduceExchange | FetchExchange, answer: Any) -> Any:
     return answer if isinstance(answer, LogbusError) else exchange.answer(memoryview(answer)[4:])
 
 
 class _SimReply:
-    """The place of one produce's answer."""
+    """The place of one answer."""
 
-    def __init__(self, began_ms: int, answered: Answered) -> None:
+    def __init__(self, began_ms: int, answered: Answered, channel: Channel) -> None:
         self.began_ms = began_ms
-        self.is_open = True
         self.peer = "sim"
         self._answered = answered
+        self._channel = channel
 
-    def answer(self, parts: Sequence[bytes]) -> None:
-        self._answered(b"".join(parts))
+    @property
+    def is_open(self) -> bool:
+        return self._channel.is_open
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Records are read when they are sent, as by sendfile."""
+        data = bytearray()
+        for part in parts:
+            if isinstance(part, FileRange):
+                file: Any = part.file
+                found = file.pread(part.position, part.length)
+                if len(found) < part.length:
+                    self.refuse("the file ends before the answer")
+                    return
+                data += found
+            else:
+                data += part
+        self._answered(data)
 
     def refuse(self, reason: str) -> None:
         self._answered(NetworkError(reason))
 
 
-def _produce(frame: bytes, process: Process, answered: Answered) -> None:
-    replicas, logs = process.replicas, process.logs
-    assert replicas is not None and logs is not None
-    parts = Parts(
-        config=process.config,
-        clock=process.clock,
-        registry=process.registry,
-        replicas=replicas,
-        logs=logs,
-        disk=process.disk,
-        metrics=_METRICS,
-        endpoint=Endpoint("sim", process.broker_id),
-        groups=_NO_GROUPS,
-    )
+def _serve(
+    handle: Callable[..., None], frame: bytes, channel: Channel, process: Process, answer: Answered
+) -> None:
     # Each arrival is a buffer of its own, which the leader stamps.
     view = memoryview(bytearray(frame))
-    reply: Any = _SimReply(process.clock.monotonic_ms(), answered)
-    produce.handle(parts, parse_header(view), view, reply)
-
-
-_METRICS = Metrics()
-_NO_GROUPS: Any = None
+    reply: Any = _SimReply(process.clock.monotonic_ms(), answer, channel)
+    handle(process.parts, parse_header(view), view, reply)
 
 
 def _call(call: Any, process: Process, answered: Answered) -> None:

@@ -40,6 +40,8 @@ class Options:
     """Whether peers see that a killed process is gone."""
     fault_pause_s: float = 3.0
     faults: Sequence[str] = ()
+    administrates: bool = False
+    """Whether somebody moves partitions, adds some and elects leaders meanwhile."""
 
     @property
     def least_copies(self) -> int:
@@ -50,14 +52,17 @@ class Options:
 def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
     """The options of a seed. ``kinds``: every kind of fault that there is."""
     rng = scheduler.stream(seed, "options")
+    administrates = rng.random() < 0.3
     return Options(
         seed,
         safety_s,
+        brokers=_of(rng, (3, 3, 4)) if administrates else 3,
+        administrates=administrates,
         replication_factor=_of(rng, (3, 3, 3, 3, 3, 3, 2, 1)),
         partitions=_of(rng, (1, 1, 2, 3)),
         producers=_of(rng, (1, 1, 2)),
         row_producers=_of(rng, (0, 1, 1, 2)),
-        think_s=_of(rng, (0.5, 1.0, 2.0, 4.0)),
+        think_s=_of(rng, (0.5, 1.0, 3.0, 5.0)),
         burst=_of(rng, (1, 2, 3, 5)),
         flush_messages=_of(rng, (1, 1, 1, 1, 5)),
         min_insync=_of(rng, (0, 0, 0, 0, 1)),

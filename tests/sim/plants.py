@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.intake import Intake
 from broker_lite.errors import LogbusError
 from broker_lite.metadata import registration, znodes
 from broker_lite.metadata.group_writer import GroupWriter
@@ -32,6 +34,7 @@ from broker_lite.replication.events import (
     FollowerFetched,
 )
 from broker_lite.replication.follower import Follower
+from broker_lite.replication.holding import Holding
 from broker_lite.replication.isr import PendingExpandIsr, PendingShrinkIsr
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.local_log import LocalLog
@@ -40,7 +43,9 @@ from broker_lite.server import controller_writes, state_writes
 from broker_lite.server.controller import ControllerShell
 from broker_lite.server.fetcher import Fetchers
 from broker_lite.server.follower_fetch import FollowerFetches
+from broker_lite.server.handlers import fetch
 from broker_lite.server.replica import Replica
+from broker_lite.server.replica_manager import ReplicaManager
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.log import Log
 from broker_lite.storage.producer_state import ProducerState
@@ -460,3 +465,62 @@ def commits_are_not_written(patch: Patch) -> None:
         """Nothing."""
 
     patch.setattr(GroupWriter, "_write", write)
+
+
+# Moves, and what consumers fetch.
+
+
+@plant
+def joins_though_moved_away(patch: Patch) -> None:
+    """A leader's write takes a replica into the ISR that was moved away before it was done."""
+    patch.setattr(
+        state_writes,
+        "_is_assigned",
+        lambda change, seen, found: found is not None and found.topic_id == change.topic_id,
+    )
+
+
+@plant
+def moves_are_not_followed_up(patch: Patch) -> None:
+    """When a replica got in sync nobody looks whether a move waits for it."""
+    adopt = Holding.adopt
+
+    def silent(self: Holding, *values: Any) -> list[Any]:
+        adopt(self, *values)
+        return []
+
+    patch.setattr(Holding, "adopt", silent)
+
+
+@plant
+def strays_stay(patch: Patch) -> None:
+    """Logs of what was moved away or deleted while a broker was down stay where they are."""
+    patch.setattr(ReplicaManager, "_set_strays_aside", lambda self, snapshot: None)
+
+
+@plant
+def consumers_get_what_is_flushed(patch: Patch) -> None:
+    """A fetch of a consumer goes up to the leader's flushed end."""
+    wanted = fetch._Fetch._wanted
+
+    def more(self: Any, replica: Replica, *values: Any) -> Any:
+        return wanted(self, replica, *values)._replace(end_offset=replica.role.flushed_end)
+
+    patch.setattr(fetch._Fetch, "_wanted", more)
+
+
+@plant
+def consumers_keep_their_leader(patch: Patch) -> None:
+    """A consumer that is refused does not ask who leads now."""
+    patch.setattr(FetchEngine, "_renew", lambda self: None)
+
+
+@plant
+def answers_of_old_seeks_count(patch: Patch) -> None:
+    """What was fetched before a consumer sought is handed out after it."""
+
+    def arrival(self: Intake) -> Any:
+        arrivals = self._engine.arrivals
+        return arrivals.popleft() if arrivals else None
+
+    patch.setattr(Intake, "_next_arrival", arrival)

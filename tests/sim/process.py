@@ -20,6 +20,7 @@ from broker_lite.errors import LogbusError, NotLeaderError
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.server.disk import CallJob, SyncJob
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.parts import Parts
 from broker_lite.server.registry import BrokerRegistration, Registry
 from broker_lite.server.replica_manager import ReplicaManager
 from broker_lite.storage import LogManager, MemFiles
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 DIRECTORY = "/data"
 PEER_TIMEOUT_S = 5.0
+_NO_GROUPS: Any = None
+"""Groups have simulations of their own."""
 
 
 class Process:
@@ -67,6 +70,7 @@ class Process:
         )
         self.logs: LogManager | None = None
         self.replicas: ReplicaManager | None = None
+        self.parts: Parts | None = None
         self.on_end: Callable[[], object] = lambda: None
 
     def log(self, key: PartitionKey) -> Log | None:
@@ -108,6 +112,17 @@ class Process:
             metrics=Metrics(),
             cluster=self.registry,
             net=SimPeerNet(self),
+        )
+        self.parts = Parts(
+            config=self.config,
+            clock=self.clock,
+            registry=self.registry,
+            replicas=self.replicas,
+            logs=logs,
+            disk=self.disk,
+            metrics=Metrics(),
+            endpoint=Endpoint("sim", self.broker_id),
+            groups=_NO_GROUPS,
         )
         self.registry.on_change(self.replicas.apply)
         self.serving = True

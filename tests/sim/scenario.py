@@ -14,15 +14,17 @@ from dataclasses import dataclass
 
 from sim import options as swarm
 from sim import scheduler
+from sim.administration import Administrator
 from sim.checker import Violation, observing
 from sim.clients import Producer
 from sim.cluster import SimCluster, pick
+from sim.consumer import Consumer
 from sim.faults import Faults
 from sim.history import ACKS_ALL, History
 from sim.options import Options
-from sim.workload import Client, Reader, RowProducer, create_topic, delete_topic, fetch
+from sim.settling import unsettled
+from sim.workload import Client, RowProducer, create_topic, delete_topic
 
-from broker_lite.errors import LogbusError
 from broker_lite.metadata import znodes
 from broker_lite.model import PartitionKey, TopicPartition
 
@@ -31,6 +33,7 @@ LIVENESS_S = 180.0
 CHECK_EVERY_S = 0.2
 TAIL_LINES = 60
 TOPIC, BRIEF_TOPIC = "lines", "brief"
+Worker = Producer | RowProducer
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,10 @@ class _Scenario:
         self.options = options
         self.rng = scheduler.stream(options.seed, "faults")
         self.history = History()
+        self.workers: list[tuple[Worker, asyncio.Task[None]]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.consumers: list[Consumer] = []
+        self.is_over = False
 
     async def run(self) -> Outcome:
         cluster = self.cluster = SimCluster(self.options)
@@ -99,36 +106,75 @@ class _Scenario:
         keys = await create_topic(
             admin, TOPIC, options.partitions, options.replication_factor, config
         )
-        workers = self._workers(keys)
-        readers = [
-            Reader(cluster, self.history, f"r{n}", TOPIC, keys) for n in range(options.readers)
+        for worker in self._workers(keys):
+            self._begin(worker)
+        self.consumers = [
+            Consumer(cluster, self.history, f"r{n}", TOPIC, keys) for n in range(options.readers)
         ]
-        tasks = [cluster.loop.create_task(worker.run()) for worker in workers]
-        background = [cluster.loop.create_task(reader.run()) for reader in readers]
-        background.append(cluster.loop.create_task(self._make_and_delete(admin)))
-        watch = cluster.loop.create_task(self._watch(tasks + background))
+        background = [consumer.run() for consumer in self.consumers]
+        background.append(self._make_and_delete(admin))
+        others = (BRIEF_TOPIC,)
+        administrator = Administrator(cluster, self.history, TOPIC, keys, others, self._added)
+        if options.administrates:
+            background.append(administrator.run())
+        self.tasks += [cluster.loop.create_task(each) for each in background]
+        watch = cluster.loop.create_task(self._watch(self.tasks))
         faults = cluster.loop.create_task(Faults(cluster, self.rng).run())
         await _first(cluster, watch, faults, options.safety_s)
         faults.cancel()
+        self.is_over = True
         await self._heal(cluster)
-        for worker in workers:
+        keys = await self._finish_work(administrator, watch)
+        for task in (*self.tasks, watch):
+            task.cancel()
+        cluster.check()
+        await self._check(cluster, keys)
+        if options.administrates:
+            await self._finish_moves(administrator, keys)
+
+    def _begin(self, worker: Worker) -> None:
+        task = self.cluster.loop.create_task(worker.run())
+        self.workers.append((worker, task))
+        self.tasks.append(task)
+
+    def _added(self, key: PartitionKey) -> None:
+        """A partition was added: it is read, and somebody writes to it."""
+        for consumer in self.consumers:
+            consumer.add(key)
+        if not self.is_over:
+            name = f"a{key.partition}"
+            self._begin(RowProducer(self.cluster, self.history, name, key, ACKS_ALL))
+
+    async def _finish_work(
+        self, administrator: Administrator, watch: asyncio.Task[None]
+    ) -> list[PartitionKey]:
+        """Until everything is decided that was sent to partitions that are not lost: these."""
+        cluster = self.cluster
+        for worker, _ in self.workers:
             worker.is_stopping = True
-        lost = [key for key in keys if cluster.checker.is_lost(key)]
-        for worker, task in zip(workers, tasks):
+        administrator.look()
+        lost = [key for key in administrator.keys if cluster.checker.is_lost(key)]
+        left = []
+        for worker, task in self.workers:
             if worker.key in lost:
                 cluster.count("undecided where all in-sync disks were lost")
                 task.cancel()
-        keys = [key for key in keys if key not in lost]
-        left = [task for worker, task in zip(workers, tasks) if worker.key in keys]
+            else:
+                left.append(task)
         await self._decided(asyncio.gather(*left), watch)
-        for task in (*background, watch):
-            task.cancel()
-        cluster.check()
-        await self._check(cluster, admin, keys)
+        administrator.look()
+        return [key for key in administrator.keys if key not in lost]
 
-    def _workers(self, keys: list[PartitionKey]) -> list[Producer | RowProducer]:
+    async def _finish_moves(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
+        administrator.check_places(keys)
+        await administrator.finish(keys, lambda: self._settle(keys))
+        for process in self.cluster.processes.values():
+            self.cluster.checker.check_whole(process, keys)
+        self.cluster.check()
+
+    def _workers(self, keys: list[PartitionKey]) -> list[Worker]:
         options, cluster, history = self.options, self.cluster, self.history
-        workers: list[Producer | RowProducer] = [
+        workers: list[Worker] = [
             Producer(cluster, history, f"p{n}", TOPIC, pick(self.rng, keys))
             for n in range(options.producers)
         ]
@@ -204,71 +250,33 @@ class _Scenario:
                         await cluster.start(broker_id)
                 await asyncio.sleep(0.5)
 
-    async def _check(self, cluster: SimCluster, admin: Client, keys: list[PartitionKey]) -> None:
+    async def _check(self, cluster: SimCluster, keys: list[PartitionKey]) -> None:
+        await self._settle(keys)
+        consumer = whole = Consumer(cluster, self.history, "whole", TOPIC, keys)
+        whole.rows = {key: {} for key in keys}
         try:
             async with asyncio.timeout(LIVENESS_S):
-                while (wrong := _unsettled(cluster, keys)) is not None:
-                    await asyncio.sleep(0.25)
-                    cluster.check()
+                await whole.start()
+                for consumer in (*self.consumers, whole):
+                    await consumer.read_to_the_end(keys)
         except TimeoutError:
-            raise Violation(f"after everything was healed {wrong}") from None
-        logs = {key: await self._whole(admin, key) for key in keys}
+            raise Violation(f"{consumer.name} did not come to the end") from None
+        logs = whole.rows
         self.history.check(logs)
         self.history.check_commits(lambda group, place: _committed(cluster, group, place))
         for process in cluster.processes.values():
             cluster.checker.check_whole(process, keys)
         cluster.check()
 
-    async def _whole(self, admin: Client, key: PartitionKey) -> dict[int, bytes]:
-        rows: dict[int, bytes] = {}
-        async with asyncio.timeout(LIVENESS_S):
-            while True:
-                leader = await admin.leader(key)
-                try:
-                    part = await admin.call(
-                        leader if leader is not None else -1,
-                        lambda process: fetch(process, key, len(rows)),
-                    )
-                except LogbusError:
-                    admin.forget(key)
-                    await admin.pause()
-                    continue
-                if not part.batches:
-                    return rows
-                rows.update(part.rows())
-
-
-def _unsettled(cluster: SimCluster, keys: list[PartitionKey]) -> str | None:
-    """What is not yet as it must become once nothing is broken."""
-    running = list(cluster.processes.values())
-    if len(running) < len(cluster.disks):
-        return f"only the brokers {sorted(cluster.processes)} run"
-    for process in running:
-        live = sorted(process.registry.snapshot.brokers)
-        if live != sorted(cluster.disks):
-            return f"broker {process.broker_id} sees the brokers {live}"
-    controllers = [process.broker_id for process in running if process.registry.is_controller]
-    if len(controllers) != 1:
-        return f"the controllers are {controllers}"
-    for key in keys:
-        state = cluster.checker.state(key)
-        assert state is not None
-        if state.leader < 0:
-            return f"partition {key.partition} has no leader: {state}"
-        members = {replica.broker_id: replica.directory_id for replica in state.isr}
-        if len(members) < cluster.options.replication_factor:
-            return f"partition {key.partition} has the ISR {sorted(members)}"
-        for broker_id, directory_id in members.items():
-            process = cluster.processes[broker_id]
-            assert process.logs is not None
-            if process.logs.directory_id != directory_id:
-                return f"broker {broker_id} is in the ISR with another disk"
-            log = process.log(key)
-            end = cluster.checker.true_end(key)
-            if log is None or log.log_end_offset != end:
-                found = None if log is None else log.log_end_offset
-                return f"broker {broker_id} ends at {found}, {end} are committed"
-    return None
+    async def _settle(self, keys: list[PartitionKey]) -> None:
+        cluster = self.cluster
+        try:
+            async with asyncio.timeout(LIVENESS_S):
+                while (wrong := unsettled(cluster, TOPIC, keys)) is not None:
+                    await asyncio.sleep(0.25)
+                    cluster.check()
+        except TimeoutError:
+            raise Violation(f"after everything was healed {wrong}") from None
 
 
 def _committed(cluster: SimCluster, group: str, place: TopicPartition) -> int:

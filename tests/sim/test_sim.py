@@ -89,7 +89,7 @@ def test_a_failing_seed_tells_how_to_see_it_again(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise Violation("the test says so")
 
-    monkeypatch.setattr(scenario, "_unsettled", refuse)
+    monkeypatch.setattr(scenario, "unsettled", refuse)
     with pytest.raises(scenario.Failed) as caught:
         scenario.run(7, 5.0)
     lines = str(caught.value).splitlines()

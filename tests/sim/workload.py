@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from sim.checker import Entry, Violation
+from sim.checker import Violation
 from sim.cluster import SimCluster, pick
-from sim.history import ACKS_ALL, Commit, History, Sent
+from sim.history import ACKS_ALL, History, Sent
 from sim.process import Process
 from sim.scheduler import stream
 
-from broker_lite.errors import LogbusError, NetworkError, UnknownTopicIdError
-from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition, TopicView
-from broker_lite.record import arrow
-from broker_lite.record.batch import BatchHeader, check_crc, iter_headers, read_header
-from broker_lite.record.records import Row, decode_rows, encode_rows
+from broker_lite.errors import LogbusError, NetworkError
+from broker_lite.model import PartitionKey, TopicView
+from broker_lite.record.batch import read_header
+from broker_lite.record.records import Row, encode_rows
 from broker_lite.replication.events import Appended
 from broker_lite.server.disk import Batch
 from broker_lite.server.registry import NewTopic
@@ -62,6 +61,9 @@ class Client:
             return known
         for topic in (await self.topics()).values():
             if topic.topic_id == key.topic_id:
+                if key.partition >= len(topic.partitions):
+                    # It was added, and this broker does not know yet.
+                    return -1
                 leader = topic.partitions[key.partition].state.leader
                 if leader >= 0:
                     self._known[key] = leader
@@ -173,100 +175,6 @@ class RowProducer(Client):
         deadline_ms = process.clock.monotonic_ms() + 4000
         process.replicas.append(replica, self.acks, batch, deadline_ms, done)
         return await answer
-
-
-class Fetched:
-    """Whole batches from ``offset`` on that are committed, as a broker serves them."""
-
-    def __init__(self, data: bytes) -> None:
-        self.batches: list[tuple[BatchHeader, memoryview]] = []
-        for position, header in iter_headers(data):
-            batch = memoryview(data)[position : position + header.size_bytes]
-            check_crc(batch, header)
-            self.batches.append((header, batch))
-
-    def rows(self) -> list[tuple[int, bytes]]:
-        """Offsets and values."""
-        rows: list[tuple[int, bytes]] = []
-        for header, batch in self.batches:
-            if header.is_columns:
-                values: Any = arrow.decode(batch, header).value
-                base = header.base_offset
-                rows += [(base + n, value) for n, value in enumerate(values.to_pylist())]
-            else:
-                rows += [(row.offset, row.value or b"") for row in decode_rows(batch, header)]
-        return rows
-
-
-async def fetch(process: Process, key: PartitionKey, offset: int) -> Fetched:
-    """What the leader would answer a consumer."""
-    assert process.replicas is not None
-    replica = process.replicas.find_by_id(*key)
-    replica.check_leader()
-    return Fetched(replica.log.read(offset, FETCH_BYTES, replica.high_watermark).read())
-
-
-class Reader(Client):
-    """Follows partitions from the start, again and again, and commits how far it came."""
-
-    def __init__(
-        self, cluster: SimCluster, history: History, name: str, topic: str, keys: list[PartitionKey]
-    ) -> None:
-        super().__init__(cluster, history, name)
-        self.topic = topic
-        self.keys = keys
-        self.positions = dict.fromkeys(keys, 0)
-
-    async def run(self) -> None:
-        while True:
-            await self.pause(2.0)
-            key = pick(self.rng, self.keys)
-            if self.rng.random() < 0.05:
-                # Somebody rewinds; what was read is compared with what is read now.
-                self.positions[key] = self.rng.randint(0, self.positions[key])
-            leader = await self.leader(key)
-            if leader is None or leader < 0:
-                continue
-            try:
-                await self._read(leader, key)
-                if self.rng.random() < 0.2:
-                    await self._commit(key)
-            except LogbusError as error:
-                self.forget(key)
-                self.cluster.trace(self.name, "failed", type(error).__name__)
-
-    async def _read(self, leader: int, key: PartitionKey) -> None:
-        position = self.positions[key]
-        fetched = await self.call(leader, lambda process: fetch(process, key, position))
-        checker, cluster = self.cluster.checker, self.cluster
-        for header, _ in fetched.batches:
-            if not header.base_offset <= position:
-                raise Violation(f"{self.name}: at {position}, but {header.base_offset} came")
-            entry = Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
-            checker.read(key, entry)
-            position = header.next_offset
-        if fetched.batches:
-            cluster.count("read")
-            cluster.trace(self.name, "read", key.partition, position)
-            self.positions[key] = position
-
-    async def _commit(self, key: PartitionKey) -> None:
-        place = TopicPartition(self.topic, key.partition)
-        offset = self.positions[key]
-        attempt = Commit(offset, self.cluster.loop.time())
-        self.history.committed.setdefault((self.name, place), []).append(attempt)
-        result = await self.call(
-            pick(self.rng, list(self.cluster.disks)),
-            lambda process: process.registry.commit_offsets(
-                self.name, {place: CommittedOffset(offset)}
-            ),
-        )
-        error = result[place]
-        if error is None:
-            attempt.acknowledged = True
-            self.cluster.count("committed")
-        elif isinstance(error, UnknownTopicIdError):
-            raise Violation(f"{self.name}: {error}")
 
 
 async def create_topic(

@@ -1,0 +1,179 @@
+"""The production consumer on the simulator's clock and network.
+
+``FetchEngine`` (leaders, epochs, failover, what is fetched when) and ``Intake`` (positions, checks)
+run as they are over ``SimShell``; a fetch is its real bytes, answered by the broker's real handler.
+Every batch that comes out is compared with what is committed, and begins where the one before
+ended: nothing is read too early, skipped or read twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from sim.checker import Entry, Violation
+from sim.clients import SimShell
+from sim.cluster import SimCluster, pick
+from sim.history import Commit, History
+from sim.workload import Client
+
+from broker_lite.client import requests
+from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.intake import Intake, Parts
+from broker_lite.client.received import Slice
+from broker_lite.client.steps import spawn
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import LogbusError, UnknownTopicIdError
+from broker_lite.model import CommittedOffset, Endpoint, PartitionKey, TopicPartition
+
+WAITS_MS = (500, 2_000, 5_000)
+LEAST_BYTES = (1, 4_000, 20_000)
+FETCH_BYTES = 64 << 10
+LOOK_TIMEOUT_MS = 600_000
+
+
+class Consumer(Client):
+    """Reads all partitions of a topic that it is given, from their beginning."""
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        history: History,
+        name: str,
+        topic: str,
+        keys: Sequence[PartitionKey],
+    ) -> None:
+        super().__init__(cluster, history, name)
+        self.topic = topic
+        self.keys = {TopicPartition(topic, key.partition): key for key in keys}
+        self.positions: dict[TopicPartition, int] = {}
+        """Where the next record must come from."""
+        self.rows: dict[PartitionKey, dict[int, bytes]] | None = None
+        """What was read, where it is kept."""
+        shell = self._shell = SimShell(cluster, name)
+        endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
+        self._view = Cluster(endpoints, shell.now_ms, name)
+        self._news = asyncio.Event()
+        config = ConsumerConfig(
+            fetch_max_wait_ms=pick(self.rng, WAITS_MS),
+            fetch_min_bytes=pick(self.rng, LEAST_BYTES),
+            partition_fetch_bytes=FETCH_BYTES,
+            request_timeout_ms=8_000,
+            retry_backoff_ms=200,
+        )
+        self._engine = FetchEngine(
+            shell, self._view, config, on_arrival=self._news.set, on_view=lambda view: None
+        )
+        self._intake = Intake(self._engine, skips_corrupt=False)
+
+    async def start(self) -> None:
+        """Find the topic, and begin to fetch."""
+        found: asyncio.Future[None] = self.cluster.loop.create_future()
+
+        def done(view: ClusterView | LogbusError) -> None:
+            if not found.done():
+                found.set_result(None)
+
+        while self._view.view.topics.get(self.topic) is None:
+            deadline_ms = self._shell.now_ms() + LOOK_TIMEOUT_MS
+            spawn(self._shell, requests.known_topics(self._view, (self.topic,), deadline_ms), done)
+            await found
+            found = self.cluster.loop.create_future()
+        self._seek(dict.fromkeys(self.keys, 0))
+
+    def add(self, key: PartitionKey) -> None:
+        """A partition that was added."""
+        where = TopicPartition(self.topic, key.partition)
+        self.keys[where] = key
+        if self.positions:
+            self._seek({where: 0})
+
+    def _seek(self, offsets: dict[TopicPartition, int]) -> None:
+        self.positions.update(offsets)
+        self._intake.begin(offsets)
+
+    async def run(self) -> None:
+        """Read, rewind now and then, and commit how far it came."""
+        await self.start()
+        while True:
+            await self.pause(2.0)
+            if self.rng.random() < 0.03:
+                # Somebody rewinds; what was read is compared with what is read now.
+                where = pick(self.rng, list(self.positions))
+                self._seek({where: self.rng.randint(0, self.positions[where])})
+            self._take()
+            if self.rng.random() < 0.2:
+                await self._commit(pick(self.rng, list(self.positions)))
+
+    async def read_to_the_end(self, keys: Sequence[PartitionKey]) -> None:
+        """Until everything that is committed in these partitions was read."""
+        checker = self.cluster.checker
+        wanted = [TopicPartition(self.topic, key.partition) for key in keys]
+        while True:
+            self._news.clear()
+            self._take()
+            if all(self.positions[where] >= checker.true_end(self.keys[where]) for where in wanted):
+                return
+            await self._news.wait()
+
+    def _take(self) -> None:
+        """Whatever has arrived."""
+        intake = self._intake
+        intake.settle()
+        before = dict(self.positions)
+        try:
+            while intake.advance(self._out_of_range):
+                parts = Parts()
+                intake.take_rows(parts, None)
+                for where, rows in parts.slices:
+                    self._check(where, rows)
+        except LogbusError as error:
+            raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
+        for where, position in self.positions.items():
+            if position != before[where]:
+                self.cluster.count("read")
+                self.cluster.trace(self.name, "read", where.partition, position)
+
+    def _check(self, where: TopicPartition, rows: Slice) -> None:
+        header, key = rows.header, self.keys[where]
+        start = header.base_offset + rows.first_row
+        if start != self.positions[where] or start + rows.row_count != header.next_offset:
+            raise Violation(
+                f"{self.name}: {where} is read up to {self.positions[where]}, but rows {start} to "
+                f"{start + rows.row_count} of {header} came"
+            )
+        self.cluster.checker.read(
+            key, Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
+        )
+        self.positions[where] = header.next_offset
+        if self.rows is not None:
+            values: Any = rows.columns.value
+            found = values.slice(rows.first_row, rows.row_count).to_pylist()
+            self.rows.setdefault(key, {}).update(zip(range(start, header.next_offset), found))
+
+    def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
+        raise Violation(f"{self.name}: {where} at {self.positions[where]}: {error}")
+
+    async def _commit(self, where: TopicPartition) -> None:
+        offset = self.positions[where]
+        attempt = Commit(offset, self.cluster.loop.time())
+        self.history.committed.setdefault((self.name, where), []).append(attempt)
+        broker_id = pick(self.rng, list(self.cluster.disks))
+        try:
+            result = await self.call(
+                broker_id,
+                lambda process: process.registry.commit_offsets(
+                    self.name, {where: CommittedOffset(offset)}
+                ),
+            )
+        except LogbusError as error:
+            self.cluster.trace(self.name, "failed", type(error).__name__)
+            return
+        problem = result[where]
+        if problem is None:
+            attempt.acknowledged = True
+            self.cluster.count("committed")
+        elif isinstance(problem, UnknownTopicIdError):
+            raise Violation(f"{self.name}: {problem}")
