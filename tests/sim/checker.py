@@ -256,6 +256,9 @@ class Checker:
         ends = self._ends.get(key, {})
         # A disk that is lost had it when it said so, which may count still.
         copies = [directory_id for directory_id, have in ends.items() if have >= end]
+        if key not in self._states:
+            # Its topic is deleted, and this leader does not know yet.
+            return
         least = self._least_copies.get(key, 1)
         if len(copies) < least:
             raise Violation(

@@ -26,7 +26,7 @@ from broker_lite.client.cluster import Cluster
 from broker_lite.client.sender import Sender
 from broker_lite.client.steps import CallExchange, Exchange, FetchExchange, ProduceExchange
 from broker_lite.config import ProducerConfig
-from broker_lite.errors import DeliveryTimedOutError, LogbusError, NetworkError
+from broker_lite.errors import ClosedError, DeliveryTimedOutError, LogbusError, NetworkError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
 from broker_lite.record.arrow import Columns
 from broker_lite.server.handlers import fetch, produce
@@ -60,7 +60,7 @@ class SimShell:
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
         channel = self._channels.pop((endpoint, lane), None)
         if channel is not None:
-            channel.fail(NetworkError("disconnected"))
+            channel.close(ClosedError("disconnected"))
 
     def request(
         self,

@@ -220,7 +220,10 @@ class Channel:
             return
         assert self._calls[0] is call, "answers out of order"
         self._calls.popleft()
-        self.net.loop.call_soon(call.answered, call.answer, context=self.context)
+        if self.context is OUTSIDE:
+            call.answered(call.answer)
+        else:
+            self.net.loop.call_soon(call.answered, call.answer, context=self.context)
 
     def _overdue(self) -> None:
         self._timer = None
@@ -245,6 +248,13 @@ class Channel:
         self.abandon()
         for call in calls:
             self.net.loop.call_soon(call.answered, error, context=self.context)
+
+    def close(self, error: LogbusError) -> None:
+        """Its own end gives it up: what is under way is answered with ``error``, at once."""
+        calls = self._calls
+        self.abandon()
+        for call in calls:
+            call.answered(error)
 
     def abandon(self) -> None:
         """The connection ends and nobody cares."""
