@@ -139,6 +139,9 @@ def report(found: Seeds, wall_s: float, processes: int, first: int) -> dict[str,
     }
 
 
+_INHERITED = object()
+
+
 class _Patches:
     """pytest's monkeypatch without pytest."""
 
@@ -146,13 +149,16 @@ class _Patches:
         self._before: list[tuple[Any, str, Any]] = []
 
     def setattr(self, target: Any, name: str, value: Any) -> None:
-        before = vars(target)[name]
-        self._before.append((target, name, before))
+        self._before.append((target, name, vars(target).get(name, _INHERITED)))
         setattr(target, name, value)
 
     def undo(self) -> None:
         while self._before:
-            setattr(*self._before.pop())
+            target, name, before = self._before.pop()
+            if before is _INHERITED:
+                delattr(target, name)
+            else:
+                setattr(target, name, before)
 
 
 def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | None:
