@@ -206,8 +206,8 @@ class AsyncConsumer:
         position = self._intake.position(where) or 0
         goes_on_at = self._follower.truncated_at(error)
         if goes_on_at is not None:
-            self._intake.begin({where: goes_on_at})
-            self._follower.note_truncation(where, position, goes_on_at)
+            self._intake.go_on(where, goes_on_at)
+            self._follower.note_truncation(where, position, goes_on_at.offset)
             return
         if self._follower.reset_timestamp(where, position) is None:
             raise error

@@ -447,8 +447,8 @@ class Consumer:
         before = self.position(where)
         goes_on_at = self._follower.truncated_at(error)
         if goes_on_at is not None:
-            self._intake.begin({where: goes_on_at})
-            self._follower.note_truncation(where, before, goes_on_at)
+            self._intake.go_on(where, goes_on_at)
+            self._follower.note_truncation(where, before, goes_on_at.offset)
             return
         timestamp = self._follower.reset_timestamp(where, before)
         if timestamp is None:

@@ -25,6 +25,7 @@ from broker_lite.client.cluster import (
     made_again,
     unknown_topic,
 )
+from broker_lite.client.lineage import Lineage
 from broker_lite.client.received import LogTruncatedError, RawBatch, cut
 from broker_lite.client.steps import FetchExchange, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
@@ -36,7 +37,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     error_for,
 )
-from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, TopicPartition
+from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, OffsetAndEpoch, TopicPartition
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
@@ -84,7 +85,7 @@ class _Source:
         "is_paused",
         "is_stopped",
         "lane",
-        "last_epoch",
+        "lineage",
         "offset",
         "retry_at_ms",
         "topic_id",
@@ -92,6 +93,7 @@ class _Source:
 
     def __init__(self, topic_id: str, offset: int, generation: int) -> None:
         self.topic_id = topic_id
+        self.lineage = Lineage()
         self.begin(offset, generation)
         self.is_paused = False
         self.lane = ""
@@ -107,8 +109,7 @@ class _Source:
         self.offset = offset
         self.generation = generation
         self.at_boundary = False
-        self.last_epoch = last_epoch
-        """The leader epoch of what is before ``offset``, where that was read."""
+        self.lineage.begin(offset, last_epoch)
         self.buffered_bytes = 0
         self.is_stopped = False
         self.failures = 0
@@ -182,7 +183,7 @@ class FetchEngine:
             source = self._sources.get(where)
             if source is None:
                 source = _Source(self.pin(where.topic), offset, generation)
-                source.last_epoch = epochs.get(where, NO_EPOCH)
+                source.lineage.begin(offset, epochs.get(where, NO_EPOCH))
                 self._sources[where] = source
             else:
                 self._total_bytes -= source.buffered_bytes
@@ -279,7 +280,7 @@ class FetchEngine:
                         source.offset,
                         config.partition_fetch_bytes,
                         current_leader_epoch=view.leader_epoch(where),
-                        last_fetched_epoch=source.last_epoch,
+                        last_fetched_epoch=source.lineage.last_epoch,
                     )
                 )
             topics.append(FetchTopic("", self._sources[rows[0]].topic_id, partitions))
@@ -350,12 +351,11 @@ class FetchEngine:
             self._again(where, error_for(row.error_code))
             return
         if row.diverging is not None:
-            if row.diverging.offset < source.offset:
-                self._truncated(where, row.diverging.offset)
+            goes_on_at = source.lineage.cut(row.diverging, source.offset, leader_epoch)
+            if goes_on_at is not None:
+                self._truncated(where, goes_on_at)
             else:
-                # Of an epoch that the log does not know, but up to here it has something: the
-                # epoch is outside the CRC, so it proves nothing.
-                source.last_epoch = NO_EPOCH
+                source.lineage.forget()
             return
         source.high_watermark = row.high_watermark
         source.failures = 0
@@ -371,12 +371,12 @@ class FetchEngine:
             leader_epoch,
             at_boundary=source.at_boundary,
             # One that others committed is asked about; only one that was read here is believed.
-            after_epoch=source.last_epoch if source.at_boundary else NO_EPOCH,
+            after_epoch=source.lineage.last_epoch if source.at_boundary else NO_EPOCH,
         )
         if found.batches:
             size_bytes = sum(batch.header.size_bytes for batch in found.batches)
+            source.lineage.read(found.batches, source.offset, leader_epoch)
             source.offset = found.next_offset
-            source.last_epoch = found.batches[-1].header.leader_epoch
             source.at_boundary = True
             source.buffered_bytes += size_bytes
             self._total_bytes += size_bytes
@@ -394,14 +394,14 @@ class FetchEngine:
         source.is_stopped = True
         self._arrive(Arrival(where, source.generation, [], 0, error))
 
-    def _truncated(self, where: TopicPartition, offset: int) -> None:
-        """What was read from ``offset`` on is not in the log any more, whatever is there now."""
+    def _truncated(self, where: TopicPartition, goes_on_at: OffsetAndEpoch) -> None:
+        """What was read from there on is not in the log any more, whatever is there now."""
         position = self._sources[where].offset
         message = (
             f"{where} offset {position}: an unclean election lost what was there from offset "
-            f"{offset} on"
+            f"{goes_on_at.offset} on"
         )
-        self._stop(where, LogTruncatedError(message, offset))
+        self._stop(where, LogTruncatedError(message, *goes_on_at))
 
     def _again(self, where: TopicPartition, problem: LogbusError) -> None:
         source = self._sources[where]
@@ -441,7 +441,7 @@ class FetchEngine:
     def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
         source = self._sources[where]
         # It may be the epoch before that is wrong: the leader, which checks now, knows.
-        source.last_epoch = NO_EPOCH
+        source.lineage.forget()
         if self._is_repaired(where):
             return
         if self._config.on_corrupt != "skip":
@@ -467,7 +467,7 @@ class FetchEngine:
                 self._stop(where, error)
             else:
                 source.offset, source.at_boundary = result[0], True
-                source.last_epoch = NO_EPOCH
+                source.lineage.forget()
                 skipped = (offset, result[0])
                 self._arrive(Arrival(where, generation, [], 0, None, skipped))
             self.pump()

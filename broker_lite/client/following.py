@@ -20,7 +20,12 @@ from broker_lite.client.starting import Starts, starting_offsets
 from broker_lite.client.steps import Shell, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import LogbusError
-from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    OffsetAndEpoch,
+    TopicPartition,
+)
 
 LOOKUP_TIMEOUT_MS = 30_000
 
@@ -95,10 +100,11 @@ class Follower:
             return EARLIEST_TIMESTAMP
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
-    def truncated_at(self, error: LogbusError) -> int | None:
-        """Where to go on in a log that was truncated; None: it was not, or a user must say it."""
+    def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
+        """Where to go on in a log that was truncated, and the epoch of what stays before that;
+        None: it was not, or a user must say it."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":
-            return error.offset
+            return OffsetAndEpoch(error.offset, error.epoch)
         return None
 
     def note_truncation(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:

@@ -34,7 +34,13 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
+from broker_lite.model import (
+    NO_EPOCH,
+    NULL_TOPIC_ID,
+    CommittedOffset,
+    OffsetAndEpoch,
+    TopicPartition,
+)
 from broker_lite.record.arrow import HEADERS_TYPE
 
 TIMESTAMP_US = pa.timestamp("us", tz="UTC")
@@ -113,6 +119,11 @@ class Intake:
         rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
+
+    def go_on(self, where: TopicPartition, at: OffsetAndEpoch) -> None:
+        """``begin`` where a log was truncated; that what stays is the same is looked at again."""
+        epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {where: at.leader_epoch}
+        self.begin({where: at.offset}, epochs)
 
     def end(self, where: TopicPartition) -> None:
         """Read a partition no more; what was handed out of it is nobody's business here."""

@@ -111,11 +111,13 @@ def cut(
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
-    """Carries where reading can go on: what was read behind ``offset`` is not in the log now."""
+    """Carries where reading can go on: what was read from ``offset`` on is not in the log now.
+    ``epoch``: of what was read before that (-1: not known)."""
 
-    def __init__(self, message: str = "", offset: int = NO_OFFSET) -> None:
+    def __init__(self, message: str = "", offset: int = NO_OFFSET, epoch: int = NO_EPOCH) -> None:
         super().__init__(message)
         self.offset = offset
+        self.epoch = epoch
 
 
 def damaged(where: TopicPartition, offset: int, reason: str) -> CorruptMessageError:

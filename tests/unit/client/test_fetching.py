@@ -16,6 +16,7 @@ from broker_lite.client.received import LogTruncatedError
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
+    FencedLeaderEpochError,
     LogbusError,
     NetworkError,
     OffsetOutOfRangeError,
@@ -63,7 +64,7 @@ class Bench:
         )
         self.intake = Intake(self.engine, skips_corrupt=config.on_corrupt == "skip")
         self.out_of_range: list[TopicPartition] = []
-        self.topic_id, self.leader, self.error = TOPIC_ID, 1, 0
+        self.topic_id, self.leader, self.leader_epoch, self.error = TOPIC_ID, 1, 5, 0
         self.world.automatic[ApiKey.METADATA] = self.answer_metadata
 
     def answer_metadata(self, asked: Asked) -> None:
@@ -72,7 +73,8 @@ class Bench:
             ()
             if self.error
             else tuple(
-                MetadataPartition(0, each, self.leader, 5, (1,), (1,), ()) for each in (0, 1)
+                MetadataPartition(0, each, self.leader, self.leader_epoch, (1,), (1,), ())
+                for each in (0, 1)
             )
         )
         topic = MetadataTopic(self.error, "t", self.topic_id, False, rows)
@@ -278,6 +280,33 @@ def test_a_log_that_was_truncated_behind_the_reader_is_not_read_on_as_if_nothing
     bench.begin({T0: 1})
     (wanted,) = bench.fetch().message.topics[0].partitions
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, -1)
+
+
+def test_a_log_that_grew_beyond_the_reader_after_it_was_truncated_is_not_read_on() -> None:
+    """Two leaders in turn that the other was elected without: what lies before the reader's offset
+    is of an epoch that the log does not know, though it goes on behind it."""
+    bench = Bench()
+    bench.begin({T0: 0})
+    bench.give(bench.fetch(), batch(0, 20, epoch=3), batch(20, 10, epoch=5), high=30)
+    assert len(bench.values()) == 30
+    bench.leader_epoch = 6
+    bench.refuse(bench.fetch("tail"), FencedLeaderEpochError.code)
+    bench.world.run(1000.0)
+    asked = bench.fetch("tail")
+    (wanted,) = asked.message.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (30, 5)
+    # Its epoch 4 goes on to 33; what was read of epoch 5 was never there.
+    asked.fetched([PartitionAnswer(0, 0, 33, 33, 0, (), None, OffsetAndEpoch(33, 4))])
+    bench.world.run()
+    told: list[LogbusError] = []
+    assert not bench.intake.advance(lambda where, error: told.append(error))
+    [error] = told
+    assert isinstance(error, LogTruncatedError) and (error.offset, error.epoch) == (20, 3)
+    # What stays is compared as well: it may have parted before.
+    bench.intake.go_on(T0, OffsetAndEpoch(20, 3))
+    bench.world.run()
+    (wanted,) = bench.fetch().message.topics[0].partitions
+    assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (20, 3)
 
 
 def test_what_a_group_read_before_is_compared_with_the_log() -> None:
