@@ -242,11 +242,18 @@ class Producer:
             timestamp_ms=int(1_735_689_600_000 + self.cluster.loop.now * 1000),
         )
         self._open.add(id(sent))
-        chunk.add_done_callback(partial(self._done, sent, chunk))
+        chunk.add_done_callback(partial(self._done, sent), chunk)
         self.sender.inbox.append(chunk)
         self.sender.kick()
 
     def _done(self, sent: Sent, chunk: Chunk) -> None:
+        try:
+            self._decided(sent, chunk)
+        except Violation as violation:
+            # What a callback raises ends nothing.
+            self.cluster.failure = self.cluster.failure or violation
+
+    def _decided(self, sent: Sent, chunk: Chunk) -> None:
         self._open.discard(id(sent))
         self._progress.set()
         cluster = self.cluster
@@ -255,9 +262,7 @@ class Producer:
             cluster.trace(self.name, "failed", type(chunk.error).__name__)
             cluster.count("failed")
             if not isinstance(chunk.error, DeliveryTimedOutError):
-                cluster.failure = cluster.failure or Violation(
-                    f"{self.name}: a user of the producer got {chunk.error!r}"
-                )
+                raise Violation(f"{self.name}: a user of the producer got {chunk.error!r}")
             return
         (batch,) = chunk.batches
         cluster.trace(self.name, "acked", batch.base_offset)
