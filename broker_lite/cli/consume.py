@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from broker_lite.client.consumer import Consumer
 
 _POLL_SECONDS = 0.5
+_SESSION_MS = 10_000
+"""Shorter than a service's: somebody at a terminal waits when a command before was killed."""
 
 
 @click.command()
@@ -25,7 +27,8 @@ _POLL_SECONDS = 0.5
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the end as it is now.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("-t", "--timeout", type=float, help="Stop with 124 after so many silent seconds.")
-@click.option("-g", "--group", help="Go on where this group is, and commit to it.")
+@click.option("-g", "--group", help="As a member of this group, from where it is; commits to it.")
+@click.option("-i", "--instance", help="A name in the group that stays: a restart is not noticed.")
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
 @click.option("-f", "--format", "template", help="As kcat: %t %p %o %k %v %T %h and \\n \\t.")
 @click.option(
@@ -54,6 +57,7 @@ def consume(
     count: int | None,
     timeout: float | None,
     group: str | None,
+    instance: str | None,
     partition: tuple[int, ...],
     template: str | None,
     form: str | None,
@@ -66,15 +70,16 @@ def consume(
 ) -> int:
     """Print the records of TOPICS, from the earliest on, and wait for more.
 
-    Without -g nothing is committed and no group is left behind. With -g what was printed is
-    committed: after a kill the last records may come again, none is skipped. A Parquet file is
-    committed when it is complete.
+    Without -g nothing is committed and no group is left behind. With -g the partitions are shared
+    with whoever else reads as this group, and what was printed is committed: after a kill the last
+    records may come again, none is skipped. A Parquet file is committed when it is complete. With
+    -p nothing is shared.
     """
     from broker_lite.cli.records import printer
     from broker_lite.client.admin import Admin
-    from broker_lite.client.consumer import Consumer
-    from broker_lite.config import ConsumerConfig
 
+    if instance is not None and (group is None or partition):
+        raise click.UsageError("--instance is for members of a group: give -g, without -p")
     out = printer(form, template, value_format)
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-cli") as admin:
@@ -84,17 +89,15 @@ def consume(
         ends = _ends(admin, chosen, end, at_end)
     if place is not None and place.kind == "offset":
         _tell_past_the_end(place.value, starts)
-    config = ConsumerConfig(
-        start="earliest",
-        client_id="logbus-cli",
-        on_corrupt="skip" if skip_corrupt else "fail",
-        auto_commit=form != "parquet",
-    )
+    options: dict[str, Any] = {
+        "start": "earliest",
+        "client_id": "logbus-cli",
+        "on_corrupt": "skip" if skip_corrupt else "fail",
+        "auto_commit": form != "parquet",
+    }
     # Partitions made meanwhile are followed, unless what is read was chosen or has an end.
-    fixed = chosen if partition or ends else None
-    with Consumer(servers, topics, group=group, partitions=fixed, config=config) as consumer:
-        for tp, offset in starts.items():
-            consumer.seek(tp.topic, tp.partition, offset)
+    fixed = chosen if partition or (ends and group is None) else None
+    with _reader(servers, topics, group, instance, fixed, options, starts) as consumer:
         chooser = _Chooser(grep, wanted_key)
         code: int | None = None
         try:
@@ -104,6 +107,45 @@ def consume(
             if group is not None and form == "parquet":
                 consumer.commit(consumer.settled() if code is None else None)
         return code
+
+
+def _reader(
+    servers: str,
+    topics: tuple[str, ...],
+    group: str | None,
+    instance: str | None,
+    partitions: list[TopicPartition] | None,
+    options: dict[str, Any],
+    starts: dict[TopicPartition, int],
+) -> Consumer:
+    """A consumer that begins at ``starts``: a group's member where no partitions are chosen."""
+    from broker_lite.client.callbacks import Callbacks
+    from broker_lite.client.consumer import Consumer
+    from broker_lite.client.membership.consumer import MemberConsumer
+    from broker_lite.client.membership.settings import MemberConfig
+    from broker_lite.config import ConsumerConfig
+
+    left = dict(starts)
+
+    def seek(consumer: Consumer, wheres: list[TopicPartition]) -> None:
+        for tp in wheres:
+            if tp in left:
+                consumer.seek(tp.topic, tp.partition, left.pop(tp))
+
+    if group is None or partitions is not None:
+        config = ConsumerConfig(**options)
+        plain = Consumer(servers, topics, group=group, partitions=partitions, config=config)
+        seek(plain, plain.assignment())
+        return plain
+    return MemberConsumer(
+        servers,
+        topics,
+        group=group,
+        config=MemberConfig(
+            **options, session_timeout_ms=_SESSION_MS, group_instance_id=instance or ""
+        ),
+        callbacks=Callbacks(on_assign=seek),
+    )
 
 
 class _Chooser:
@@ -168,13 +210,9 @@ def _print_all(
     timeout: float | None,
 ) -> int:
     bounded, left = bool(ends), count
-    open_ends = dict(ends)
     last_seen = time.monotonic()
     while True:
-        for tp in [tp for tp, end in open_ends.items() if consumer.position(tp) >= end]:
-            consumer.pause(tp)
-            del open_ends[tp]
-        if (bounded and not open_ends) or left == 0:
+        if left == 0 or (bounded and _is_read(consumer, ends)):
             return 0
         batch = consumer.poll_arrow(_POLL_SECONDS, headers=True, max_rows=left)
         if batch.num_rows == 0:
@@ -189,20 +227,34 @@ def _print_all(
             left -= batch.num_rows
 
 
+def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
+    """Whether all that is this consumer's is read up to its end, and no change is under way."""
+    # Looked at first: a part that comes in between is not settled yet.
+    is_settled = consumer.is_settled
+    wheres = [tp for tp in consumer.assignment() if tp in ends]
+    done = [tp for tp in wheres if consumer.position(tp) >= ends[tp]]
+    paused = set(consumer.paused())
+    for tp in done:
+        if tp not in paused:
+            consumer.pause(tp)
+    return is_settled and len(done) == len(wheres)
+
+
 def _cut(consumer: Consumer, batch: Any, ends: dict[TopicPartition, int]) -> Any:
     """Without the rows past the end; positions go back there, so a group commits no more."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    mine = set(consumer.assignment())
     for tp, end in ends.items():
-        if consumer.position(tp) <= end:
+        if tp not in mine or consumer.position(tp) <= end:
             continue
         consumer.seek(tp.topic, tp.partition, end)
-        mine = pc.and_(
+        of_it = pc.and_(
             pc.equal(batch.column("topic"), tp.topic),
             pc.equal(batch.column("partition"), pa.scalar(tp.partition, pa.int32())),
         )
         batch = batch.filter(
-            pc.invert(pc.and_(mine, pc.greater_equal(batch.column("offset"), end)))
+            pc.invert(pc.and_(of_it, pc.greater_equal(batch.column("offset"), end)))
         )
     return batch

@@ -67,9 +67,9 @@ class Consumer:
     ``auto_commit=False``), at least once: only what is done with. The records of a poll are done
     with when the next poll is called, a record of a loop when the loop asks for the next one, and
     everything when the ``with`` block is left normally. Whoever dies or raises in between gets
-    what was under way again; nothing is skipped. It is not a member of its group: it takes all
-    partitions of its topics, and two consumers of one group both read everything, unless they are
-    made with ``coordination="zookeeper"``.
+    what was under way again; nothing is skipped. This one takes all partitions that it is made
+    with, and is no member of its group; those that share are its subclasses ``MemberConsumer`` and
+    ``NativeConsumer``.
     ``start`` is "earliest", "latest" (the default) or "none": a missing offset is an error.
     Partitions made while it reads are found and read from their beginning.
     """
@@ -245,6 +245,12 @@ class Consumer:
                 if left <= 0:
                     return False
                 self._condition.wait(min(left, WAIT_SLICE_S))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is read is what should be, as far as is known: a group's member may be about
+        to be given partitions, or to give some up."""
+        return not self._has_changes()
 
     # -- positions
 

@@ -98,6 +98,10 @@ class MemberConsumer(Consumer):
         identity = self._member.identity
         return "" if identity is None else identity.member_id
 
+    @property
+    def is_settled(self) -> bool:
+        return self._member.is_settled and not self._has_changes()
+
     def _await_first_part(self) -> None:
         member = self._member
         with self._condition:

@@ -75,6 +75,8 @@ class Member:
         self.is_idle = False
         """It has left because its reader did not ask for records."""
         self.is_closed = False
+        self.is_settled = False
+        """It has its part, knows of no change, and its reader has been told all."""
         self._shell = shell
         self._cluster = cluster
         self._group = group
@@ -125,12 +127,14 @@ class Member:
     def _step(self, event: Event) -> None:
         now_ms, machine = self._shell.now_ms(), self.machine
         was_held_back, had_joined = self.lease_until_ms <= now_ms, machine.has_joined
+        self.is_settled = False
         effects = machine.step(int(now_ms), event)
         # Before the reader hears of a change, so that it commits as who it is by now.
         self.identity = machine.identity
         self.lease_until_ms = machine.lease_until_ms
         for effect in effects:
             self._carry_out(effect)
+        self.is_settled = machine.is_settled
         is_news = machine.has_joined and not had_joined
         is_news |= was_held_back and self.lease_until_ms > now_ms
         if is_news or any(isinstance(effect, NEWS) for effect in effects):
