@@ -75,7 +75,7 @@ ROWS = (
             Goal("with_zookeeper_cpu_s_per_gb", None, "less"),
         ),
         open=open_sides,
-        variants=(_variant("none"), _variant("lz4")),
+        variants=(_variant("none"),),
         note=f"a GB in and the same GB out count as two; {FLUSH_NOTE}",
         derive=derive,
     ),

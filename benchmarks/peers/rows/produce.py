@@ -81,7 +81,9 @@ def open_sides(
         }
 
 
-def _row(name: str, number: int, size: int, megabytes: int, brokers: int = 1) -> Row:
+def _row(
+    name: str, number: int, size: int, megabytes: int, *, brokers: int = 1, variants: int = 3
+) -> Row:
     copies = "RF 1" if brokers == 1 else "three brokers, RF 3, min.insync 2"
     return Row(
         name,
@@ -89,14 +91,14 @@ def _row(name: str, number: int, size: int, megabytes: int, brokers: int = 1) ->
         f"Kafka's ProducerPerformance, {size} B, {PARTITIONS} partitions, acks=all, {copies}",
         goals=(Goal("records_per_s", 1.5),),
         open=partial(open_sides, size=size, megabytes=megabytes, brokers=brokers),
-        variants=VARIANTS if brokers == 1 else VARIANTS[:2],
+        variants=VARIANTS[:variants],
         note=FLUSH_NOTE,
     )
 
 
 ROWS = (
-    _row("produce-100b", 7, 100, 150),
-    _row("produce-1kb", 7, 1000, 250),
-    _row("produce-100b-rf3", 9, 100, 60, brokers=3),
-    _row("produce-1kb-rf3", 9, 1000, 60, brokers=3),
+    _row("produce-100b", 7, 100, 100),
+    _row("produce-1kb", 7, 1000, 200, variants=2),
+    _row("produce-100b-rf3", 9, 100, 50, brokers=3, variants=2),
+    _row("produce-1kb-rf3", 9, 1000, 50, brokers=3, variants=1),
 )

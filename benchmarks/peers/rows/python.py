@@ -210,9 +210,9 @@ SEND = "Python: send with its delivery callback / confluent-kafka's produce with
 TABLE = "Python: send_arrow of a table / confluent-kafka, row by row, without callbacks"
 ROWS = (
     _writing("python-send-100b", 10, "send", 100, 50, SEND, 1.0, ("defaults", "tuned", "lz4")),
-    _writing("python-send-1kb", 10, "send", 1000, 200, SEND, 1.0, ("defaults", "tuned")),
+    _writing("python-send-1kb", 10, "send", 1000, 100, SEND, 1.0, ("defaults", "tuned")),
     _writing("python-table", 11, "table", 200, 100, TABLE, 10.0, ("defaults", "tuned", "lz4")),
-    _reading("python-records", "records", "Python: iterating / confluent-kafka's poll", 3.0, 40),
+    _reading("python-records", "records", "Python: iterating / confluent-kafka's poll", 3.0, 30),
     _reading(
         "python-batches",
         "batches",
