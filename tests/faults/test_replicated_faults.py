@@ -15,14 +15,21 @@ from random import Random
 
 import pytest
 from faults import bit_flips, machine
+from faults.group_member import member_of
 from faults.history import WAIT_S
 from faults.machine import Network
 from faults.replicated import POLL_S, Replicated, on_disks, on_network
 from plain_connection import PlainConnection
 
 from broker_lite.client import ClusterView
-from broker_lite.errors import error_for
+from broker_lite.errors import (
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    UnknownMemberIdError,
+    error_for,
+)
 from broker_lite.local.broker import LocalBroker
+from broker_lite.model import TopicPartition
 from broker_lite.wire.calls.configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -108,6 +115,38 @@ def test_a_controller_that_hangs_is_deposed_and_comes_back(cluster: Replicated, 
         hung.resume()
         cluster.wait(lambda view: view.controller_id not in (hung.id, -1))
         cluster.finish(work)
+
+
+def test_a_coordinator_that_hangs_past_its_session_writes_no_offset(
+    cluster: Replicated, topic: str
+) -> None:
+    """A commit waits in the socket of a coordinator that hangs; another takes the group over, its
+    member moves there and commits. Awake again the first one may not write."""
+    hung = member_of(cluster, topic)
+    hung.join()
+    assert hung.commit(5) == 0
+    old = cluster.brokers[hung.coordinator]
+    old.pause()
+    try:
+        hung.send_commit(6)
+        heir = member_of(cluster, topic)
+        heir.move_from(old.id)
+        assert heir.join(hung.member_id) == UnknownMemberIdError.code
+        heir.join()
+        assert heir.generation > hung.generation
+        assert heir.commit(9) == 0
+    finally:
+        old.resume()
+    assert hung.committed() in (NotCoordinatorError.code, CoordinatorNotAvailableError.code)
+    found = cluster.admin.committed(topic)
+    assert {where: row.offset for where, row in found.items()} == {TopicPartition(topic, 0): 9}
+    # Registered again it is the group's coordinator by the rule, and counts on.
+    last = member_of(cluster, topic)
+    last.join()
+    assert last.generation > heir.generation
+    assert last.commit(10) == 0
+    for member in (hung, heir, last):
+        member.close()
 
 
 @needs_disks

@@ -1,0 +1,202 @@
+"""Members of native groups whose session with the real ZooKeeper ends, or may have ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from cluster.test_native_groups import PATIENCE_S, drain, fill, member, owned, until
+from kazoo.client import KazooClient
+
+from broker_lite.client import Bus
+from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.metadata import znodes
+from broker_lite.model import CommittedOffset, TopicPartition
+
+SESSION_MS = 2000
+
+SLEEPER = """
+import sys
+from broker_lite.client import connect
+from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
+bootstrap, topic, session_ms = sys.argv[1:]
+bus = connect(bootstrap)
+consumer = bus.consumer(
+    topic, group=topic, coordination="zookeeper", start="earliest", auto_commit=False,
+    session_timeout_ms=int(session_ms),
+)
+worked = {}
+while len(worked) < 3:
+    for record in consumer.poll(0.1, max_records=1):
+        worked[record.topic, record.partition] = record.offset + 1
+print("at work", flush=True)
+sys.stdin.readline()
+try:
+    consumer.commit()
+    print("committed", flush=True)
+except (CoordinationUnavailableError, NotOwnerError) as error:
+    print("refused", flush=True)
+while True:
+    for record in consumer.poll(0.1):
+        print(record.value.decode(), flush=True)
+"""
+
+
+class Wire:
+    """To ZooKeeper; ``cut`` lets nothing through and ends no connection."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.partition("/")[0].rpartition(":")
+        self._there = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._flows = threading.Event()
+        self._flows.set()
+        self._sockets = [self._listener]
+        chroot = address.partition("/")[2]
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}/{chroot}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._flows.clear()
+
+    def heal(self) -> None:
+        self._flows.set()
+
+    def close(self) -> None:
+        self._flows.set()
+        for each in self._sockets:
+            # Whoever waits for it wakes up.
+            shut(each)
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listener.accept()
+            except OSError:
+                return
+            there = socket.create_connection(self._there)
+            self._sockets += [here, there]
+            for source, target in ((here, there), (there, here)):
+                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._flows.wait()
+                target.sendall(data)
+        shut(target)
+
+
+def shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def wire(cluster: LocalCluster) -> Iterator[Wire]:
+    made = Wire(cluster.zookeeper)
+    yield made
+    made.close()
+
+
+def test_a_member_cut_off_from_zookeeper_hands_out_nothing_that_is_another_s(
+    bus: Bus, topic: str, wire: Wire
+) -> None:
+    """The brokers serve it all the while: what keeps it from reading on is its own lease."""
+    options = {"group": topic, "session_timeout_ms": SESSION_MS}
+    with member(bus, topic, zookeeper=wire.address, auto_commit=False, **options) as alone:
+        sent = fill(bus, topic, 0, 30)
+        drain([alone], sent)
+        alone.commit()
+        with member(bus, topic, auto_commit=False, **options) as heir:
+            both = [alone, heir]
+            until(both, lambda: 0 not in owned(both) and sum(owned(both)) == 3)
+            lost = alone.assignment()
+            wire.cut()
+            until([heir], lambda: owned([heir]) == [3])
+            more = fill(bus, topic, 30, 60)
+            assert alone.poll(0.2) == [], "it has heard of nothing, and may not read on"
+            with pytest.raises((CoordinationUnavailableError, NotOwnerError)):
+                alone.commit(dict.fromkeys(lost, 1))
+            assert sorted(drain([heir], more)) == sorted(more)
+            heir.commit()
+            wire.heal()
+            until(both, lambda: 0 not in owned(both) and sum(owned(both)) == 3)
+            last = fill(bus, topic, 60, 90)
+            assert sorted(drain(both, last)) == sorted(last)
+
+
+def test_a_member_that_slept_past_its_session_hands_out_nothing_that_is_another_s(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    """It has hundreds of records at hand as it falls asleep, and wakes up in the middle of them."""
+    sent = fill(bus, topic, 0, 300)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLEEPER, cluster.bootstrap_servers, topic, str(SESSION_MS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdin is not None
+    try:
+        assert process.stdout.readline() == "at work\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        with member(bus, topic, group=topic, auto_commit=False) as heir:
+            got = until([heir], lambda: owned([heir]) == [3])
+            drain([heir], set(sent) - set(got))
+            heir.commit()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            os.kill(process.pid, signal.SIGCONT)
+            assert process.stdout.readline() == "refused\n"
+            found = {where: row.offset for where, row in bus.admin.committed(topic).items()}
+            assert found == {TopicPartition(topic, n): 100 for n in range(3)}
+            until([heir], lambda: owned([heir]) in ([1], [2]))
+            mine = {where.partition for where in heir.assignment()}
+            more = fill(bus, topic, 300, 330)
+            theirs = [value for value in more if int(value) % 3 not in mine]
+            assert sorted(process.stdout.readline().strip() for _ in theirs) == sorted(
+                value.decode() for value in theirs
+            ), "nothing of what it had at hand"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_a_commit_of_a_former_claim_is_refused_by_zookeeper_itself(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    """Who claims a partition writes its offset anew: that alone voids the claim before."""
+    where = TopicPartition(topic, 0)
+    path = znodes.offset_path(topic, *where)
+    with member(bus, topic, group=topic, auto_commit=False) as former:
+        sent = fill(bus, topic, 0, 30)
+        drain([former], sent)
+        former.commit({where: 4})
+        zookeeper = KazooClient(cluster.zookeeper)
+        zookeeper.start(PATIENCE_S)
+        try:
+            data, stat = zookeeper.get(path)
+            zookeeper.set(path, data, stat.version)
+        finally:
+            zookeeper.stop()
+            zookeeper.close()
+        with pytest.raises(NotOwnerError):
+            former.commit({where: 9})
+        assert bus.admin.committed(topic, [where])[where].offset == 4
+        # It owns it anew from where the offset says, and what it reads again it may commit.
+        again = [value for value in sent if int(value) % 3 == 0][4:]
+        assert sorted(drain([former], again)) == sorted(again)
+        former.commit({where: CommittedOffset(10)})
+        assert bus.admin.committed(topic, [where])[where].offset == 10
