@@ -31,6 +31,7 @@ BENCHMARKS = (
     "kafka_groups",
     "local",
     "metadata",
+    "mirror",
     "record",
     "replication",
     "spark_idle",

@@ -29,6 +29,12 @@ FORMS = ("table", "json", "jsonl")
 @click.option("-r", "--replication-factor", type=int, default=-1, help="Of the copies.")
 @click.option("--once", is_flag=True, help="End where the source ends now, instead of going on.")
 @click.option(
+    "--session-timeout-ms",
+    default=6000,
+    show_default=True,
+    help="How long a killed mirror keeps the next one from beginning.",
+)
+@click.option(
     "--translate",
     metavar="JSON",
     help='Only print these offsets of the source, {"topic": {"0": 42}}, as offsets of the copy.',
@@ -42,6 +48,7 @@ def mirror(
     groups: str,
     replication_factor: int,
     once: bool,
+    session_timeout_ms: int,
     translate: str | None,
     bootstrap_servers: str | None,
     zookeeper: str | None,
@@ -50,8 +57,8 @@ def mirror(
     """Copy topics, settings and groups' offsets of a Kafka (3.9 or later) or logbus cluster.
 
     Goes on until Ctrl-C; started again, it goes on where it was. Only committed records are
-    copied, each once. Groups' offsets are written as offsets of the copy, for groups that have no
-    members and no progress of their own there.
+    copied, each once; so one mirror of a source is at work at a time. Groups' offsets are written
+    as offsets of the copy, for groups that have no members and no progress of their own there.
     """
     from broker_lite.client.mirror.mirror import Mirror
 
@@ -69,6 +76,7 @@ def mirror(
         topics=topics,
         groups=groups,
         replication_factor=replication_factor,
+        session_timeout_ms=session_timeout_ms,
         tell=output.say,
     )
     try:

@@ -15,12 +15,23 @@ from typing import Any
 import pytest
 
 from broker_lite import client
+from broker_lite.client.mirror.carrying import Piece
+from broker_lite.client.mirror.claim import Claim
 from broker_lite.client.mirror.mirror import Mirror
 from broker_lite.client.mirror.source import Source
-from broker_lite.errors import InvalidConfigError
+from broker_lite.client.mirror.target import Target
+from broker_lite.errors import (
+    FencedInstanceIdError,
+    InvalidConfigError,
+    InvalidProducerEpochError,
+    LogbusError,
+    NonEmptyGroupError,
+)
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.record.batch import read_header
 from broker_lite.record.format import HEADER_BYTES
+from broker_lite.record.records import Row, encode_rows
 
 WAIT_SECONDS = 30
 
@@ -184,6 +195,70 @@ def test_live_until_it_is_stopped(
     assert ended.is_set() and not thread.is_alive()
     assert rows_of(bus, copied) == rows_of(origin, copied)
     assert sum(copy.copied for copy in mirror().copies.values()) == 0
+
+
+def test_two_mirrors_of_one_source_are_never_at_work_at_once(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    def made() -> Mirror:
+        return Mirror(
+            origin.bootstrap_servers, bus.bootstrap_servers,
+            topics=copied, session_timeout_ms=1000, tell=lambda _: None,
+        )  # fmt: skip
+
+    first, second, stop = made(), made(), threading.Event()
+    ended: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            first.run(once=False, stop=stop, on_look=lambda: None)
+            ended.append(None)
+        except LogbusError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        send(origin, copied, 0, 100)
+        until(lambda: sum(copy.copied for copy in first.copies.values()) == 100)
+        with pytest.raises(NonEmptyGroupError, match="at work already: logbus-mirror at"):
+            second.run(once=True, stop=threading.Event(), on_look=lambda: None)
+        # Whoever slept through another's claim may not write, whatever it believes.
+        taken = Claim(bus.bootstrap_servers, "other", 1000)
+        taken._group = first.name
+        taken._join()
+        send(origin, copied, 100, 100)
+        until(lambda: bool(ended))
+        assert isinstance(ended[0], FencedInstanceIdError)
+        taken.release()
+    finally:
+        stop.set()
+        thread.join(WAIT_SECONDS)
+        first.close()
+        second.close()
+    # What an older epoch of its producer still sends is refused.
+    before = mirror()
+    signature = before._signature
+    assert signature is not None
+    send(origin, copied, 200, 100)
+    after = mirror()
+    assert after._signature is not None
+    assert after._signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
+    late = Target(bus.bootstrap_servers, "late")
+    late.begin(signature.producer_id, signature.producer_epoch, lambda: None)
+    buffer = encode_rows([Row(0, 1, b"k", b"again", ())])
+    piece = Piece(buffer, read_header(buffer), ((0, 1),))
+    refused = late.write({TopicPartition(copied, 0): [piece]}, lambda *_: None)
+    assert [type(error) for error in refused.values()] == [InvalidProducerEpochError]
+    late.close()
+    assert rows_of(bus, copied) == rows_of(origin, copied)
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_command_and_what_it_refuses(

@@ -302,7 +302,9 @@ def test_killed_again_and_again_while_records_come(
     for attempt in range(4):
         produce(kafka, topic, 4000, attempt * 4000, **{"batch.size": 2000})
         running = subprocess.Popen(
-            [*command, "--topics", topic], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, "--topics", topic, "--session-timeout-ms", "2000"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             deadline = time.monotonic() + WAIT_SECONDS

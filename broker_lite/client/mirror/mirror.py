@@ -26,6 +26,7 @@ from broker_lite.client.mirror.carrying import (
     contents,
     piece_contents,
 )
+from broker_lite.client.mirror.claim import SESSION_MS, Claim
 from broker_lite.client.mirror.offset_map import OffsetMap, Run
 from broker_lite.client.mirror.planning import GroupRow
 from broker_lite.client.mirror.source import Source
@@ -52,6 +53,8 @@ SAVE_MS = 1_000
 LOOK_MS = 10_000
 """How often topics, settings and groups are looked at."""
 ATTEMPTS_ONCE = 3
+EPOCH_MAX = 32_000
+"""Of a producer; then it is another producer."""
 PROVEN_MS = 60_000
 """After so long without trouble, trouble is new."""
 
@@ -87,10 +90,12 @@ class Mirror:
         topics: str = ".*",
         groups: str = ".*",
         replication_factor: int = -1,
+        session_timeout_ms: int = SESSION_MS,
         tell: Tell,
     ) -> None:
         self.source = Source(source, "logbus-mirror")
         self.target = Target(target, "logbus-mirror")
+        self.claim = Claim(target, "logbus-mirror", session_timeout_ms)
         self._topics, self._groups = topics, groups
         self._replication_factor = replication_factor
         self._say = tell
@@ -99,6 +104,7 @@ class Mirror:
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
         self.group_rows: list[GroupRow] = []
+        self._signature: positions.Signature | None = None
         self._entries: dict[TopicPartition, list[positions.Entry]] = {}
         self._counted: dict[TopicPartition, int] = {}
         self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
@@ -106,6 +112,7 @@ class Mirror:
     def close(self) -> None:
         """End the thread and the connections."""
         self._executor.shutdown(wait=True)
+        self.claim.close()
         self.source.close()
         self.target.close()
 
@@ -116,17 +123,36 @@ class Mirror:
 
     # -- what is copied
 
-    def open(self) -> None:
-        """Know both clusters, make what is missing, and find where to go on."""
+    def open(self, stop: Event) -> bool:
+        """Know both clusters, be the only mirror between them, make what is missing, and find
+        where to go on. False if ``stop`` came first."""
         self.source.check_versions()
         mine = self.source.admin.describe_cluster().cluster_id
         if mine == self.target.admin.describe_cluster().cluster_id:
             raise InvalidConfigError(f"--from and --to are the same cluster, {mine}")
         self.name = positions.name_for(mine)
+        if not self.claim.take(self.name, stop):
+            return False
         self._entries = self._read_log()
         self._counted = {where: copy.copied for where, copy in self.copies.items()}
         self.copies.clear()
+        self._begin_producer()
         self.look()
+        self.save()
+        return True
+
+    def _begin_producer(self) -> None:
+        """Write as the same producer as the mirror before, an epoch later: so what that one may
+        still send is refused."""
+        commits = self.target.admin.committed(self.name).values()
+        signatures = [found for each in commits if (found := positions.read_signature(each))]
+        before = max(signatures, default=None)
+        if before is None or before.producer_epoch >= EPOCH_MAX:
+            producer_id, epoch = self.target.new_producer_id(), 0
+        else:
+            producer_id, epoch = before.producer_id, before.producer_epoch + 1
+        self._signature = positions.Signature(self.claim.member[1], producer_id, epoch)
+        self.target.begin(producer_id, epoch, self.claim.check)
 
     def look(self) -> None:
         """Take up topics and partitions that are new, and settings that changed."""
@@ -395,10 +421,11 @@ class Mirror:
                     positions.last_run(copy.known),
                 ),
                 copy.target_id,
+                self._signature,
             )
             for copy in dirty
         }
-        for where, failed in self.target.admin.commit_each(self.name, commits).items():
+        for where, failed in (self.claim.commit(commits) if commits else {}).items():
             if isinstance(failed, UnknownTopicIdError):
                 self._set_aside(where.topic, failed)
             elif failed is not None:
@@ -462,11 +489,20 @@ class Mirror:
     def run(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
         """Copy until ``stop``, or ``once``: up to the ends at the start. ``on_look`` is called
         every ``LOOK_MS`` and at the end. What hinders for a while is told and outlasted; ``once``
-        it is raised after a few attempts. Raises what cannot be mended by waiting."""
+        it is raised after a few attempts. Raises what cannot be mended by waiting:
+        NonEmptyGroupError where another mirror of the source is at work, FencedInstanceIdError
+        where another one took over."""
+        try:
+            self._run(once=once, stop=stop, on_look=on_look)
+        finally:
+            self.claim.release()
+
+    def _run(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
         attempt, began_ms = 0, monotonic_ms()
         while not stop.is_set():
             try:
-                self.open()
+                if not self.open(stop):
+                    return
                 began_ms = monotonic_ms()
                 self._copy(once=once, stop=stop, on_look=on_look)
                 return

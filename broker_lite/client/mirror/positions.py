@@ -37,7 +37,17 @@ class Position(NamedTuple):
     run: Run | None
 
 
-def commit_of(position: Position, target_id: str) -> CommittedOffset:
+class Signature(NamedTuple):
+    """As whom a mirror writes: its claim's generation, and its idempotent producer."""
+
+    generation: int
+    producer_id: int
+    producer_epoch: int
+
+
+def commit_of(
+    position: Position, target_id: str, signature: Signature | None = None
+) -> CommittedOffset:
     """The position as an offset of the mirror's group."""
     text = json.dumps(
         {
@@ -45,6 +55,7 @@ def commit_of(position: Position, target_id: str) -> CommittedOffset:
             "source_topic_id": position.source_id,
             "source_offset": position.source_next,
             "run": position.run,
+            "signature": signature,
         }
     )
     return CommittedOffset(position.target_next, metadata=text, topic_id=target_id)
@@ -62,6 +73,14 @@ def read_commit(commit: CommittedOffset) -> Position | None:
             None if run is None else Run(int(run[0]), int(run[1])),
         )
     except (ValueError, TypeError, KeyError, IndexError):
+        return None
+
+
+def read_signature(commit: CommittedOffset) -> Signature | None:
+    """Who wrote it; None of what no mirror wrote."""
+    try:
+        return Signature(*map(int, json.loads(commit.metadata)["signature"]))
+    except (ValueError, TypeError, KeyError):
         return None
 
 

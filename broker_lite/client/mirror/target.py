@@ -1,9 +1,8 @@
 """The cluster that is copied to: batches go in, in order and once, and tell where they went.
 
-An idempotent producer of its own, since its batches come encoded: one producer id for the life of
-a ``Target``, sequences counted per partition, up to ``IN_FLIGHT`` requests to each leader. What a
-broker did not answer is sent again with the same sequence, and a broker that has it already says
-where. Blocking; one thread.
+An idempotent producer of its own, since its batches come encoded: sequences counted per partition,
+up to ``IN_FLIGHT`` requests to each leader. What a broker did not answer is sent again with the
+same sequence, and a broker that has it already says where. Blocking; one thread.
 """
 
 from __future__ import annotations
@@ -50,11 +49,23 @@ class Target:
         self.admin = Admin(servers, client_id=client_id, pool=self._pool)
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
         self._identity: tuple[int, int] | None = None
+        self._check: Callable[[], None] = lambda: None
         self._sequences: dict[TopicPartition, int] = {}
         self._lost: LogbusError | None = None
 
     def close(self) -> None:
         self._pool.close()
+
+    def new_producer_id(self) -> int:
+        """One that nobody ever had."""
+        deadline_ms = monotonic_ms() + PATIENCE_MS
+        return self._pool.run(requests.init_producer_id(self._cluster, deadline_ms))[0]
+
+    def begin(self, producer_id: int, producer_epoch: int, check: Callable[[], None]) -> None:
+        """Write as this producer: where it has written, what it sent in former epochs is refused.
+        ``check`` is called before everything that is sent, and may raise."""
+        self.forget()
+        self._identity, self._check = (producer_id, producer_epoch), check
 
     def forget(self) -> None:
         """Begin anew as another producer: what the last one sent is known from the logs alone."""
@@ -73,8 +84,7 @@ class Target:
         queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
         refused: dict[TopicPartition, LogbusError] = {}
         if self._identity is None and queues:
-            deadline_ms = monotonic_ms() + PATIENCE_MS
-            self._identity = self._pool.run(requests.init_producer_id(self._cluster, deadline_ms))
+            self._identity = (self.new_producer_id(), 0)
         patience_ms = monotonic_ms() + PATIENCE_MS
         attempt = 0
         self._learn(queues)
@@ -110,6 +120,7 @@ class Target:
         on_written: OnWritten,
     ) -> LogbusError | None:
         """Send the first pieces of each partition and hear of them; the last problem, if any."""
+        self._check()
         by_leader, errors = self._cluster.by_leader(queues)
         problem = next(iter(errors.values()), None)
         sent: list[tuple[PooledConnection, list[dict[TopicPartition, Piece]]]] = []

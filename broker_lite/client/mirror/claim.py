@@ -1,0 +1,196 @@
+"""``Claim``: the right to copy one source to a cluster, which one mirror has at a time.
+
+Two mirrors at once would write every record twice. So a mirror is a static member of its group on
+the target: while another one is, it may not begin; positions are committed in its generation, so a
+former mirror's are refused; and it writes only within a lease, which its heartbeats renew. What a
+mirror that slept within a write still sends is refused by its producer's epoch (``Target``). The
+heartbeats have a thread; everything else is for the mirror's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from threading import Event, Thread
+from typing import Any
+
+from broker_lite.client import admin_requests, requests
+from broker_lite.client.blocking import Pool, monotonic_ms
+from broker_lite.client.cluster import Cluster
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.steps import CallExchange, Operation
+from broker_lite.errors import (
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    LogbusError,
+    NonEmptyGroupError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    UnknownMemberIdError,
+    error_for,
+)
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.wire.calls.groups import DescribedGroupMember
+from broker_lite.wire.calls.members import (
+    Assigned,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinProtocol,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+
+SESSION_MS = 6_000
+"""Brokers take no shorter one unless their group.min.session.timeout.ms says so."""
+BEATS_PER_SESSION = 6
+MARGIN_PART = 4
+"""The lease is shorter than the session by a fourth."""
+JOIN_MS = 10_000
+LOOK_S = 0.2
+COMMIT_MS = 30_000
+INSTANCE = "mirror"
+PROTOCOL = "mirror"
+OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+"""Somebody joined, or another broker coordinates the group by now."""
+
+
+def _lost(why: LogbusError) -> LogbusError:
+    return CoordinatorNotAvailableError(f"the mirror's claim is to be taken anew: {why.message}")
+
+
+class Claim:
+    """``take`` it, ``check`` it before each write, ``release`` it. ``member`` commits positions."""
+
+    def __init__(self, servers: str, client_id: str, session_ms: int) -> None:
+        self.member: tuple[str, int, str | None] = requests.NO_MEMBER
+        self._session_ms = session_ms
+        self._pool = Pool(client_id)
+        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
+        self._group = ""
+        self._until_ms = 0.0
+        self._error: LogbusError | None = None
+        self._stop = Event()
+        self._thread: Thread | None = None
+
+    def take(self, group: str, stop: Event) -> bool:
+        """Wait while another mirror may be dying, for as long as its session may last; False if
+        ``stop`` came first. Raises NonEmptyGroupError where one lives."""
+        self.release()
+        self._group = group
+        patience_ms = monotonic_ms() + 2 * self._session_ms
+        while others := self._members():
+            if monotonic_ms() >= patience_ms:
+                other = others[0]
+                raise NonEmptyGroupError(
+                    f"a mirror of this source is at work already: {other.client_id} at "
+                    f"{other.client_host.lstrip('/')}; two would copy every record twice; stop it "
+                    f"first (logbus groups members {group})"
+                )
+            if stop.wait(LOOK_S):
+                return False
+        began_ms = monotonic_ms()
+        self._join()
+        self._confirm(began_ms)
+        self._error = None
+        self._stop = Event()
+        self._thread = Thread(target=self._beat, name="logbus-mirror-claim", daemon=True)
+        self._thread.start()
+        return True
+
+    def check(self) -> None:
+        """Before something is written. Raises what ended the claim: FencedInstanceIdError where
+        another mirror has it, a retriable error where it is to be taken anew."""
+        if self._error is not None:
+            raise self._error
+        if monotonic_ms() >= self._until_ms:
+            raise _lost(RequestTimedOutError("no heartbeat was answered in time"))
+
+    def commit(
+        self, rows: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Write positions in this claim's generation. Raises as ``check`` where it is over."""
+        done: dict[TopicPartition, LogbusError | None] = self._pool.run(
+            requests.commit_offsets(
+                self._cluster, self._group, rows, monotonic_ms() + COMMIT_MS, self.member
+            )
+        )
+        for error in done.values():
+            if isinstance(error, OVER):
+                self.check()
+                raise _lost(error)
+        return done
+
+    def release(self) -> None:
+        """Leave: another mirror may begin at once."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        member, self.member = self.member, requests.NO_MEMBER
+        self._until_ms = 0.0
+        if member[0] and not isinstance(self._error, FencedInstanceIdError):
+            with contextlib.suppress(LogbusError):  # Its session ends by itself.
+                self._call(LeaveGroupRequest(self._group, member[0], member[2]), self._session_ms)
+
+    def close(self) -> None:
+        """Release it and end the connections."""
+        self.release()
+        self._pool.close()
+
+    def _members(self) -> tuple[DescribedGroupMember, ...]:
+        try:
+            found: dict[str, Any] = self._pool.run(
+                admin_requests.describe_groups(
+                    self._cluster, (self._group,), monotonic_ms() + JOIN_MS
+                )
+            )
+        except GroupIdNotFoundError:
+            return ()
+        members: tuple[DescribedGroupMember, ...] = found[self._group].members
+        return members
+
+    def _join(self) -> None:
+        joined = self._call(
+            JoinGroupRequest(
+                self._group, self._session_ms, JOIN_MS, "", INSTANCE, (JoinProtocol(PROTOCOL, b""),)
+            ),
+            JOIN_MS + self._session_ms,
+        )
+        member = joined.member_id, joined.generation_id, INSTANCE
+        parts = tuple(Assigned(row.member_id, b"") for row in joined.members)
+        self._call(
+            SyncGroupRequest(self._group, member[1], member[0], INSTANCE, PROTOCOL, parts), JOIN_MS
+        )
+        self.member = member
+
+    def _confirm(self, asked_ms: float) -> None:
+        self._until_ms = asked_ms + self._session_ms - self._session_ms // MARGIN_PART
+
+    def _beat(self) -> None:
+        beat = HeartbeatRequest(self._group, self.member[1], self.member[0], INSTANCE)
+        while not self._stop.wait(self._session_ms / BEATS_PER_SESSION / 1000):
+            asked_ms = monotonic_ms()
+            try:
+                self._call(beat, self._session_ms)
+            except FencedInstanceIdError:
+                self._error = FencedInstanceIdError(
+                    "another mirror of this source has begun; this one ends"
+                )
+                return
+            except LogbusError as error:
+                if error.retriable:
+                    continue  # The lease tells for how long.
+                self._error = _lost(error)
+                return
+            self._confirm(asked_ms)
+
+    def _call(self, call: Any, timeout_ms: float) -> Any:
+        def check(answer: Any) -> LogbusError | None:
+            return error_for(answer.error_code) if answer.error_code else None
+
+        asking: Operation[Any] = requests.on_coordinator(
+            self._cluster, self._group, CallExchange(call), check, monotonic_ms() + timeout_ms
+        )
+        return self._pool.run(asking)
