@@ -98,7 +98,7 @@ def beginnings(
     rows = {
         where: row
         for where, row in requests.raise_first(found).items()
-        if _is_same(cluster, where, row)
+        if where in ready and _is_same(cluster, where, row)
     }
     offsets = {where: row.offset for where, row in rows.items()}
     early: list[TopicPartition] = []

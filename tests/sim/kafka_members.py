@@ -1,0 +1,420 @@
+"""Logbus's own members of Kafka groups in virtual time, with production coordinators on the other
+side: everything that ``kafka_groups`` breaks is broken here too.
+
+A member is production code from its machine to its commits; only records are left out: a reader
+that asks for some is a number that grows, while the member's lease holds. It asks late at times, so
+late that the member has left. Checks are those of ``kafka_groups``; cooperative members may commit
+what they are about to give up, which is nobody's then.
+``python -m sim.kafka_members --seeds 1000`` runs many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from sim import kafka_groups as base
+from sim.kafka_groups import GROUP, PARTITIONS, REBALANCE_MS, SESSION_MS, TOPIC
+from sim.scheduler import Owner
+from sim.seeded import main, play
+
+from broker_lite.client.cluster import Cluster
+from broker_lite.client.membership.beginning import beginnings, commit, first_look
+from broker_lite.client.membership.changes import Share
+from broker_lite.client.membership.member import Member
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.starting import Starts
+from broker_lite.client.steps import Operation, Timer, spawn
+from broker_lite.coordinator import events as ev
+from broker_lite.errors import LogbusError, NotOwnerError, wire_code
+from broker_lite.metadata import znodes
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
+from broker_lite.wire.calls import cluster as cluster_calls
+from broker_lite.wire.calls import groups, members, offsets
+from broker_lite.wire.consumer_protocol import decode_assignment
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+STUCK_MS = 4000
+WHERES = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+
+
+class Wire:
+    """A member's shell: the loop's time, and requests that reach a broker's coordinator as values.
+    Coordinators are asked for what their handlers ask them for."""
+
+    def __init__(self, owner: MachineMember) -> None:
+        self.owner, self.world = owner, owner.world
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def now_ms(self) -> float:
+        return self.world.loop.time() * 1000
+
+    def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.world.loop.call_later(delay_ms / 1000, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.world.loop.call_soon(callback)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        raise AssertionError("nothing here hangs up")
+
+    def request(
+        self,
+        endpoint: Endpoint,
+        exchange: Any,
+        timeout_ms: float,
+        on_answer: Callable[[Any], None],
+        lane: str = "",
+    ) -> None:
+        async def ask() -> None:
+            broker = self.world.brokers[endpoint.port]
+            try:
+                answer = await self.world.call(
+                    broker, lambda: self.answer(broker, exchange.call), timeout_ms / 1000
+                )
+            except LogbusError as error:
+                answer = error
+            on_answer(answer)
+
+        task = self.world.loop.create_task(ask())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def run(self, operation: Operation[Any]) -> Any:
+        future: asyncio.Future[Any] = self.world.loop.create_future()
+        spawn(self, operation, future.set_result)
+        found = await future
+        if isinstance(found, LogbusError):
+            raise found
+        return found
+
+    # The broker's side.
+
+    async def answer(self, broker: base.BrokerProcess, call: Any) -> Any:
+        match call:
+            case cluster_calls.MetadataRequest():
+                return self.metadata()
+            case groups.FindCoordinatorRequest():
+                view = broker.groups.coordinator_of(GROUP)
+                row = (
+                    (-1, "", -1, 15) if view is None else (view.broker_id, "sim", view.broker_id, 0)
+                )
+                found = groups.Coordinator(GROUP, *row, None)
+                return groups.FindCoordinatorResponse(0, (found,))
+            case groups.OffsetFetchRequest():
+                return await self.fetch_offsets(broker, call.groups[0].topics)
+            case offsets.ListOffsetsRequest(topics):
+                rows = tuple(
+                    offsets.ListedPartition(row.partition_index, 0, -1, 0, 0)
+                    for row in topics[0].partitions
+                )
+                return offsets.ListOffsetsResponse(0, (offsets.ListedTopic(TOPIC, rows),))
+            case groups.OffsetCommitRequest():
+                return await self.commit(broker, call)
+            case members.JoinGroupRequest():
+                return await self.join(broker, call)
+            case members.SyncGroupRequest():
+                return await self.sync(broker, call)
+            case members.HeartbeatRequest():
+                return members.HeartbeatResponse(0, await self.beat(broker, call))
+            case members.LeaveGroupRequest():
+                leaver = ev.Leaver(call.member_id, call.group_instance_id)
+                await broker.groups.leave(GROUP, (leaver,))
+                return members.LeaveGroupResponse(0, 0, ())
+        raise AssertionError(call)
+
+    def metadata(self) -> cluster_calls.MetadataResponse:
+        living = [number for number, row in self.world.brokers.items() if row.serves]
+        brokers = tuple(cluster_calls.MetadataBroker(n, "sim", n, None) for n in living)
+        leader = living[0] if living else -1
+        rows = tuple(
+            cluster_calls.MetadataPartition(0, partition, leader, 0, (leader,), (leader,), ())
+            for partition in range(PARTITIONS)
+        )
+        topic = cluster_calls.MetadataTopic(0, TOPIC, TOPIC_ID, False, rows)
+        return cluster_calls.MetadataResponse(0, brokers, "sim", leader, (topic,))
+
+    async def fetch_offsets(
+        self, broker: base.BrokerProcess, topics: tuple[groups.OffsetFetchTopic, ...] | None
+    ) -> groups.OffsetFetchResponse:
+        wanted = range(PARTITIONS) if topics is None else topics[0].partition_indexes
+        code, rows = 0, []
+        try:
+            for where, row in (await broker.registry.fetch_offsets(GROUP)).items():
+                if where.partition in wanted:
+                    rows.append(groups.FetchedOffset(where.partition, row.offset, -1, "", 0))
+        except LogbusError as error:
+            code = wire_code(error)
+        found = (groups.FetchedOffsetsTopic(TOPIC, tuple(rows)),)
+        return groups.OffsetFetchResponse(0, (groups.FetchedOffsetsGroup(GROUP, found, code),))
+
+    async def commit(
+        self, broker: base.BrokerProcess, call: groups.OffsetCommitRequest
+    ) -> groups.OffsetCommitResponse:
+        generation, member = call.generation_id_or_member_epoch, call.member_id
+        rows = {
+            TopicPartition(TOPIC, row.partition_index): CommittedOffset(
+                row.committed_offset, metadata=f"{generation} {member}"
+            )
+            for row in call.topics[0].partitions
+        }
+        try:
+            claim = await broker.groups.claim_for_commit(
+                GROUP, lambda token: ev.Commit(token, member, call.group_instance_id, generation)
+            )
+            found = await broker.registry.commit_offsets(GROUP, rows, claim)
+            codes = {where: 0 if bad is None else wire_code(bad) for where, bad in found.items()}
+            self.world.counts["commits"] += 1
+        except LogbusError as error:
+            codes = dict.fromkeys(rows, wire_code(error))
+        listed = tuple(groups.CommittedPartition(w.partition, code) for w, code in codes.items())
+        return groups.OffsetCommitResponse(0, (groups.CommittedTopic(TOPIC, listed),))
+
+    async def join(
+        self, broker: base.BrokerProcess, call: members.JoinGroupRequest
+    ) -> members.JoinGroupResponse:
+        number = self.world.next_number()
+
+        def make(token: int) -> ev.Join:
+            return ev.Join(
+                token, call.member_id, call.group_instance_id, "sim", "/sim",
+                call.session_timeout_ms, call.rebalance_timeout_ms, members.CONSUMER,
+                tuple(ev.Protocol(*row) for row in call.protocols), f"{self.owner.name}-{number}",
+            )  # fmt: skip
+
+        try:
+            found = await broker.groups.join(GROUP, make)
+        except LogbusError as error:
+            return members.JoinGroupResponse(
+                0, wire_code(error), -1, None, None, "", False, call.member_id
+            )
+        return members.JoinGroupResponse(
+            0,
+            0 if found.error is None else wire_code(found.error),
+            found.generation,
+            found.protocol_type,
+            found.protocol_name,
+            found.leader,
+            found.skip_assignment,
+            found.member_id,
+            tuple(members.JoinedMember(*row) for row in found.members),
+        )
+
+    async def sync(
+        self, broker: base.BrokerProcess, call: members.SyncGroupRequest
+    ) -> members.SyncGroupResponse:
+        parts = tuple((row.member_id, row.assignment) for row in call.assignments)
+        if parts:
+            shares = {name: decode_assignment(data) for name, data in parts}
+            self.world.assigned(
+                call.generation_id,
+                {name: bytes(where.partition for where in share) for name, share in shares.items()},
+            )
+        try:
+            found = await broker.groups.sync(
+                GROUP,
+                lambda token: ev.Sync(
+                    token, call.member_id, call.group_instance_id, call.generation_id, parts
+                ),
+            )
+        except LogbusError as error:
+            return members.SyncGroupResponse(0, wire_code(error), None, None, b"")
+        code = 0 if found.error is None else wire_code(found.error)
+        return members.SyncGroupResponse(0, code, None, None, found.assignment)
+
+    async def beat(self, broker: base.BrokerProcess, call: members.HeartbeatRequest) -> int:
+        try:
+            found = await broker.groups.heartbeat(
+                GROUP,
+                lambda token: ev.Heartbeat(
+                    token, call.member_id, call.group_instance_id, call.generation_id
+                ),
+            )
+        except LogbusError as error:
+            return wire_code(error)
+        return 0 if found.error is None else wire_code(found.error)
+
+
+class Reads:
+    """What the reader reads: the intake's part that a ``Share`` needs."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.positions: dict[TopicPartition, int] = {}
+
+    def assignment(self) -> list[TopicPartition]:
+        return list(self.positions)
+
+    def begin(self, offsets: Mapping[TopicPartition, int], _: object) -> None:
+        self.positions.update(offsets)
+
+    def end(self, where: TopicPartition) -> None:
+        self.positions.pop(where, None)
+
+
+class MachineMember(base.Member):
+    """One process with a consumer in it."""
+
+    def __init__(self, world: World, name: str, instance_id: str | None) -> None:
+        self.world, self.name, self.instance_id = world, name, instance_id
+        self.owner = Owner(self)
+        self.alive = True
+        self.asks = 0
+        self.seen = -1
+        self.wire = Wire(self)
+        self.reads = Reads()
+        self.share = Share(self.reads)  # type: ignore[arg-type]
+        bootstrap = tuple(Endpoint("sim", number) for number in world.brokers)
+        self.cluster = Cluster(bootstrap, self.wire.now_ms)
+        self.config = MemberConfig(
+            start="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=300,
+            max_poll_interval_ms=STUCK_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            request_timeout_ms=3000,
+            group_instance_id=instance_id or "",
+            assignors=world.assignors,
+        )
+        self.member = self.share.member = Member(
+            self.wire,
+            self.cluster,
+            GROUP,
+            (TOPIC,),
+            None,
+            self.config,
+            is_alive=self.looked,
+            on_change=self.share.queue.append,
+            on_news=lambda: None,
+        )
+        world.loop.create_task(self.run(), context=self.owner.context)
+
+    @property
+    def positions(self) -> dict[int, int]:  # type: ignore[override]
+        return {where.partition: at for where, at in self.reads.positions.items()}
+
+    @property
+    def generation(self) -> int:  # type: ignore[override]
+        return self.member.machine.generation
+
+    def looked(self) -> bool:
+        before, self.seen = self.seen, self.asks
+        return self.asks != before
+
+    def kill(self) -> None:
+        self.alive = False
+        self.owner.die()
+
+    def deadline_ms(self) -> float:
+        return self.wire.now_ms() + 3000
+
+    async def run(self) -> None:
+        chance = self.world.chance
+        while not self.share.look.counts:
+            with suppress(LogbusError):
+                look = first_look(self.cluster, GROUP, (TOPIC,), self.deadline_ms())
+                self.share.look = await self.wire.run(look)
+        self.member.start()
+        while self.alive and self.member.refused is None:
+            is_stuck = chance.random() < 0.01 and not self.world.is_calm
+            await asyncio.sleep(6.0 if is_stuck else 0.02 + chance.random() * 0.2)
+            self.asks += 1
+            if self.member.is_idle:
+                self.world.counts["idle"] += 1
+                self.member.polled()
+            try:
+                await self.take_changes()
+            except LogbusError as error:
+                self.world.counts[type(error).__name__] += 1
+            if self.wire.now_ms() < self.member.lease_until_ms:
+                for where in self.reads.positions:
+                    self.reads.positions[where] += chance.randrange(1, 20)
+            if chance.random() < 0.4:
+                await self.try_commit(self.reads.positions)
+        if self.member.refused is None and chance.random() < 0.8:
+            await self.try_commit(self.reads.positions)
+            self.member.close()
+            await asyncio.sleep(4.0)
+        self.alive = False
+        self.owner.die()
+
+    async def take_changes(self) -> None:
+        while (change := self.share.next()) is not None:
+            going, _ = self.share.split(change)
+            await self.try_commit(going)
+            self.share.let_go(change)
+        if self.share.pending:
+            begun = await self.wire.run(
+                beginnings(
+                    self.cluster,
+                    GROUP,
+                    self.share.pending,
+                    self.share.look,
+                    self.config,
+                    self.deadline_ms(),
+                )
+            )
+            self.share.begin(Starts(*begun.starts))
+
+    async def try_commit(self, wheres: Iterable[TopicPartition]) -> None:
+        rows = {where: CommittedOffset(self.reads.positions[where]) for where in wheres}
+        if not rows:
+            return
+        operation = commit(self.cluster, GROUP, rows, self.share, self.deadline_ms())
+        with suppress(LogbusError):
+            for error in (await self.wire.run(operation)).values():
+                self.world.counts["not owner"] += isinstance(error, NotOwnerError)
+
+
+class World(base.World):
+    """One seed; all members of it know the same assignors."""
+
+    def __init__(self, loop: Any, seed: int) -> None:
+        super().__init__(loop, seed)
+        choices = ("range,cooperative-sticky", "cooperative-sticky", "sticky")
+        self.assignors = self.chance.choice(choices)
+        self.is_calm = False
+
+    def join(self) -> None:
+        instance = None
+        if self.chance.random() < 0.3:
+            instance = f"static{self.chance.randrange(3)}"
+        name = f"{instance}/" if instance else f"m{self.next_number()}"
+        self.members.append(MachineMember(self, name, instance))
+        self.counts["joins"] += 1
+
+    def assigned(self, generation: int, parts: dict[str, bytes]) -> None:
+        super().assigned(generation, parts)
+        given = sorted(partition for part in parts.values() for partition in part)
+        if len(set(given)) != len(given):
+            self.fail(f"generation {generation} gives a partition twice: {parts}")
+
+    def _committed(self, path: str, data: bytes, generation: int) -> None:
+        """What nobody has in a generation its former owner may be giving up."""
+        partition = int(path.rpartition("/")[2])
+        parts = self._assigned.get(generation, {})
+        if self.assignors == "cooperative-sticky" and not any(
+            partition in p for p in parts.values()
+        ):
+            offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
+            self._offsets[path] = offset
+            if before is not None and before.offset > offset.offset:
+                self.fail(f"{partition} went back from {before} to {offset}")
+            return
+        super()._committed(path, data, generation)
+
+    async def settle(self) -> None:
+        self.is_calm = True
+        await super().settle()
+
+
+def run(seed: int) -> Counter[str]:
+    """One seed; raises Violation with the seed in it."""
+    return play(World, seed)
+
+
+if __name__ == "__main__":
+    main("logbus's members of Kafka groups", run)
