@@ -122,8 +122,8 @@ assert last == {"200": '{"status":"200","count":900}', "500": '{"status":"500","
 with bus.producer() as producer:
     producer.send(lines_topic, b"GET /late 200")
 query.processAllAvailable()
-committed = bus.admin.committed("quickstart")
-display([(str(partition), at.offset) for partition, at in sorted(committed.items())])
+lag = bus.admin.lag("quickstart")
+display([(str(where), row.records, row.seconds) for where, row in lag.items()])
 
 # COMMAND ----------
 

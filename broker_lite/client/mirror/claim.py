@@ -31,7 +31,7 @@ from broker_lite.errors import (
     UnknownMemberIdError,
     error_for,
 )
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls.groups import DescribedGroupMember
 from broker_lite.wire.calls.members import (
     Assigned,
@@ -80,6 +80,7 @@ class Claim:
         self.release()
         self._group = group
         patience_ms = monotonic_ms() + 2 * self._session_ms
+        keepers = {self._coordinator()}
         while others := self._members():
             if monotonic_ms() >= patience_ms:
                 other = others[0]
@@ -90,6 +91,10 @@ class Claim:
                 )
             if stop.wait(LOOK_S):
                 return False
+            keepers.add(self._coordinator())
+        # A broker that takes a group over knows no members: the other may live, within its lease.
+        if len(keepers) > 1 and stop.wait(self._session_ms / 1000):
+            return False
         began_ms = monotonic_ms()
         self._join()
         self._confirm(began_ms)
@@ -138,6 +143,12 @@ class Claim:
         """Release it and end the connections."""
         self.release()
         self._pool.close()
+
+    def _coordinator(self) -> Endpoint:
+        found: Endpoint = self._pool.run(
+            requests.find_coordinator(self._cluster, self._group, monotonic_ms() + JOIN_MS)
+        )
+        return found
 
     def _members(self) -> tuple[DescribedGroupMember, ...]:
         try:

@@ -1,12 +1,13 @@
-"""A native group's member in a storm of changes: it looks now and then, and in the end at all."""
+"""A native group with very many members: storms of changes are damped, the next one is refused."""
 
 from __future__ import annotations
 
 import pytest
 from transcripts.native_machine import NativeMachine
 
-from broker_lite.client.native.machine import LOOK_AFTER_MAX_MS
+from broker_lite.client.native.machine import ENDED, LOOK_AFTER_MAX_MS, MEMBERS_MAX
 from broker_lite.client.native.view import View
+from broker_lite.metadata import znodes
 
 CHANGES = 200
 EVERY_MS = 10
@@ -32,3 +33,16 @@ def test_watch_storms_are_damped(monkeypatch: pytest.MonkeyPatch) -> None:
     world.do("at", {"ms": str(5000 + EVERY_MS * CHANGES + LOOK_AFTER_MAX_MS)})
     assert 3 <= len(looked) <= 10
     assert len(world.machine.view.members) == 1 + CHANGES
+
+
+def test_a_member_too_many_is_refused_and_the_group_is_unharmed() -> None:
+    world = NativeMachine({"name": "m", "topics": "t"})
+    world.do("topic", {"name": "t", "partitions": "1"})
+    world.do("connect", {})
+    world.do("lose", {})
+    for n in range(MEMBERS_MAX):
+        world.do("other", {"name": f"n{n:04}", "topics": "t"})
+    said = world.do("connect", {})
+    assert any("GROUP_MAX_SIZE_REACHED" in line for line in said), said
+    assert world.machine.phase == ENDED
+    assert len(world.service.peek_children(znodes.consumers_path("g"))) == MEMBERS_MAX
