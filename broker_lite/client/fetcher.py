@@ -22,7 +22,17 @@ from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.local_files import FILE_BYTES, LocalRange, machine_id
-from broker_lite.client.received import NOTHING, Cut, RawBatch, Slice, cut, damaged, decode
+from broker_lite.client.received import (
+    NOTHING,
+    Cut,
+    Item,
+    RawBatch,
+    Skipped,
+    Slice,
+    cut,
+    damaged,
+    decode_all,
+)
 from broker_lite.client.steps import FetchExchange
 from broker_lite.errors import (
     CorruptMessageError,
@@ -125,44 +135,27 @@ def _rows(
     while True:
         doubted = end
         with contextlib.closing(_batches(session, at, end, depth)) as batches:
-            for batch in batches:
-                if isinstance(batch, _Skipped):
-                    if on_skipped is not None:
-                        on_skipped(session.where, batch.first_offset, min(batch.next_offset, end))
+            for item in decode_all(batches, session.where, start, end):
+                if isinstance(item, Slice):
+                    yield item
                     continue
-                try:
-                    rows = decode(batch, session.where, start, end)
-                except CorruptMessageError:
-                    first = max(start, batch.header.base_offset)
+                first = max(start, item.first_offset)
+                if item.damage is not None:
                     if session.may_be_whole_elsewhere(first):
                         doubted = first
                         break
                     if not session.skips:
-                        raise
-                    if on_skipped is not None:
-                        on_skipped(session.where, first, min(batch.header.next_offset, end))
-                    continue
-                if rows is not None:
-                    yield rows
+                        raise item.damage
+                if on_skipped is not None:
+                    on_skipped(session.where, first, min(item.next_offset, end))
         if doubted >= end:
             return
         at, session = doubted, session.again(doubted)
 
 
-class _Skipped:
-    """Stands for bytes that no header could be made of."""
-
-    __slots__ = ("first_offset", "next_offset")
-
-    def __init__(self, first_offset: int, next_offset: int) -> None:
-        self.first_offset = first_offset
-        self.next_offset = next_offset
-
-
-Item = RawBatch | _Skipped
-
-
-def _batches(session: _Session, start: int, end: int, depth: int) -> Generator[Item, None, None]:
+def _batches(
+    session: _Session, start: int, end: int, depth: int
+) -> Generator[list[Item], None, None]:
     if start >= end:
         return
     try:
@@ -173,7 +166,7 @@ def _batches(session: _Session, start: int, end: int, depth: int) -> Generator[I
     is_closed = False
     try:
         while offset >= end or depth < 1 or session.reads_files:
-            yield from _below(items, end)
+            yield _below(items, end)
             # What was read is not held while more is: the same memory serves again.
             items.clear()
             if offset >= end:
@@ -185,17 +178,17 @@ def _batches(session: _Session, start: int, end: int, depth: int) -> Generator[I
             session.close()
     ahead = _Ahead(session, offset, end, depth)
     try:
-        yield from _below(items, end)
+        yield _below(items, end)
         yield from ahead.items()
     finally:
         ahead.stop()
 
 
-def _below(items: list[Item], end: int) -> Iterator[Item]:
+def _below(items: list[Item], end: int) -> list[Item]:
     """A damaged batch beyond the end is nobody's business here."""
-    for item in items:
-        if isinstance(item, _Skipped) or item.header.base_offset < end:
-            yield item
+    while items and isinstance(items[-1], RawBatch) and items[-1].header.base_offset >= end:
+        items.pop()
+    return items
 
 
 class _Ahead:
@@ -232,14 +225,14 @@ class _Ahead:
             except queue.Full:
                 continue
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[list[Item]]:
         while True:
             entry = self._ready.get()
             if entry is None:
                 return
             if isinstance(entry, BaseException):
                 raise entry
-            yield from _below(entry, self._end)
+            yield _below(entry, self._end)
 
     def stop(self) -> None:
         """The reader is done, perhaps before the end: release the thread and its connection."""
@@ -470,7 +463,7 @@ class _Session:
         next_offset = requests.raise_first(self._pool.run(operation))[self.where][0]
         if next_offset <= offset:
             raise damaged(self.where, offset, "the batch is damaged and nothing follows it")
-        return [_Skipped(offset, next_offset)], next_offset
+        return [Skipped(offset, next_offset)], next_offset
 
     def _raise_final(self, problem: LogbusError, offset: int, deadline_ms: float) -> None:
         if isinstance(problem, OffsetOutOfRangeError):

@@ -6,9 +6,10 @@ received memory; ``records`` makes Python records of columns. No I/O; any thread
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,12 @@ from broker_lite.record import arrow, transcode
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import BatchHeader, check_crc, read_header
-from broker_lite.record.format import HEADER_BYTES
+from broker_lite.record.format import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    HEADER_BYTES,
+    MAGIC_ROWS,
+)
 
 Header = tuple[str, bytes | None]
 
@@ -143,6 +149,10 @@ def decode(batch: RawBatch, where: TopicPartition, start: int, end: int | None) 
             columns = transcode.rows_to_columns(batch.buffer, header)
     except CorruptMessageError as error:
         raise damaged(where, max(start, header.base_offset), error.message) from error
+    return _within(header, columns, start, end)
+
+
+def _within(header: BatchHeader, columns: Columns, start: int, end: int | None) -> Slice | None:
     base, rows, deltas = header.base_offset, columns.row_count, columns.offset_deltas
     if deltas is None:
         first = max(0, start - base)
@@ -151,6 +161,85 @@ def decode(batch: RawBatch, where: TopicPartition, start: int, end: int | None) 
         first = int(np.searchsorted(deltas, start - base))
         last = rows if end is None else int(np.searchsorted(deltas, end - base))
     return Slice(header, columns, first, last - first) if last > first else None
+
+
+SMALL_ROWS = 1000
+"""Batches of rows with fewer records are decoded together: each costs as much as so many rows."""
+
+
+def joinable(items: Sequence[Item], at: int) -> int:
+    """How many batches, from that one on, ``decode_joined`` may take together; 0 or 1: none."""
+    epoch = NO_EPOCH
+    for count, item in enumerate(items[at:]):
+        if isinstance(item, Skipped):
+            return count
+        header = item.header
+        if (
+            header.magic != MAGIC_ROWS
+            or header.attributes & _SPECIAL
+            or not 0 < header.record_count < SMALL_ROWS
+            or (count and header.leader_epoch != epoch)
+        ):
+            return count
+        epoch = header.leader_epoch
+    return len(items) - at
+
+
+_SPECIAL = ATTRIBUTE_CONTROL | ATTRIBUTE_LOG_APPEND_TIME
+
+
+def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
+    """The rows of the first of these batches within ``[start, end)``, as if they were one batch,
+    and how many batches that was; all of them must be ``joinable``.
+
+    Raises CorruptMessageError where CRC or structure of any is wrong: ``decode`` then tells which.
+    """
+    for header, buffer in batches:
+        check_crc(buffer, header)
+    columns, whole, count = transcode.join_rows([(buffer, header) for header, buffer in batches])
+    return _within(whole, columns, start, end), count
+
+
+class Skipped(NamedTuple):
+    """Offsets without rows: ``damage`` says what is wrong there, or no header can be made of it."""
+
+    first_offset: int
+    next_offset: int
+    damage: CorruptMessageError | None = None
+
+
+Item = RawBatch | Skipped
+
+
+def decode_all(
+    chunks: Iterable[list[Item]], where: TopicPartition, start: int, end: int
+) -> Iterator[Slice | Skipped]:
+    """The rows of batches within ``[start, end)``, small batches of rows many at a time, and what
+    has none because it is damaged."""
+    for items in chunks:
+        at = alone_before = 0
+        while at < len(items):
+            item = items[at]
+            if isinstance(item, Skipped):
+                at += 1
+                yield item
+                continue
+            together = joinable(items, at) if at >= alone_before else 0
+            try:
+                if together > 1:
+                    found, count = decode_joined(items[at : at + together], start, end)
+                    at += count
+                else:
+                    at += 1
+                    found = decode(item, where, start, end)
+            except CorruptMessageError as error:
+                if together > 1:
+                    alone_before = at + together
+                else:
+                    yield Skipped(item.header.base_offset, item.header.next_offset, error)
+                continue
+            if found is not None:
+                yield found
 
 
 def offsets_of(rows: Slice) -> npt.NDArray[np.int64]:

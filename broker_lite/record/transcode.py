@@ -8,7 +8,8 @@ by brokers in their transcoding threads.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ from broker_lite.record.varints import Bytes, Positions
 
 _NOTHING: Final = binary(np.zeros(2, np.int32), b"")[0]
 _NO_HEADERS: Final = binary(np.array([0, 1], np.int32), b"\x00")[0]
+JOINED_BYTES: Final = 4 << 20
+"""Of bodies that are read as one: enough that what each call costs is spread over many records."""
 _LEVELS_MAX: Final = 64
 """Headers of a record that are read level by level; records with more are read one by one."""
 
@@ -40,9 +43,84 @@ def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
     """
     if header.is_control or header.record_count == 0:
         return NO_ROWS
-    memory = rows_body(buffer, header)
+    found = _read_body(rows_body(buffer, header), header.record_count)
+    return Columns(
+        header.record_count,
+        found.key,
+        found.value,
+        _read_timestamps(found.timestamps, header),
+        found.headers,
+        _read_deltas(found.deltas, header),
+    )
+
+
+def join_rows(batches: Sequence[tuple[Buffer, BatchHeader]]) -> tuple[Columns, BatchHeader, int]:
+    """The first of these batches of rows as one: its columns, a header for it, how many they are.
+
+    Small batches cost as much as large ones, whatever they hold; where a body ends the next begins,
+    so many are read like one. They must follow each other in the log, hold records and be of one
+    leader epoch, with times of their records' own; the CRCs are the caller's. As many are taken as
+    JOINED_BYTES hold, uncompressed, at least one. Raises as ``rows_to_columns``: then one of them
+    is wrong, and which is found by reading them one by one.
+    """
+    bodies: list[memoryview] = []
+    size = 0
+    for buffer, header in batches:
+        body = rows_body(buffer, header)
+        if bodies and size + len(body) > JOINED_BYTES:
+            break
+        bodies.append(body)
+        size += len(body)
+    headers = [header for _, header in batches[: len(bodies)]]
+    first, last = headers[0], headers[-1]
+    counts = np.array([header.record_count for header in headers], np.int64)
+    stops = np.cumsum(counts)
+    total = int(stops[-1])
+    found = _read_body(memoryview(b"".join(bodies)), total)
+    if not np.array_equal(found.ends[stops - 1], np.cumsum(list(map(len, bodies)))):
+        raise CorruptMessageError("the records of a batch do not fill it")
+    last_deltas = np.array([header.last_offset_delta for header in headers], np.int64)
+    deltas = found.deltas
+    if (deltas[stops - counts] < 0).any() or (deltas[stops - 1] > last_deltas).any():
+        raise CorruptMessageError("the offsets of a batch's records leave it")
+    deltas = deltas + _repeated([h.base_offset - first.base_offset for h in headers], counts)
+    whole = first._replace(
+        length=sum(header.size_bytes for header in headers) - fmt.LENGTH_PREFIX_BYTES,
+        last_offset_delta=last.next_offset - first.base_offset - 1,
+        max_timestamp=max(header.max_timestamp for header in headers),
+        record_count=total,
+    )
+    times = found.timestamps + _repeated([header.base_timestamp for header in headers], counts)
+    columns = Columns(
+        total,
+        found.key,
+        found.value,
+        fixed(times, TIMESTAMP_TYPE),
+        found.headers,
+        _read_deltas(deltas, whole),
+    )
+    return columns, whole, len(headers)
+
+
+def _repeated(values: list[int], counts: Positions) -> Positions:
+    """For each record what its batch has."""
+    return np.repeat(np.array(values, np.int64), counts)
+
+
+class _Body(NamedTuple):
+    """What a body says, record by record: differences to what its batch's header says."""
+
+    ends: Positions
+    timestamps: Positions
+    deltas: Positions
+    key: pa.Array | None
+    value: pa.Array | None
+    headers: pa.Array | None
+
+
+def _read_body(memory: memoryview, count: int) -> _Body:
+    """An uncompressed body that ``count`` records fill."""
     body = np.frombuffer(memory, np.uint8)
-    count = header.record_count
     at, ends = find_records(body, count)
     timestamps, at = varints.decode(body, at + 1)
     deltas, at = varints.decode(body, at)
@@ -56,14 +134,9 @@ def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
         headers = None
         if not np.array_equal(at, ends):
             raise CorruptMessageError("a record's fields and its length disagree")
-    return Columns(
-        count,
-        _gather(data, key_starts, key_lengths),
-        _gather(data, value_starts, value_lengths),
-        _read_timestamps(timestamps, header),
-        headers,
-        _read_deltas(deltas, header),
-    )
+    key = _gather(data, key_starts, key_lengths)
+    value = _gather(data, value_starts, value_lengths)
+    return _Body(ends, timestamps, deltas, key, value, headers)
 
 
 def _field(body: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions, Positions]:

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from broker_lite.client import received
 from broker_lite.client.arrays import binary_of, fixed, headers_of
-from broker_lite.client.received import Record, cut, decode, offsets_of, records
+from broker_lite.client.received import (
+    Item,
+    Record,
+    Skipped,
+    cut,
+    decode,
+    decode_all,
+    offsets_of,
+    records,
+)
 from broker_lite.errors import CorruptMessageError
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
@@ -126,4 +136,69 @@ def test_records_of_all_columns() -> None:
         Record("t", 1, 0, 7, b"k", b"v", [("a", b"1"), ("a", None)]),
         Record("t", 1, 1, 8, None, None, []),
         Record("t", 1, 2, 9, b"", b"", []),
+    ]
+
+
+def small(base: int, values: list[bytes], epoch: int = 3, attributes: int = 0) -> bytearray:
+    """A batch as Kafka's clients send them."""
+    rows = [Row(base + n, 1000 + base + n, None, value) for n, value in enumerate(values)]
+    return encode_rows(rows, leader_epoch=epoch, attributes=attributes)
+
+
+def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list[int] | Skipped]:
+    """Offsets of each slice; what is true of one batch's rows is true of many's."""
+    seen: list[list[int] | Skipped] = []
+    for found in decode_all([list(items)], WHERE, start, end):
+        if isinstance(found, Skipped):
+            seen.append(found)
+            continue
+        rows = records(WHERE, found)
+        assert [row.value for row in rows] == [b"%d" % row.offset for row in rows]
+        if not found.header.is_log_append_time and not found.header.is_columns:
+            assert [row.timestamp_ms for row in rows] == [1000 + row.offset for row in rows]
+        seen.append([row.offset for row in rows])
+    return seen
+
+
+def test_small_batches_of_rows_are_read_as_one() -> None:
+    batches = [small(2 * n, [b"%d" % (2 * n), b"%d" % (2 * n + 1)]) for n in range(6)]
+    items: list[Item] = list(cut(answer(*batches), WHERE, 0, 3).batches)
+    assert found_in(items) == [list(range(12))]
+    assert found_in(items, 3, 8) == [list(range(3, 8))]
+    assert found_in(items, 12, 13) == []
+    assert found_in([*items[:2], Skipped(4, 6), *items[3:]]) == [
+        [0, 1, 2, 3],
+        Skipped(4, 6),
+        list(range(6, 12)),
+    ]
+
+
+def test_what_differs_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [
+        small(0, [b"0"]),
+        small(1, [b"1"]),
+        small(2, [b"2"], epoch=4),
+        small(3, [b"3"], epoch=4, attributes=1 << 3),
+        small(4, [b"4"], epoch=4, attributes=1 << 3),
+        batch(5, [b"5"], epoch=4),
+        small(6, [b"6"], epoch=4),
+        small(7, [b"7"], epoch=4),
+        small(8, [b"8", b"9", b"10"], epoch=4),
+    ]
+    monkeypatch.setattr(received, "SMALL_ROWS", 3)
+    items: list[Item] = list(cut(answer(*batches), WHERE, 0, 4).batches)
+    assert found_in(items) == [[0, 1], [2], [3], [4], [5], [6, 7], [8, 9, 10]]
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_the_damaged_one_of_joined_batches_is_named(which: int) -> None:
+    batches = [small(n, [b"%d" % n]) for n in range(4)]
+    batches[which][-2] ^= 1
+    items: list[Item] = list(cut(answer(*batches), WHERE, 0, 3).batches)
+    seen = found_in(items)
+    (bad,) = [each for each in seen if isinstance(each, Skipped)]
+    assert (bad.first_offset, bad.next_offset) == (which, which + 1)
+    assert f"partition 1 offset {which}: " in str(bad.damage)
+    assert [n for each in seen if isinstance(each, list) for n in each] == [
+        n for n in range(4) if n != which
     ]

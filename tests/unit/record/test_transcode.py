@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_lite.errors import CorruptMessageError, UnsupportedCompressionTypeError
-from broker_lite.record import arrow, batch, scan
+from broker_lite.record import arrow, batch, scan, transcode
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
 from broker_lite.record.records import Row, decode_rows, encode_rows
-from broker_lite.record.transcode import columns_to_rows, rows_to_columns
+from broker_lite.record.transcode import columns_to_rows, join_rows, rows_to_columns
 
 CODECS = (fmt.CODEC_NONE, fmt.CODEC_GZIP, fmt.CODEC_SNAPPY, fmt.CODEC_LZ4, fmt.CODEC_ZSTD)
 
@@ -244,3 +244,75 @@ def test_an_unknown_codec() -> None:
     fmt.HEADER.pack_into(buffer, 0, *batch.read_header(buffer)._replace(attributes=6))
     with pytest.raises(UnsupportedCompressionTypeError):
         rows_to_columns(buffer, batch.read_header(buffer))
+
+
+def in_a_log(
+    groups: list[list[Row]], codecs: list[int], gaps: list[int]
+) -> list[tuple[bytearray, batch.BatchHeader]]:
+    """Batches of rows, one after the other, with so many offsets left out behind each."""
+    found, base = [], 1 << 40
+    for rows, codec, gap in zip(groups, codecs, gaps):
+        moved = [row._replace(offset=row.offset - rows[0].offset + base) for row in rows]
+        buffer = encode_rows(moved, leader_epoch=3, codec=codec)
+        header = batch.read_header(buffer)
+        header = header._replace(last_offset_delta=header.last_offset_delta + gap)
+        found.append((buffer, header))
+        base = header.next_offset
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(ROWS, min_size=1, max_size=6),
+    st.lists(st.sampled_from(CODECS), min_size=6, max_size=6),
+    st.lists(st.sampled_from([0, 0, 3]), min_size=6, max_size=6),
+)
+def test_joined_batches_have_the_rows_of_each(
+    raw: list[list[tuple]], codecs: list[int], gaps: list[int]
+) -> None:
+    groups = []
+    for rows in raw:
+        offsets = [sum(row[0] for row in rows[: n + 1]) for n in range(len(rows))]
+        groups.append([Row(at, *row[1:]) for at, row in zip(offsets, rows)])
+    batches = in_a_log(groups, codecs, gaps)
+    columns, header, count = join_rows(batches)
+    assert count == len(batches)
+    assert (header.base_offset, header.next_offset) == (1 << 40, batches[-1][1].next_offset)
+    apart = [as_rows(rows_to_columns(*each), each[1]) for each in batches]
+    assert as_rows(columns, header) == [row for rows in apart for row in rows]
+    assert header.record_count == columns.row_count == sum(map(len, groups))
+
+
+def test_only_so_much_is_joined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row(0, 5, None, b"x" * 100)]
+    batches = in_a_log([rows] * 5, [0] * 5, [0] * 5)
+    monkeypatch.setattr(transcode, "JOINED_BYTES", 250)
+    assert [join_rows(batches[n:])[2] for n in range(5)] == [2, 2, 2, 2, 1]
+    monkeypatch.setattr(transcode, "JOINED_BYTES", 1)
+    assert join_rows(batches)[2] == 1
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        {"record_count": 1},
+        {"record_count": 3},
+        {"last_offset_delta": 0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_lie_in_any_of_joined_batches_is_met(which: int, lies: dict[str, int]) -> None:
+    """Counts that are wrong may not be made up for by a neighbour."""
+    rows = [Row(0, 5, b"k", b"v"), Row(1, 6, None, b"w")]
+    batches = in_a_log([rows] * 3, [0] * 3, [0] * 3)
+    buffer, header = batches[which]
+    batches[which] = buffer, header._replace(**lies)
+    with pytest.raises(CorruptMessageError):
+        join_rows(batches)
+    if "record_count" in lies:
+        other = (which + 1) % 3
+        buffer, header = batches[other]
+        batches[other] = buffer, header._replace(record_count=4 - lies["record_count"])
+        with pytest.raises(CorruptMessageError):
+            join_rows(batches)
