@@ -1,0 +1,214 @@
+"""What the growth rows share: one logbus with nothing beside it, and how it is driven.
+
+Clients are this process: Arrow columns for volume, bare sockets where the number of connections is
+what grows. Sizes are those of an hour at the most; ``GROWTH=full`` takes the large ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from broker_lite.client import Bus, connect
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import TopicPartition
+from broker_lite.record.arrow import Columns
+from broker_lite.wire import fetch
+from peers.bench import Bench
+from peers.meter import cpu_seconds
+
+READY_SECONDS = 300.0
+IS_FULL = os.environ.get("GROWTH", "") == "full"
+
+
+class Alone:
+    """A cluster of our own and a client of it, in a context."""
+
+    def __init__(self, brokers: int = 1, **config: str) -> None:
+        self.cluster = LocalCluster(brokers, config=config)
+
+    def __enter__(self) -> Alone:
+        self.cluster.start()
+        self.bus: Bus = connect(self.cluster.bootstrap_servers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bus.close()
+        self.cluster.stop()
+
+    def processes(self) -> dict[str, list[int]]:
+        server = self.cluster.zookeeper_server
+        return {
+            "broker": [broker.pid for broker in self.cluster.brokers if broker.pid],
+            "zookeeper": [server.pid] if server and server.pid else [],
+        }
+
+    def new_topic(self, name: str, partitions: int = 1, replicas: int = 1, **config: str) -> float:
+        """Make a topic and wait for every leader; seconds."""
+        before = time.perf_counter()
+        self.bus.create_topic(
+            name, partitions=partitions, replication_factor=replicas,
+            config={key.replace("_", "."): value for key, value in config.items()},
+        )  # fmt: skip
+        self.wait_leaders(name)
+        return time.perf_counter() - before
+
+    def wait_leaders(self, name: str) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            found = self.bus.admin.cluster([name]).topics[name]
+            if found.error is None and all(each.error is None for each in found.partitions):
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} has partitions without a leader")
+            time.sleep(0.02)
+
+    def restart(self, *, by_kill: bool, last: TopicPartition) -> float:
+        """End the only broker and start it; seconds from the command to a record acknowledged."""
+        (broker,) = self.cluster.brokers
+        if by_kill:
+            broker.kill()
+        else:
+            broker.stop()
+        before = time.perf_counter()
+        broker.start(wait=False)
+        broker.wait_ready(READY_SECONDS)
+        with self.bus.producer() as producer:
+            producer.send(last.topic, b"first", partition=last.partition).result(READY_SECONDS)
+        return time.perf_counter() - before
+
+    def idle_percent(self, seconds: float) -> dict[str, float]:
+        """Of a core, for each role, while nobody asks for anything."""
+        roles = self.processes()
+        before = {role: sum(map(cpu_seconds, pids)) for role, pids in roles.items()}
+        began = time.monotonic()
+        time.sleep(seconds)
+        took = time.monotonic() - began
+        return {
+            f"idle_{role}_percent": round(
+                (sum(map(cpu_seconds, pids)) - before[role]) / took * 100, 2
+            )
+            for role, pids in roles.items()
+        }
+
+
+@contextlib.contextmanager
+def alone(bench: Bench, brokers: int = 1, **config: str) -> Iterator[Alone]:
+    """No other server of the run is up meanwhile."""
+    bench.stop_all()
+    with Alone(brokers, **{key.replace("_", "."): value for key, value in config.items()}) as found:
+        yield found
+
+
+def column(values: list[bytes]) -> Columns:
+    return Columns(len(values), None, pa.array(values, pa.binary()))
+
+
+def resident_mb(pids: list[int]) -> float:
+    """Resident memory now, in MB (10^6 bytes)."""
+    page = resource.getpagesize()
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            total += int(file.read().split()[1]) * page
+    return round(total / 1e6, 1)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, len(ranked) * percent // 100)]
+
+
+class Waiters:
+    """Consumers at the end of one partition, each a connection with a fetch that waits.
+
+    As small as they can be, so that what is measured is the broker: they count answers and ask on.
+    """
+
+    def __init__(self, port: int, topic_id: str, count: int) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < count + 200:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 200), hard))
+        self._topic_id = topic_id
+        self._selector = selectors.DefaultSelector()
+        self._offset = 0
+        self._sockets = []
+        for _ in range(count):
+            sock = socket.create_connection(("127.0.0.1", port))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets.append(sock)
+            self._selector.register(sock, selectors.EVENT_READ, bytearray())
+        self._waiting: set[Any] = set()
+        self._empty_bytes = 0
+
+    def ask(self, offset: int) -> None:
+        """Every consumer waits for the record at ``offset``."""
+        self._offset = offset
+        self._waiting = set(self._sockets)
+        for sock in self._sockets:
+            sock.sendall(self._request())
+
+    def until_all_have_it(self) -> float:
+        """Serve them until each got a record; seconds from now."""
+        before = time.perf_counter()
+        while self._waiting:
+            self._turn(1.0)
+        return time.perf_counter() - before
+
+    def idle(self, seconds: float) -> None:
+        """Let them ask again and again while nothing comes."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._turn(left)
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+        self._selector.close()
+
+    def _turn(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            sock: Any = key.fileobj
+            buffer: bytearray = key.data
+            data = sock.recv(65_536)
+            if not data:
+                raise RuntimeError("the broker closed a connection")
+            buffer += data
+            while len(buffer) >= 4 and len(buffer) >= 4 + (
+                size := struct.unpack_from(">i", buffer)[0]
+            ):
+                del buffer[: 4 + size]
+                self._answered(sock, size)
+
+    def _answered(self, sock: Any, size: int) -> None:
+        """An answer without a record is the smallest there is; then ask once more."""
+        self._empty_bytes = min(self._empty_bytes or size, size)
+        if size > self._empty_bytes + 60:
+            self._waiting.discard(sock)
+        else:
+            sock.sendall(self._request())
+
+    def _request(self) -> bytes:
+        row = fetch.FetchPartition(0, self._offset, 1 << 20)
+        return bytes(
+            fetch.encode_request(
+                fetch.FetchRequest(
+                    [fetch.FetchTopic("", self._topic_id, [row])],
+                    max_wait_ms=500,
+                    max_bytes=1 << 20,
+                    columns_body_version=1,
+                    flags=fetch.FLAG_CHECKS_CRC,
+                ),
+                correlation_id=1,
+                client_id="bench",
+            )
+        )

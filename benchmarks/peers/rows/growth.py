@@ -1,0 +1,408 @@
+"""How logbus's cost grows: each row makes one thing larger and leaves the rest as it is.
+
+A row's columns are the sizes, smallest first. Each has a chart of every measure beside its value
+at the smallest size: what is flat there does not grow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
+from peers import charts, registries
+from peers.bench import Bench
+from peers.growth import IS_FULL, Alone, Waiters, alone, column, percentile, resident_mb
+from peers.meter import cpu_seconds
+from peers.row import Measures, Row, Side, Variant
+
+RESULTS = Path(__file__).parents[2] / "results"
+VALUE_BYTES = 200
+IDLE_SECONDS = 3.0
+RETENTION_SECONDS_MAX = 60.0
+MB = 1_000_000
+
+Run = Callable[[Bench, int], Measures]
+Unit = Callable[[int], str]
+
+
+def partitions(bench: Bench, count: int) -> Measures:
+    """One topic; 20 MB over all of its partitions, and a restart."""
+    with alone(bench) as logbus:
+        create_s = logbus.new_topic("t", count)
+        time.sleep(1)
+        idle = logbus.idle_percent(IDLE_SECONDS)
+        values = bench.lines.sized(100_000, VALUE_BYTES)
+        share = len(values) // count
+        pieces = [column(values[n * share : (n + 1) * share]) for n in range(count)]
+        with logbus.bus.producer() as producer:
+            for number in range(count):
+                producer.send("t", b"warm", partition=number)
+            producer.flush()
+            before = time.perf_counter()
+            for number, piece in enumerate(pieces):
+                producer.send_columns("t", piece, number)
+            producer.flush()
+            produce_s = time.perf_counter() - before
+        memory = resident_mb(logbus.processes()["broker"])
+        last = TopicPartition("t", count - 1)
+        return {
+            "create_topic_s": create_s,
+            **idle,
+            "produce_20_mb_s": produce_s,
+            "broker_mb": memory,
+            "restart_s": logbus.restart(by_kill=False, last=last),
+            "restart_after_kill_s": logbus.restart(by_kill=True, last=last),
+        }
+
+
+def log_size(bench: Bench, megabytes: int) -> Measures:
+    """One partition, segments of 64 MB: reading, restarting, and letting go of all but one."""
+    config = {"log.retention.check.interval.ms": "1000", "file.delete.delay.ms": "1000"}
+    with alone(bench, **config) as logbus:
+        logbus.new_topic("t", segment_bytes=str(64 * MB))
+        rows = column(bench.lines.sized(50_000, VALUE_BYTES))
+        count = max(1, megabytes * MB // (rows.row_count * VALUE_BYTES))
+        where = TopicPartition("t", 0)
+        before = time.perf_counter()
+        with logbus.bus.producer() as producer:
+            for _ in range(count):
+                producer.send_columns("t", rows, 0)
+            producer.flush()
+        written = time.perf_counter() - before
+        total = count * rows.row_count
+        found = {
+            "write_mb_per_s": count * rows.row_count * VALUE_BYTES / MB / written,
+            **_reads(logbus, where, total),
+            "restart_s": logbus.restart(by_kill=False, last=where),
+            "restart_after_kill_s": logbus.restart(by_kill=True, last=where),
+        }
+        return {**found, **_retention(logbus, where)}
+
+
+def _reads(logbus: Alone, where: TopicPartition, total: int) -> Measures:
+    """A first record anywhere, the place of a time, and the last 200 MB or all of it."""
+    places = random.Random(1)
+    seeks, lookups = [], []
+    with logbus.bus.consumer(where.topic, start="earliest") as consumer:
+        consumer.poll(5.0)
+        for _ in range(30):
+            before = time.perf_counter()
+            consumer.seek(where, places.randrange(total))
+            consumer.poll(5.0)
+            seeks.append((time.perf_counter() - before) * 1000)
+        start = max(0, total - 1_000_000)
+        consumer.seek(where, start)
+        got = 0
+        before = time.perf_counter()
+        while got < total - start:
+            got += consumer.poll_arrow(5.0).num_rows
+        read = time.perf_counter() - before
+    now = int(time.time() * 1000)
+    for _ in range(30):
+        before = time.perf_counter()
+        logbus.bus.admin.list_offsets({where: now - places.randrange(60_000)})
+        lookups.append((time.perf_counter() - before) * 1000)
+    return {
+        "read_mb_per_s": got * VALUE_BYTES / MB / read,
+        "seek_p50_ms": percentile(seeks, 50),
+        "offset_of_time_p50_ms": percentile(lookups, 50),
+    }
+
+
+def _retention(logbus: Alone, where: TopicPartition) -> Measures:
+    """All but the newest segment go; what that costs those who write meanwhile."""
+    times: list[float] = []
+    done = threading.Event()
+
+    def write() -> None:
+        with logbus.bus.producer(linger_ms=0) as producer:
+            while not done.is_set():
+                before = time.perf_counter()
+                producer.send(where.topic, b"meanwhile", partition=0).result(60)
+                times.append((time.perf_counter() - before) * 1000)
+                time.sleep(0.002)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        before = time.perf_counter()
+        logbus.bus.admin.alter_configs(where.topic, {"retention.bytes": "1000"})
+        while logbus.bus.admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset == 0:
+            if time.perf_counter() - before > RETENTION_SECONDS_MAX:
+                raise RuntimeError("retention let nothing go")
+            time.sleep(0.02)
+        gone = time.perf_counter() - before
+        time.sleep(2.5)  # the files follow a second later
+    finally:
+        done.set()
+        writer.join()
+    return {"retention_s": gone, "write_during_retention_max_ms": max(times)}
+
+
+def brokers(bench: Bench, count: int) -> Measures:
+    """Two partitions a broker; without copies, and with one copy on every broker."""
+    rows = column(bench.lines.sized(5_000, VALUE_BYTES))
+    with alone(bench, count) as logbus:
+        found: Measures = {}
+        for copies in dict.fromkeys((1, count)):
+            name = f"t{copies}"
+            logbus.new_topic(name, 2 * count, copies)
+            with logbus.bus.producer() as producer:
+                for number in range(2 * count):
+                    producer.send(name, b"warm", partition=number)
+                producer.flush()
+                before = time.perf_counter()
+                for number in range(100):
+                    producer.send_columns(name, rows, number % (2 * count))
+                producer.flush()
+                took = time.perf_counter() - before
+            rate = 100 * rows.row_count * VALUE_BYTES / MB / took
+            if copies == 1:
+                found["rf_1_mb_per_s"] = rate
+            if copies == count:
+                found["rf_all_mb_per_s"] = rate
+                found["rf_all_ack_p50_ms"] = _ack_p50(logbus, name)
+        return {**found, **logbus.idle_percent(IDLE_SECONDS)}
+
+
+def _ack_p50(logbus: Alone, topic: str, count: int = 200) -> float:
+    times = []
+    with logbus.bus.producer(linger_ms=0) as producer:
+        for _ in range(count):
+            before = time.perf_counter()
+            producer.send(topic, b"x" * 100, partition=0).result(60)
+            times.append((time.perf_counter() - before) * 1000)
+    return percentile(times, 50)
+
+
+def connections(bench: Bench, count: int) -> Measures:
+    """Consumers at the end of one partition, each with a connection of its own."""
+    with alone(bench) as logbus:
+        logbus.new_topic("t")
+        empty = resident_mb(logbus.processes()["broker"])
+        topic_id = logbus.bus.admin.cluster(["t"]).topics["t"].topic_id
+        waiters = Waiters(logbus.cluster.brokers[0].port, topic_id, count)
+        try:
+            waiters.ask(0)
+            waiters.idle(1.0)
+            percent: Measures = {}
+            watch = threading.Thread(
+                target=lambda: percent.update(logbus.idle_percent(IDLE_SECONDS))
+            )
+            watch.start()
+            waiters.idle(IDLE_SECONDS + 0.2)
+            watch.join()
+            memory = resident_mb(logbus.processes()["broker"]) - empty
+            times = []
+            with logbus.bus.producer(linger_ms=0) as producer:
+                for offset in range(20):
+                    before = time.perf_counter()
+                    producer.send("t", b"to all of them", partition=0)
+                    waiters.until_all_have_it()
+                    times.append((time.perf_counter() - before) * 1000)
+                    waiters.ask(offset + 1)
+                    waiters.idle(0.05)
+        finally:
+            waiters.close()
+        return {
+            **{name: value for name, value in percent.items() if "broker" in name},
+            "kb_a_connection": max(0.0, memory) * 1000 / count,
+            "all_have_it_p50_ms": percentile(times, 50),
+        }
+
+
+def sessions(bench: Bench, count: int) -> Measures:
+    """So many brokers' sessions, none of their brokers."""
+    bench.stop_all()
+    return registries.measure(count)
+
+
+def record_size(bench: Bench, size: int) -> Measures:
+    """Records one by one through ``send``, and read back as columns."""
+    count = max(20, min(200_000, 40 * MB // (size + 40)))
+    values = bench.lines.sized(min(count, 20_000), max(size, 10))
+    with alone(bench) as logbus:
+        logbus.new_topic("t")
+        with logbus.bus.producer() as producer:
+            producer.send("t", values[0]).result(60)
+            before = time.perf_counter()
+            for number in range(count):
+                producer.send("t", values[number % len(values)])
+            producer.flush()
+            sent = time.perf_counter() - before
+        with logbus.bus.consumer("t", start="earliest") as consumer:
+            got = 0
+            before = time.perf_counter()
+            while got < count:
+                got += consumer.poll_arrow(5.0).num_rows
+            read = time.perf_counter() - before
+    return {
+        "send_records_per_s": count / sent,
+        "send_mb_per_s": count * size / MB / sent,
+        "read_records_per_s": count / read,
+        "read_mb_per_s": count * size / MB / read,
+    }
+
+
+def batch_size(bench: Bench, rows: int) -> Measures:
+    """Batches of so many records of 200 bytes, sent as columns, each batch its own request's."""
+    batches = max(20, min(4_000, 400_000 // rows))
+    piece = column(bench.lines.sized(rows, VALUE_BYTES))
+    with alone(bench) as logbus:
+        logbus.new_topic("t", 4)
+        (broker,) = logbus.processes()["broker"]
+        with logbus.bus.producer() as producer:
+            producer.send_columns("t", piece, 0).result(60)
+            cpu, before = cpu_seconds(broker), time.perf_counter()
+            for number in range(batches):
+                producer.send_columns("t", piece, number % 4)
+            producer.flush()
+            took = time.perf_counter() - before
+            spent = cpu_seconds(broker) - cpu
+    return {
+        "records_per_s": batches * rows / took,
+        "batches_per_s": batches / took,
+        "broker_us_a_batch": spent / batches * 1e6,
+        "broker_us_a_record": spent / batches / rows * 1e6,
+    }
+
+
+@contextlib.contextmanager
+def open_growth(
+    bench: Bench, _: Variant, *, name: str, label: str, run: Run, sizes: Sequence[int], unit: Unit
+) -> Iterator[Mapping[str, Side]]:
+    found: dict[int, Measures] = {}
+
+    def measured(size: int) -> Measures:
+        found[size] = {key: round(value, 4) for key, value in run(bench, size).items()}
+        return found[size]
+
+    chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
+    yield {unit(size): Side(partial(measured, size), dict) for size in chosen}
+    draw(RESULTS / "quick" if bench.quick else RESULTS, name, label, found)
+
+
+def draw(folder: Path, name: str, label: str, found: Mapping[int, Measures]) -> None:
+    """Each measure beside what it was at the smallest size."""
+    smallest = found[min(found)]
+    folder.mkdir(exist_ok=True)
+    charts.lines(
+        folder / f"{name}.svg",
+        f"How cost grows: {label}",
+        label,
+        "times the value at the smallest",
+        {
+            key: [
+                (size, values[key] / smallest[key])
+                for size, values in found.items()
+                if values.get(key) and smallest[key]
+            ]
+            for key in smallest
+        },
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _row(
+    name: str,
+    work: str,
+    label: str,
+    run: Run,
+    sizes: Sequence[int],
+    *,
+    full: Sequence[int] = (),
+    unit: Unit = "{:,}".format,
+    note: str = "",
+) -> Row:
+    chosen = tuple(full) if full and IS_FULL else tuple(sizes)
+    return Row(
+        f"growth-{name}",
+        18,
+        f"how cost grows: {work}",
+        goals=(),
+        open=partial(
+            open_growth, name=f"growth-{name}", label=label, run=run, sizes=chosen, unit=unit
+        ),
+        variants=(Variant(settings={"logbus": "alone on the machine, its defaults"}),),
+        note=note,
+        rounds=1,
+    )
+
+
+def _bytes(size: int) -> str:
+    return f"{size} B" if size < 1000 else f"{size // 1000} kB" if size < MB else "1 MB"
+
+
+ROWS = (
+    _row(
+        "partitions",
+        "partitions of one broker",
+        "partitions",
+        partitions,
+        (1, 100, 1000, 2000),
+        full=(1, 10, 100, 500, 1000, 2000, 4000),
+        note="create and restart wait for the last partition's leader; restart after a clean stop "
+        "and after kill -9",
+    ),
+    _row(
+        "log-size",
+        "a partition's log",
+        "MB in one partition",
+        log_size,
+        (100, 400, 1_600),
+        full=(1_000, 5_000, 10_000, 20_000),
+        unit=lambda size: f"{size:,} MB",
+        note="GROWTH=full takes 1 to 20 GB; retention_s includes up to a second's wait for the "
+        "check that the row asks for",
+    ),
+    _row(
+        "brokers",
+        "brokers on the same cores",
+        "brokers",
+        brokers,
+        (1, 2, 3),
+        note="more brokers on the same two cores share them: what grows is the cost of copies",
+    ),
+    _row(
+        "sessions",
+        "brokers that follow the metadata in one ZooKeeper",
+        "sessions with ZooKeeper",
+        sessions,
+        (1, 10, 50, 100),
+        note=f"a notice of {registries.STATES} changed states, which every session reads, as "
+        "brokers do; the sessions are one process's, so notice_to_all_s is mostly that process; "
+        "zookeeper_cpu_… is ZooKeeper's own",
+    ),
+    _row(
+        "connections",
+        "consumers that wait at the end of a partition",
+        "consumers, one connection each",
+        connections,
+        (1, 10, 100, 1000),
+        note="each asks again every 500 ms, as Kafka's clients do; one client process drives all",
+    ),
+    _row(
+        "record-size",
+        "size of a record",
+        "bytes of a record",
+        record_size,
+        (10, 100, 1_000, 10_000, 100_000, 1_000_000),
+        unit=_bytes,
+        note="send is Python, record by record",
+    ),
+    _row(
+        "batch-size",
+        "records of a batch",
+        "records of a batch",
+        batch_size,
+        (1, 10, 50, 100, 1_000, 10_000),
+        note="the sender puts waiting batches of several partitions into one request",
+    ),
+)
