@@ -195,7 +195,7 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.compression.type",
     ),
     _write(
-        "batch.size", kind.whole(1, kind.INT_MAX), "bytes of a batch", "1048576", "kafka.batch.size"
+        "batch.size", kind.whole(1, kind.INT_MAX), "bytes of a batch", "4194304", "kafka.batch.size"
     ),
     _write(
         "linger.ms",
@@ -215,7 +215,7 @@ OPTIONS: tuple[Option, ...] = (
         "buffer.memory",
         kind.whole(65536),
         "bytes under way; beyond it writing waits",
-        "67108864",
+        "33554432",
         "kafka.buffer.memory",
     ),
     _write(

@@ -35,6 +35,7 @@ from broker_lite.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Endpoint, Topic
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns, Compression
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
+from broker_lite.wire.reused_memory import ReusedMemory
 
 REQUEST_BYTES_MAX = 16 << 20
 """A request is closed when it holds this much: well below a broker's frame limit (64 MiB)."""
@@ -167,13 +168,18 @@ class Delivery:
         retry_backoff_ms: float,
         compression: Compression,
         delivery_timeout_ms: int,
+        memory_bytes: int = 0,
     ) -> None:
         self.idempotent = idempotent
+        self.memory = ReusedMemory(memory_bytes)
+        """Of encoded batches; at most ``memory_bytes`` are kept for the next ones."""
         self.identity: Identity | None = None
         self.problem: LogbusError | None = None
         """Why metadata or a producer id did not come, or None."""
         self.done: list[Batch] = []
         self.stale: set[str] = set()
+        self.limits_bytes: dict[str, int] = {}
+        """By topic: a batch of twice as much was refused as too large."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -330,6 +336,7 @@ class Delivery:
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 base_sequence=sequence,
+                allocate=self.memory.take,
             )
         if is_new:
             batch.identity, batch.sequence = identity, sequence
@@ -445,6 +452,9 @@ class Delivery:
         if batch.row_count == 1:
             self._fail(part, batch, MessageTooLargeError(f"{batch.where}: {error.message}"))
             return
+        # Halving each batch anew would send everything twice.
+        known = self.limits_bytes.get(batch.topic, batch.size_bytes)
+        self.limits_bytes[batch.topic] = min(known, max(1, batch.size_bytes // 2))
         middle = batch.row_count // 2
         size = batch.size_bytes // 2
         halves = []

@@ -338,7 +338,7 @@ class Producer:
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
         """When rows are full: where keys spread them, at a batch's worth for each partition."""
-        batch_bytes = self.config.batch_bytes
+        batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes
         count = len(self._cluster.view.partitions_of(topic)) or 1

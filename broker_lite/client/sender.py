@@ -33,6 +33,8 @@ LOOK_MS = 25
 """Pause between looks for a partition's next leader, at first."""
 LOOKS = 12
 """After so many the pause doubles, up to a second."""
+SWEEP_MS = 5_000
+"""Memory of batches that was not used between two sweeps is given up."""
 LATE_MS = 500
 """After so long without an answer others are asked whether the leader still leads."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
@@ -61,6 +63,7 @@ class Sender:
             retry_backoff_ms=config.retry_backoff_ms,
             compression=config.compression,  # type: ignore[arg-type]
             delivery_timeout_ms=config.delivery_timeout_ms,
+            memory_bytes=config.buffer_bytes,
         )
         self._shell = shell
         self._cluster = cluster
@@ -81,6 +84,7 @@ class Sender:
         self._late_timer: Timer | None = None
         self._timer: Timer | None = None
         self._timer_due_ms = float("inf")
+        self._sweep_timer: Timer | None = None
         self._closed = False
 
     # -- any thread
@@ -90,6 +94,11 @@ class Sender:
         if not self._kicked:
             self._kicked = True
             self._shell.call_soon(self._take)
+
+    def batch_bytes(self, topic: str) -> int:
+        """How large a batch of the topic may be, as far as its limit is known."""
+        limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
+        return min(limit_bytes, self._config.batch_bytes)
 
     # -- the shell's thread
 
@@ -116,7 +125,7 @@ class Sender:
             return
         try:
             deadline_ms = self._shell.now_ms() + self._config.delivery_timeout_ms
-            batches = split(rows, shape, self._config.batch_bytes, deadline_ms)
+            batches = split(rows, shape, self.batch_bytes(rows.topic), deadline_ms)
         except LogbusError as error:
             self._give_up(rows, error)
             return
@@ -181,6 +190,8 @@ class Sender:
             self._report()
         if delivery.stale and not self._is_renewing:
             self._renew()
+        if delivery.memory.kept_bytes and self._sweep_timer is None:
+            self._sweep_timer = shell.later(SWEEP_MS, self._sweep)
         self._set_timer(now_ms)
 
     def _send(self, sent: Outgoing, now_ms: float) -> None:
@@ -378,9 +389,19 @@ class Sender:
         self._timer_due_ms = float("inf")
         self.pump()
 
+    def _sweep(self) -> None:
+        """Memory that no batch has needed for a while goes back."""
+        memory = self.delivery.memory
+        memory.sweep()
+        self._sweep_timer = None
+        if memory.kept_bytes and not self._closed:
+            self._sweep_timer = self._shell.later(SWEEP_MS, self._sweep)
+
     def close(self, error: LogbusError) -> None:
         """Fail whatever is left."""
         self._closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
         for waiting in list(self._unplaced.values()):
             for rows in waiting:
                 self._give_up(rows, error)

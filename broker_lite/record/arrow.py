@@ -8,7 +8,7 @@ by clients and Spark's executors, on any thread; a broker at most when it transc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -97,6 +97,11 @@ class Columns(NamedTuple):
 NO_ROWS: Final = Columns(0, None, None)
 
 
+def new_memory(size: int) -> memoryview:
+    """Memory for a batch that goes with its last view."""
+    return memoryview(bytearray(size))
+
+
 def encode(
     columns: Columns,
     *,
@@ -106,12 +111,14 @@ def encode(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    allocate: Callable[[int], memoryview] = new_memory,
 ) -> memoryview:
     """One whole writable batch: base offset 0, leader epoch -1, CRC set.
 
     Takes slices, chunked arrays, string/large/view types of key and value, timestamps of any unit
     (cut to milliseconds). ``timestamp_ms`` is the time of rows that have none. ``attributes``
-    carries the timestamp type, transactional and control bits; the codec bits are set here. Raises
+    carries the timestamp type, transactional and control bits; the codec bits are set here.
+    ``allocate`` gives writable memory of a size, with any content. Raises
     MessageTooLargeError over ``fmt.BATCH_BYTES_MAX`` or ``fmt.RECORDS_MAX``, InvalidSchemaError
     without rows or with columns of other types or lengths, InvalidTimestampError for times that
     milliseconds cannot hold.
@@ -128,11 +135,8 @@ def encode(
     if columns.offset_deltas is not None:
         last_delta = int(columns.offset_deltas[-1])
     flags, batch = _present(columns, timestamp)
-    message = _message(batch, compression)
-    size = fmt.COLUMNS_FROM + message.size
-    if size > fmt.BATCH_BYTES_MAX:
-        raise MessageTooLargeError(f"a batch of {size} bytes; at most {fmt.BATCH_BYTES_MAX} may be")
-    out = memoryview(bytearray(size))
+    out = _framed(batch, flags, compression, allocate)
+    size = len(out)
     fmt.HEADER.pack_into(
         out,
         0,
@@ -151,23 +155,31 @@ def encode(
         count,
     )
     fmt.PREAMBLE.pack_into(out, fmt.HEADER_BYTES, fmt.BODY_VERSION, flags, fmt.SCHEMA_KAFKA_ROW, 0)
-    out[fmt.COLUMNS_FROM :] = memoryview(message).cast("B")
     set_crc(out)
     return out
 
 
 def split(columns: Columns, max_bytes: int) -> Iterator[Columns]:
-    """Slices in order that each encode to ``max_bytes`` at most, uncompressed, or hold one row."""
-    start, count = 0, columns.row_count
+    """Slices in order that each encode to ``max_bytes`` at most, uncompressed, or hold one row.
+
+    They are of about one size: a small rest would cost each hop as much as a full batch.
+    """
+    start, before, count = 0, 0, columns.row_count
+    if not count:
+        return
     room = max(max_bytes - _FRAME_BYTES_MAX, 1)
-    ends = _row_ends(columns) if count else None
+    ends = _row_ends(columns)
+    total = int(ends[-1])
     while start < count:
-        assert ends is not None
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + room, side="right"))
+        left = -(-(total - before) // room)
+        wanted = before + -(-(total - before) // left)
+        # The row that reaches the share belongs to it, if there is room.
+        stop = int(np.searchsorted(ends, wanted)) + 1
+        if stop > count or ends[stop - 1] > before + room:
+            stop = int(np.searchsorted(ends, before + room, side="right"))
         stop = min(max(stop, start + 1), start + fmt.RECORDS_MAX, count)
         yield columns if stop - start == count else columns.slice(start, stop)
-        start = stop
+        start, before = stop, int(ends[stop - 1])
 
 
 def decode(buffer: Buffer, header: BatchHeader) -> Columns:
@@ -230,17 +242,46 @@ def _present(columns: Columns, timestamp: pa.Array | None) -> tuple[int, pa.Reco
     return flags, pa.RecordBatch.from_arrays(arrays, schema=_schema(flags))
 
 
-def _message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
-    """The batch as one encapsulated message without its schema."""
+@lru_cache(maxsize=64)
+def _schema_bytes(flags: int) -> int:
+    """What the schema's message takes at the start of a stream."""
+    return len(_schema(flags).serialize())
+
+
+def _framed(
+    batch: pa.RecordBatch,
+    flags: int,
+    compression: Compression,
+    allocate: Callable[[int], memoryview],
+) -> memoryview:
+    """Room for header and preamble, then the batch as one encapsulated message.
+
+    No call writes a message without its schema to where we want it: a stream is its schema's
+    message, then ours, so header and preamble will lie over the end of the schema's.
+    """
+    before = _schema_bytes(flags)
+    begin = before - fmt.COLUMNS_FROM
     if compression == "none":
-        return batch.serialize()
-    # No call writes a compressed message alone: a stream is its schema's message, then ours.
-    sink = pa.BufferOutputStream()
+        size = pa.ipc.get_record_batch_size(batch)
+        _check_size(size)
+        memory = allocate(before + size)
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
+        pa.ipc.RecordBatchStreamWriter(sink, batch.schema).write_batch(batch)
+        return memory[begin:]
+    stream = pa.BufferOutputStream()
     options = _WRITE_OPTIONS[compression]
-    pa.ipc.RecordBatchStreamWriter(sink, batch.schema, options=options).write_batch(batch)
-    stream = sink.getvalue()
-    schema_bytes = 8 + int.from_bytes(memoryview(stream)[4:8], "little")
-    return stream.slice(schema_bytes)
+    pa.ipc.RecordBatchStreamWriter(stream, batch.schema, options=options).write_batch(batch)
+    written = memoryview(stream.getvalue()).cast("B")[begin:]
+    _check_size(len(written) - fmt.COLUMNS_FROM)
+    memory = allocate(len(written))
+    memory[:] = written
+    return memory
+
+
+def _check_size(message_bytes: int) -> None:
+    size = fmt.COLUMNS_FROM + message_bytes
+    if size > fmt.BATCH_BYTES_MAX:
+        raise MessageTooLargeError(f"a batch of {size} bytes; at most {fmt.BATCH_BYTES_MAX} may be")
 
 
 def _one_array(array: pa.Array | pa.ChunkedArray, name: str, count: int) -> pa.Array:

@@ -18,9 +18,9 @@ from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.connection import Begin, Budget, Connection
-from broker_lite.server.frame_memory import FrameMemory
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
+from broker_lite.wire.reused_memory import ReusedMemory
 
 logger = logging.getLogger("logbus.listener")
 
@@ -44,7 +44,7 @@ class Listener:
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[Connection] = set()
         self._scratch = bytearray(SCRATCH_BYTES)
-        self._frames = FrameMemory(config.in_flight_bytes_max)
+        self._frames = ReusedMemory(config.in_flight_bytes_max)
         self._sweep: asyncio.TimerHandle | None = None
         shortest_ms = min(config.connection_idle_ms, config.frame_timeout_ms)
         self._sweep_s = min(SWEEP_S, shortest_ms / 2000)

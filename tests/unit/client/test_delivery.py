@@ -338,6 +338,19 @@ def test_a_batch_too_large_goes_on_as_two_halves_with_its_numbers() -> None:
     assert [each.base_offset + at for each, at in found if each] == [10, 11, 12, 13, 14]
 
 
+def test_a_refused_size_is_remembered_for_the_topic() -> None:
+    bench = Bench()
+    batch = make(8)
+    batch.size_bytes = 8000
+    bench.add(batch)
+    (sent,) = bench.send()
+    bench.answer(sent, TOO_LARGE)
+    assert bench.delivery.limits_bytes == {batch.topic: 4000}
+    for each in bench.later():
+        bench.answer(each, TOO_LARGE)
+    assert bench.delivery.limits_bytes == {batch.topic: 2000}
+
+
 def test_a_single_record_too_large_fails_alone() -> None:
     bench = Bench()
     batch, following = make(1), make(1)

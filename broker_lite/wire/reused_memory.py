@@ -1,9 +1,10 @@
-"""Memory of large requests, used again when nothing looks at it any more. Loop thread takes.
+"""Memory of large batches and requests, used again when nothing looks at it any more.
 
-A frame of megabytes that is allocated and freed goes back to the system each time, which then
-gives out untouched pages one by one: up to several times the cost of receiving into them. A block
-is free when no memoryview of it is left on any thread, as CPython's reference count says, so that
-nobody has to give anything back. What was not taken between two sweeps is given up.
+Megabytes that are allocated and freed go back to the system each time, which then gives out
+untouched pages one by one: that takes longer than filling them. A block is free when no memoryview
+of it is left on any thread, as CPython's reference count says, so that nobody has to give anything
+back. What was not taken between two sweeps is given up. One thread takes and sweeps: a broker's
+loop for what it receives, a producer's for what it encodes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ REUSED_FROM_BYTES = 64 << 10
 STEP_BYTES = 64 << 10
 """Blocks are multiples of it, so that requests of nearly one size share them."""
 WASTE_MAX = 4
-"""A block is not used for a frame of less than its size by this."""
+"""A block is not used for what is smaller than it by this factor."""
 _FREE_REFERENCES = 3
 """The list of blocks, the loop's variable, getrefcount's argument."""
 
 
-class FrameMemory:
+class ReusedMemory:
     """``take`` gives writable memory of a size; at most ``limit_bytes`` are kept for that."""
 
     __slots__ = ("_blocks", "_untouched", "kept_bytes", "limit_bytes")

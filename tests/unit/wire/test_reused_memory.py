@@ -7,14 +7,14 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_lite.server.frame_memory import REUSED_FROM_BYTES, STEP_BYTES, FrameMemory
 from broker_lite.wire.frame import FrameReceiver
+from broker_lite.wire.reused_memory import REUSED_FROM_BYTES, STEP_BYTES, ReusedMemory
 
 MIB = 1 << 20
 
 
 def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
-    memory = FrameMemory(8 * MIB)
+    memory = ReusedMemory(8 * MIB)
     frame = memory.take(MIB)
     block = id(frame.obj)
     part = frame[100:200]
@@ -26,7 +26,7 @@ def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
 
 
 def test_what_a_frame_held_is_not_touched_by_the_next_ones() -> None:
-    memory = FrameMemory(4 * MIB)
+    memory = ReusedMemory(4 * MIB)
     receiver = FrameReceiver(8 * MIB, allocate=memory.take)
     kept = []
     for number in range(8):
@@ -44,13 +44,13 @@ def test_what_a_frame_held_is_not_touched_by_the_next_ones() -> None:
 
 
 def test_small_frames_are_not_kept() -> None:
-    memory = FrameMemory(MIB)
+    memory = ReusedMemory(MIB)
     assert len(memory.take(REUSED_FROM_BYTES - 1)) == REUSED_FROM_BYTES - 1
     assert memory.kept_bytes == 0
 
 
 def test_free_blocks_make_room_for_another_size_and_used_ones_do_not() -> None:
-    memory = FrameMemory(4 * MIB)
+    memory = ReusedMemory(4 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     large = memory.take(4 * MIB)
     assert (len(large), memory.kept_bytes) == (4 * MIB, 4 * MIB)  # of its own, beyond the limit
@@ -60,7 +60,7 @@ def test_free_blocks_make_room_for_another_size_and_used_ones_do_not() -> None:
 
 
 def test_a_sweep_gives_up_what_was_not_taken_since_the_one_before() -> None:
-    memory = FrameMemory(64 * MIB)
+    memory = ReusedMemory(64 * MIB)
     held = [memory.take(MIB) for _ in range(4)]
     held.clear()
     memory.sweep()
@@ -79,7 +79,7 @@ def test_a_sweep_gives_up_what_was_not_taken_since_the_one_before() -> None:
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 8)), max_size=60))
 def test_no_two_frames_share_memory(steps: list[tuple[int, int]]) -> None:
     """Frames of any sizes come and go, and each keeps what was written into it."""
-    memory = FrameMemory(20 * STEP_BYTES)
+    memory = ReusedMemory(20 * STEP_BYTES)
     held: list[tuple[memoryview, int]] = []
     for mark, (steps_long, keeps) in enumerate(steps):
         frame = memory.take(steps_long * STEP_BYTES // 2 + 1)
