@@ -24,6 +24,11 @@ from broker_lite.wire.fetch import FileRange, HasFileno, Part, StoredRange
 CHUNK_BYTES = 1 << 20
 PROBE_STEP_BYTES = 256 << 10
 """Pages come and go in the page cache in runs of about the readahead's size, not one by one."""
+COPIED_BYTES_MAX = 16 << 10
+"""Up to here a copy costs less than a system call of its own: the answer leaves as one piece, and
+its reader is woken once, not by the head, the file's range and the tail one after the other."""
+COPIED_TOTAL_MAX = 256 << 10
+"""Of all partitions of an answer; the rest stays in the page cache until it is sent."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 STORED_BYTES_MIN = 256 << 10
 """Less is sent to readers of files too: opening a file would cost them more than receiving it."""
@@ -77,7 +82,7 @@ def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
 def read_resident(wanted: list[Wanted], max_bytes: int) -> list[Prepared] | None:
     """Recent ranges, on the loop; None if one of them has left the page cache already."""
     found: list[Prepared] = []
-    left = max_bytes
+    left, may_copy = max_bytes, COPIED_TOTAL_MAX
     for row in wanted:
         if left <= 0:
             found.append(Prepared())
@@ -93,11 +98,32 @@ def read_resident(wanted: list[Wanted], max_bytes: int) -> list[Prepared] | None
         if row.by_file and one.length >= STORED_BYTES_MIN:
             found.append(_by_file(one))
             continue
-        if one.length and not is_start_resident(one.file, one.position):
+        part = _resident_part(one, min(may_copy, COPIED_BYTES_MAX)) if one.length else b""
+        if part is None:
             return None
-        part = FileRange(one.file, one.position, one.length)
+        if not isinstance(part, FileRange):
+            may_copy -= one.length
         found.append(Prepared((part,) if one.length else (), one.length))
     return found
+
+
+def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
+    """What of a recent range is sent: its bytes where they are few; None if a disk is needed."""
+    if found.length > copied_max:
+        if not is_start_resident(found.file, found.position):
+            return None
+        return FileRange(found.file, found.position, found.length)
+    copied = bytearray(found.length)
+    try:
+        if os.preadv(found.file.fileno(), [copied], found.position, _NOWAIT) != found.length:
+            return None
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return FileRange(found.file, found.position, found.length)
+    return copied
 
 
 def _prepare(row: Wanted, max_bytes: int, min_one: bool) -> Prepared:

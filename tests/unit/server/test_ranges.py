@@ -164,6 +164,25 @@ def test_what_was_just_written_is_resident(log: Log) -> None:
     assert ranges.is_resident(part.file, part.position, part.length) in (True, False)
 
 
+def test_few_bytes_of_recent_appends_leave_with_the_answer_and_many_from_the_file(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not every file system (tmpfs) says what is in the page cache; all of this is.
+    monkeypatch.setattr(ranges, "_NOWAIT", 0)
+    small = rows_batch([b"x" * 100])
+    append(log, small)
+    append(log, rows_batch([bytes(ranges.COPIED_BYTES_MAX)]))
+    found = read_resident([wanted(log, max_bytes=len(small)), wanted(log, 1)], 1 << 20) or []
+    (copied,), (part,) = found[0].parts, found[1].parts
+    assert isinstance(copied, bytearray)
+    assert isinstance(part, FileRange)
+    (whole,) = prepare([wanted(log, max_bytes=len(small))], 1 << 20)
+    assert content(found[0]) == content(whole)
+    monkeypatch.setattr(ranges, "COPIED_TOTAL_MAX", 2 * len(small))
+    found = read_resident([wanted(log, max_bytes=len(small))] * 3, 1 << 20) or []
+    assert [isinstance(one.parts[0], FileRange) for one in found] == [False, False, True]
+
+
 def test_a_reader_of_files_is_told_where_a_large_range_is(log: Log) -> None:
     for n in range(5):
         append(log, columns_batch([b"%d" % n * 1000] * 80))
