@@ -19,9 +19,13 @@ _NUMBERS = itertools.count()
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers and ZooKeeper. A test that kills something starts it again. Members of groups
-    may ask for shorter sessions than by default, so that a test need not wait long for a death."""
+    may ask for shorter sessions than by default, so that a test need not wait long for a death, and
+    a group's first member waits less for others."""
     directory = tmp_path_factory.mktemp("cluster")
-    config = {"group.min.session.timeout.ms": "500"}
+    config = {
+        "group.min.session.timeout.ms": "500",
+        "group.initial.rebalance.delay.ms": "50",
+    }
     with LocalCluster(brokers=3, directory=directory, config=config) as running:
         yield running
 

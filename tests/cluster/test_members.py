@@ -20,6 +20,7 @@ from broker_lite.errors import (
     InvalidSessionTimeoutError,
     NotOwnerError,
     OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
@@ -347,6 +348,8 @@ def test_nothing_is_handed_out_after_the_coordinator_was_not_heard_for_long(
 
 
 def test_what_cannot_be_joined_says_why(bus: Bus, topic: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="no-such"):
+        member(bus, "no-such", group=topic)
     with pytest.raises(InvalidSessionTimeoutError, match=r"group\.min\.session\.timeout\.ms"):
         member(bus, topic, group=topic, session_timeout_ms=250)
     with pytest.raises(OffsetOutOfRangeError, match="start='none'"):

@@ -101,13 +101,23 @@ def shell(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
 def test_members_share_the_partitions_and_hand_them_over(
     cluster: LocalCluster, bus: Bus, topic: str
 ) -> None:
-    with member(bus, topic, group=topic) as first:
+    told: list[tuple[str, list[int]]] = []
+
+    def tells(word: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+        return lambda _, wheres: told.append((word, [where.partition for where in wheres]))
+
+    callbacks = {f"on_{word}": tells(word) for word in ("assign", "revoke", "lost")}
+    with member(bus, topic, group=topic, **callbacks) as first:
         sent = fill(bus, topic, 0, 300)
         got = drain([first], sent)
+        assert sorted(p for word, row in told for p in row if word == "assign") == [0, 1, 2]
+        del told[:]
         with member(bus, topic, group=topic) as second:
             both = [first, second]
             got += until(both, lambda: owned(both) == [2, 1] or owned(both) == [1, 2])
             assert not set(first.assignment()) & set(second.assignment())
+            given = sorted(where.partition for where in second.assignment())
+            assert sorted(p for word, row in told for p in row if word == "revoke") == given
             more = fill(bus, topic, 300, 600)
             got += drain(both, more)
             listed = {row.group: row for row in bus.admin.list_groups()}[topic]
@@ -130,6 +140,7 @@ def test_members_share_the_partitions_and_hand_them_over(
         last = fill(bus, topic, 600, 700)
         got += drain([first], last)
         assert sorted(got) == sorted(sent + more + last)
+    assert told[-1] == ("revoke", [0, 1, 2]) and "lost" not in dict(told)
     # Point to point within a group, everything to each group.
     with member(bus, topic, group=f"{topic}-other") as other:
         drain([other], sent + more + last)
@@ -286,7 +297,13 @@ def test_the_asyncio_face(cluster: LocalCluster, bus: Bus, topic: str) -> None:
     async def main() -> None:
         async with await aconnect(cluster.bootstrap_servers) as abus:
             options = {"group": topic, "coordination": "zookeeper", "start": "earliest"}
-            async with abus.consumer(topic, **options) as first:
+            told: list[int] = []
+
+            async def revoked(consumer: Any, wheres: list[TopicPartition]) -> None:
+                await consumer.commit()
+                told.append(len(wheres))
+
+            async with abus.consumer(topic, on_revoke=revoked, **options) as first:
                 got = []
                 async for record in first:
                     got.append(record.value)
@@ -303,7 +320,9 @@ def test_the_asyncio_face(cluster: LocalCluster, bus: Bus, topic: str) -> None:
                 async with asyncio.timeout(PATIENCE_S):
                     while len(first.assignment()) < 3:
                         await first.poll(0.05)
+                assert sum(told) in (1, 2), "what the other one was given"
                 assert await first.poll(0.1) == []
+            assert told[-1] == 3, "and as it was closed"
             assert cluster.zookeeper is not None
             offsets = await asyncio.to_thread(read_group_offsets, cluster.zookeeper, topic)
             assert sum(row.offset for row in offsets.values()) == 90

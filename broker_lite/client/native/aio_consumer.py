@@ -159,6 +159,8 @@ class NativeAsyncConsumer(AsyncConsumer):
 
     async def _close(self, *, is_done: bool) -> None:
         try:
+            if self._end is None:
+                await done(self._callbacks.revoked(self, self._intake.assignment()))
             with contextlib.suppress(NotOwnerError):
                 await super()._close(is_done=is_done)
         finally:
