@@ -16,6 +16,7 @@ from typing import Any
 
 from broker_lite.errors import (
     LogbusError,
+    ProtocolError,
     UnknownServerError,
     UnsupportedVersionError,
     wire_code,
@@ -143,7 +144,7 @@ class Dispatcher:
         """What is not served: a client that asks for it without looking is told so."""
         self._parts.metrics.count("requests_refused")
         reason = _unsupported(request)
-        refusal = refusals.refused(request, frame, UnsupportedVersionError.code, reason)
+        refusal = _refusal(request, frame, UnsupportedVersionError.code, reason)
         if refusal is None:
             reply.refuse(f"{_who(request)}: {reason}")
             return
@@ -157,10 +158,7 @@ class Dispatcher:
         self, request: RequestHeader, frame: memoryview, reply: Reply, error: LogbusError
     ) -> None:
         """Its handler has no answer: the error, in the answer's shape."""
-        try:
-            refusal = refusals.refused(request, frame, wire_code(error), error.message)
-        except LogbusError:
-            refusal = None
+        refusal = _refusal(request, frame, wire_code(error), error.message)
         if refusal is None:
             reply.refuse(f"{_name(request)}: {wire_code(error)} {error.message}")
         else:
@@ -193,6 +191,17 @@ def _name(request: RequestHeader) -> str:
         return f"{ApiKey(request.api_key).name} version {request.api_version}"
     except ValueError:
         return f"API {request.api_key} version {request.api_version}"
+
+
+def _refusal(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
+    """None where there is no answer that the client would understand."""
+    try:
+        return refusals.refused(request, frame, code, reason)
+    except ProtocolError:
+        return None
+    except Exception:
+        logger.exception("%s", request)
+        return None
 
 
 def _who(request: RequestHeader) -> str:

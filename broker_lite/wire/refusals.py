@@ -20,9 +20,11 @@ from kafka.protocol import consumer
 from kafka.protocol.schemas import StructField
 
 from broker_lite.wire import tables
-from broker_lite.wire.api import REQUEST_BYTES_MAX, ApiKey, RequestHeader, is_served
+from broker_lite.wire.api import ApiKey, RequestHeader, is_served
 from broker_lite.wire.primitives import I32, Reader
 
+REFUSED_BYTES_MAX = 256 << 10
+"""Of longer requests the rows are not gone through: that would keep the broker from others."""
 _ROWS = {
     "coordinators": ("coordinator_keys",),
     "responses": ("topic_data", "topics", "topic_names", "resources"),
@@ -57,7 +59,7 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
     Raises ProtocolError for a request that is not what it says it is.
     """
     layout = _layout(request.api_key, request.api_version)
-    if layout is None or len(frame) > REQUEST_BYTES_MAX:
+    if layout is None or len(frame) > REFUSED_BYTES_MAX:
         return None
     reader = Reader(frame, request.body_at)
     if layout.flexible and not is_served(request.api_key, request.api_version):
