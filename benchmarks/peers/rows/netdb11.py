@@ -22,7 +22,7 @@ from peers.servers import KafkaServers, LogbusServers
 
 ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
 MESSAGE_BYTES = 200
-SECONDS = 3.0
+SECONDS = 2.0
 """How long each producer sends; its first second is the compiler's and is not counted."""
 WARM_UP_SECONDS = 1.0
 RUN_SECONDS_MAX = 120
@@ -48,7 +48,7 @@ class Paper:
 
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
         self._batch = batch
-        self._seconds = SECONDS / 2 if bench.quick else SECONDS
+        self._seconds = SECONDS * 0.75 if bench.quick else SECONDS
         self.classes = class_path(folder)
         self._lines = folder / "lines"
         self._lines.write_bytes(b"".join(bench.lines.sized(LINES, MESSAGE_BYTES)))

@@ -11,8 +11,6 @@ from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.spark import ALL, LINES, both, rate, variant
 from peers.spark_session import SparkHost
 
-FIRST_LINES = 800_000
-
 
 @contextlib.contextmanager
 def open_read(
@@ -33,7 +31,7 @@ def open_read(
 @contextlib.contextmanager
 def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
     """Each run has a session of its own, which has done nothing before."""
-    count = bench.size(FIRST_LINES)
+    count = bench.size(LINES)
     with both(bench) as sides:
         topics = sides.filled(count, chosen.compression[LOGBUS])
 

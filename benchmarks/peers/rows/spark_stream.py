@@ -115,6 +115,6 @@ ROWS = (
         note="the backlog's pages are dropped from the page cache before each run; the lines "
         "repeat every 2,000,000, which nothing here can profit from",
         quick=False,
-        rounds=2,
+        rounds=1,
     ),
 )
