@@ -45,7 +45,8 @@ JOINED_BYTES = 4 << 20
 ROWS_MAX = 1 << 16
 """Of a batch for Spark. The log's may hold millions of rows in a few bytes; with their topic's name
 beside each they would be more than the 2 GiB that a column of Arrow's addresses."""
-MILLIS_MAX = ((1 << 63) - 1) // 1000
+OFFSET_MAX = (1 << 63) - 1
+MILLIS_MAX = OFFSET_MAX // 1000
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -86,6 +87,9 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
 
 def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
     """The rows again, at most ROWS_MAX at a time, without a copy."""
+    if rows.row_count <= ROWS_MAX:
+        yield rows
+        return
     for at in range(0, rows.row_count, ROWS_MAX):
         count = min(ROWS_MAX, rows.row_count - at)
         yield rows._replace(first_row=rows.first_row + at, row_count=count)
@@ -209,6 +213,8 @@ def _partition(item: OffsetRange, rows: FetchedBatch) -> pa.Array:
 
 
 def _offset(_: OffsetRange, rows: FetchedBatch) -> pa.Array:
+    if rows.columns.offset_deltas is None:
+        return _counting.slice(rows.header.base_offset + rows.first_row, rows.row_count)
     return fixed(offsets_of(rows), pa.int64())
 
 
@@ -270,20 +276,49 @@ _BUILDERS: dict[str, Builder] = {
 
 _CONSTANTS_MAX = 64
 """Of at most ROWS_MAX rows each: a megabyte or two for a topic's name."""
-_constants: dict[tuple[object, pa.DataType], pa.Array] = {}
+_constants: dict[tuple[object, int], pa.Array] = {}
+_slices: dict[tuple[object, int], pa.Array] = {}
+"""The last slice of each: batches are mostly of one size."""
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     """``count`` times the same value: a slice of a column made once in this process."""
-    key = (value, kind)
+    key = (value, kind.id)  # a type's own hash is that of its text
+    part = _slices.get(key)
+    if part is not None and len(part) == count:
+        return part
     column = _constants.get(key)
     if column is None or len(column) < count:
         size = 1 << max(12, (count - 1).bit_length())
         column = _repeat(value, kind, size)
         if len(_constants) >= _CONSTANTS_MAX:
             _constants.clear()
+            _slices.clear()
         _constants[key] = column
-    return column.slice(0, count)
+    part = _slices[key] = column.slice(0, count)
+    return part
+
+
+class _Counting:
+    """Offsets one after the other: slices of a stretch of them, made anew where it ends."""
+
+    def __init__(self) -> None:
+        # Replaced as one, so that tasks on several threads do not see halves of two.
+        self._stretch = (0, fixed(np.zeros(0, np.int64), pa.int64()))
+
+    def slice(self, first: int, count: int) -> pa.Array:
+        """``count`` offsets from ``first`` on."""
+        base, column = self._stretch
+        if first < base or first + count > base + len(column):
+            size = max(count, min(_STRETCH, OFFSET_MAX - first))
+            numbers = np.arange(first, first + size, dtype=np.int64)
+            base, column = self._stretch = first, fixed(numbers, pa.int64())
+        return column.slice(first - base, count)
+
+
+_STRETCH = 1 << 15
+"""A quarter of a megabyte of offsets."""
+_counting = _Counting()
 
 
 def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:

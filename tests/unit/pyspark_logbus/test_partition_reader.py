@@ -135,6 +135,35 @@ def test_constants_are_made_once_and_sliced():
     assert len(reader._constants) <= reader._CONSTANTS_MAX
 
 
+def test_a_slice_of_a_constant_is_used_again_only_where_it_is_the_same():
+    reader._constants.clear()
+    reader._slices.clear()
+    kinds = [("t", pa.string()), (None, pa.string()), (None, pa.binary()), (7, pa.int32())]
+    for value, kind in kinds:
+        for count in (3, 3, 5, 3, 70_000, 5):
+            found = reader._constant(value, kind, count)
+            assert found.type == kind
+            assert found.to_pylist() == [value] * count
+
+
+def test_offsets_come_from_a_stretch_and_are_never_another_ones():
+    counting = reader._Counting()
+    for first, count in (
+        (0, 5),
+        (5, 10),
+        (3, 2),
+        (reader._STRETCH - 1, 1),
+        (reader._STRETCH - 1, 2),
+        (1 << 40, reader._STRETCH * 2),
+        ((1 << 40) + 7, 9),
+        (1, 1),
+        (reader.OFFSET_MAX - reader._STRETCH, 3),
+        (reader.OFFSET_MAX - 5, 3),
+    ):
+        found = counting.slice(first, count)
+        assert found.to_pylist() == list(range(first, first + count))
+
+
 def rows(*counts, size=8):
     """Record batches of so many rows of ``size`` bytes each."""
     at = 0
