@@ -80,7 +80,8 @@ class Reader(threading.Thread):
         (consumer.stop if self.dies else consumer.close)()
 
     def __enter__(self) -> Reader:
-        self.start()
+        if self.ident is None:
+            self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -262,6 +263,26 @@ def test_a_reader_that_is_stuck_gives_others_its_partitions_and_comes_back(
             eventually(lambda: stuck.poll(0.05) == [] and 0 < len(stuck.assignment()) < 3)
             assert told == ["lost"]
     assert read([other]) == sent
+
+
+def test_a_loop_gives_partitions_up_after_the_record_that_it_is_at(bus: Bus, topic: str) -> None:
+    sent = fill(bus, topic, 0, 300)
+    told: list[int] = []
+    options = {"on_revoke": lambda c, w: told.append(len(seen)), "assignors": "cooperative-sticky"}
+    seen: list[bytes] = []
+    other = of_logbus(bus, topic, assignors="cooperative-sticky")
+    with member(bus, topic, group=topic, **options) as consumer:
+        for record in consumer:
+            seen.append(record.value or b"")
+            if len(seen) == 5:
+                other.start()
+                eventually(lambda: consumer._changes)
+            if other.is_alive() and told:
+                break
+        assert told == [5], "not at the end of what was fetched"
+    with other:
+        until_read([other], list(set(sent) - set(seen)))
+    assert len(seen) + len(other.values) == 300
 
 
 def test_a_commit_of_what_went_to_another_member_changes_nothing(bus: Bus, topic: str) -> None:

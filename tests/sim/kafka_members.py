@@ -11,7 +11,7 @@ what they are about to give up, which is nobody's then.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -266,7 +266,7 @@ class MachineMember(base.Member):
         self.seen = -1
         self.wire = Wire(self)
         self.reads = Reads()
-        self.share = Share(self.reads)  # type: ignore[arg-type]
+        self.share = Share(self.reads, deque())  # type: ignore[arg-type]
         bootstrap = tuple(Endpoint("sim", number) for number in world.brokers)
         self.cluster = Cluster(bootstrap, self.wire.now_ms)
         self.config = MemberConfig(

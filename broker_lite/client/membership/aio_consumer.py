@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from broker_lite.client import requests
@@ -43,7 +44,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         self._callbacks = callbacks
         # What a member reads is given to it; it finds nothing by itself.
         self._follower = Follower(self._shell, self._cluster, config, group, (), lambda _: None)
-        self._share = Share(self._intake)
+        self._share = Share(self._intake, deque())
         self._pulse = Pulse(self._intake)
         self._member = self._share.member = Member(
             self._shell,

@@ -20,8 +20,8 @@ from broker_lite.model import TopicPartition
 class Share:
     """``pending``: given, and not begun yet."""
 
-    def __init__(self, intake: Intake) -> None:
-        self.queue: deque[Change] = deque()
+    def __init__(self, intake: Intake, queue: deque[Change]) -> None:
+        self.queue = queue
         self.pending: dict[TopicPartition, int] = {}
         self.look = FirstLook()
         self.member: Member | None = None

@@ -68,7 +68,8 @@ class MemberConsumer(Consumer):
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         look = self._pool.run(first_look(self._cluster, group, self._topics, deadline_ms))
         self._start_reading((), Starts({}, {}), self._is_held_back)
-        self._share = Share(self._intake)
+        # The loop over records looks at this queue after each of them.
+        self._share = Share(self._intake, self._changes)
         self._share.look = look
         self._pulse = Pulse(self._intake)
         self._member = self._share.member = Member(
