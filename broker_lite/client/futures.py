@@ -57,9 +57,9 @@ class Outcome:
     """What became of rows that were sent together: some batches, each of them done or failed."""
 
     __slots__ = (
-        "_callbacks",
         "_left",
         "batches",
+        "callbacks",
         "done",
         "error",
         "inverse",
@@ -85,7 +85,7 @@ class Outcome:
         self.error: LogbusError | None = None
         self.seen = False
         self._left = 0
-        self._callbacks: deque[tuple[Callable[[Any], None], Any]] | None = None
+        self.callbacks: deque[RecordFuture | tuple[Callable[[Any], None], Any]] | None = None
 
     # -- the sender's thread
 
@@ -118,7 +118,7 @@ class Outcome:
         with self.waking:
             self.error = error
             self.done = True
-        self._call_back()
+        self.call_back()
 
     # -- any thread
 
@@ -144,25 +144,30 @@ class Outcome:
         looked at and ``finish`` says ``done`` before it looks, so at least one of them sees it;
         ``popleft`` gives it to one alone.
         """
-        callbacks = self._callbacks
+        callbacks = self.callbacks
         if callbacks is None:
             with self.waking:
-                if self._callbacks is None:
-                    self._callbacks = deque()
-                callbacks = self._callbacks
+                if self.callbacks is None:
+                    self.callbacks = deque()
+                callbacks = self.callbacks
         callbacks.append((callback, future))
         if self.done:
-            self._call_back()
+            self.call_back()
 
-    def _call_back(self) -> None:
-        callbacks = self._callbacks
+    def call_back(self) -> None:
+        """Call whoever waits, once each; any thread, once ``done``."""
+        callbacks = self.callbacks
         while callbacks:
             try:
-                callback, future = callbacks.popleft()
+                waiting = callbacks.popleft()
             except IndexError:  # the other thread was first
                 return
             try:
-                callback(future)
+                if isinstance(waiting, RecordFuture):
+                    waiting.callback(waiting)
+                else:
+                    callback, future = waiting
+                    callback(future)
             except Exception:
                 logger.exception("a callback of a sent record failed")
 
@@ -182,10 +187,11 @@ class Outcome:
 class RecordFuture:
     """A record on its way."""
 
-    __slots__ = ("_index", "outcome")
+    __slots__ = ("_index", "callback", "outcome")
 
     def __init__(self, outcome: Outcome, index: int) -> None:
         self.outcome = outcome
+        self.callback: Any = None
         self._index = index
 
     def done(self) -> bool:
@@ -232,7 +238,17 @@ class RecordFuture:
 
         A callback that raises is logged and changes nothing for the other records.
         """
-        self.outcome.add_done_callback(callback, self)
+        outcome = self.outcome
+        callbacks = outcome.callbacks
+        if callbacks is None or self.callback is not None:
+            outcome.add_done_callback(callback, self)
+            return
+        # As Outcome.add_done_callback, but with nothing new for the garbage collector to follow:
+        # a hundred thousand of these wait at times, and it goes through them again and again.
+        self.callback = callback
+        callbacks.append(self)
+        if outcome.done:
+            outcome.call_back()
 
 
 class BatchFuture:

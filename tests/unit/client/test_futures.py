@@ -48,6 +48,16 @@ def test_callbacks_run_once_done_or_at_once() -> None:
     assert called == [future, future]
 
 
+def test_several_callbacks_of_one_record_run_in_their_order() -> None:
+    outcome, _ = make()
+    first, second, called = RecordFuture(outcome, 0), RecordFuture(outcome, 1), []
+    first.add_done_callback(lambda future: called.append(("a", future)))
+    second.add_done_callback(lambda future: called.append(("b", future)))
+    second.add_done_callback(lambda future: called.append(("c", future)))
+    outcome.finish(None)
+    assert called == [("a", first), ("b", second), ("c", second)]
+
+
 def test_a_callback_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     outcome, _ = make()
     called: list[RecordFuture] = []
