@@ -1,12 +1,14 @@
-"""How soon a native group owns everything again when a member joins, leaves or dies; prints JSON.
+"""How soon a group owns everything again when a member joins, leaves or dies; prints JSON.
 
     python benchmarks/groups.py [--members 10] [--partitions 30] [--rounds 10] [--kills 5]
-                                [--session-timeout-ms 6000]
+                                [--session-timeout-ms 6000] [--coordination kafka]
 
 Three brokers, RF 3; each member is a process of its own that reads what one producer sends
 (500 records a second). Counted, in ms: from the moment that a member has joined (its constructor
 returned), or was told to leave, or was killed with SIGKILL, until every partition's owner is the
-one that the range algorithm names for those who are there. Everything shares the machine's cores.
+one that the range algorithm names for those who are there. With ``--coordination kafka``, whose
+constructor waits for partitions, from the moment that it is called, until the group is stable and
+each partition is assigned to one of those who are there. Everything shares the machine's cores.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 from broker_lite.client import Bus, connect
 from broker_lite.client.native.assignment import assign
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata import znodes
 from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.wire.consumer_protocol import decode_assignment
 
 TOPIC, GROUP = "work", "crew"
 WAIT_S = 60.0
@@ -36,17 +40,16 @@ CALM_S = 1.5
 
 
 def member(bootstrap: str, zookeeper: str, session_timeout_ms: int) -> None:
-    """Read until stdin ends; then leave well."""
+    """Read until stdin ends; then leave well. ``zookeeper`` "": of a Kafka group."""
+    native = {"coordination": "zookeeper", "zookeeper": zookeeper} if zookeeper else {}
     with connect(bootstrap) as bus:
-        consumer = bus.consumer(
-            TOPIC,
-            group=GROUP,
-            coordination="zookeeper",
-            zookeeper=zookeeper,
-            session_timeout_ms=session_timeout_ms,
-            start="earliest",
+        began = time.monotonic()
+        consumer: Any = bus.consumer(
+            TOPIC, group=GROUP, session_timeout_ms=session_timeout_ms, start="earliest", **native
         )
-        print(time.monotonic(), consumer.member_id, flush=True)  # type: ignore[attr-defined]
+        while not consumer.member_id:
+            consumer.poll(0.05)
+        print(time.monotonic() if native else began, consumer.member_id, flush=True)
         over = threading.Event()
         threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
         while not over.is_set():
@@ -57,8 +60,9 @@ def member(bootstrap: str, zookeeper: str, session_timeout_ms: int) -> None:
 class Member:
     """A process that has joined when this returns."""
 
-    def __init__(self, cluster: LocalCluster, session_timeout_ms: int) -> None:
-        arguments = [cluster.bootstrap_servers, str(cluster.zookeeper), str(session_timeout_ms)]
+    def __init__(self, cluster: LocalCluster, options: argparse.Namespace) -> None:
+        zookeeper = str(cluster.zookeeper) if options.coordination == "zookeeper" else ""
+        arguments = [cluster.bootstrap_servers, zookeeper, str(options.session_timeout_ms)]
         self.process = subprocess.Popen(
             [sys.executable, "-P", __file__, "--member", *arguments],
             stdin=subprocess.PIPE,
@@ -93,15 +97,48 @@ class Member:
         self.process.stdout.close()
 
 
-class Registry:
-    """The group's registries, as ZooKeeper has them."""
+class Watched:
+    """A group that somebody looks at again and again."""
+
+    async def is_owned_by(self, names: set[str]) -> bool:
+        """Whether these are the members, and own what each of them should."""
+        raise NotImplementedError
+
+    async def wait(self, members: list[Member], since: float) -> float:
+        """Milliseconds since then until all is owned as it should be."""
+        names = {each.name for each in members}
+        while not await self.is_owned_by(names):
+            if time.monotonic() - since > WAIT_S:
+                raise SystemExit(f"not settled after {WAIT_S:g} s")
+            await asyncio.sleep(LOOK_S)
+        return (time.monotonic() - since) * 1000
+
+
+class Described(Watched):
+    """A Kafka group, as its coordinator describes it."""
+
+    def __init__(self, bus: Bus, partitions: int) -> None:
+        self._bus = bus
+        self._partitions = partitions
+
+    async def is_owned_by(self, names: set[str]) -> bool:
+        group = (await asyncio.to_thread(self._bus.admin.describe_groups, [GROUP]))[GROUP]
+        if group.state != "Stable" or {row.member_id for row in group.members} != names:
+            return False
+        owned = [
+            where for row in group.members for where in decode_assignment(row.member_assignment)
+        ]
+        return len(owned) == len(set(owned)) == self._partitions
+
+
+class Registry(Watched):
+    """A native group's registries, as ZooKeeper has them."""
 
     def __init__(self, store: ZooKeeperStore, partitions: int) -> None:
         self._store = store
         self._partitions = partitions
 
     async def is_owned_by(self, names: set[str]) -> bool:
-        """Whether these are the members, and own what each of them should."""
         found = set(await self._store.children(znodes.consumers_path(GROUP)) or ())
         if found != names:
             return False
@@ -114,34 +151,26 @@ class Registry:
             for path, znode, owner in zip(paths, there, expected.values(), strict=True)
         )
 
-    async def wait(self, members: list[Member], since: float) -> float:
-        """Milliseconds since then until all is owned as it should be."""
-        names = {each.name for each in members}
-        while not await self.is_owned_by(names):
-            if time.monotonic() - since > WAIT_S:
-                raise SystemExit(f"not settled after {WAIT_S:g} s")
-            await asyncio.sleep(LOOK_S)
-        return (time.monotonic() - since) * 1000
-
 
 async def measure(
-    cluster: LocalCluster, options: argparse.Namespace, members: list[Member]
+    cluster: LocalCluster, bus: Bus, options: argparse.Namespace, members: list[Member]
 ) -> dict[str, list[float]]:
     assert cluster.zookeeper is not None
     store = ZooKeeperStore(cluster.zookeeper, session_timeout_ms=10_000)
     await store.start(lambda event: None)
-    registry = Registry(store, options.partitions)
+    registry: Watched = Registry(store, options.partitions)
+    if options.coordination == "kafka":
+        registry = Described(bus, options.partitions)
     found: dict[str, list[float]] = {"join": [], "leave": [], "kill": []}
-    timeout_ms = options.session_timeout_ms
     try:
         began = time.monotonic()
-        members += [Member(cluster, timeout_ms) for _ in range(options.members - 1)]
+        members += [Member(cluster, options) for _ in range(options.members - 1)]
         for each in members:
             await asyncio.to_thread(each.wait)
         await registry.wait(members, began)
         for number in range(options.rounds + options.kills):
             await asyncio.sleep(CALM_S)
-            newcomer = await asyncio.to_thread(Member(cluster, timeout_ms).wait)
+            newcomer = await asyncio.to_thread(Member(cluster, options).wait)
             members.append(newcomer)
             found["join"].append(await registry.wait(members, newcomer.joined_at))
             await asyncio.sleep(CALM_S)
@@ -179,6 +208,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--session-timeout-ms", type=int, default=6000)
+    parser.add_argument("--coordination", choices=("zookeeper", "kafka"), default="zookeeper")
     parser.add_argument("--member", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.member:
@@ -192,7 +222,7 @@ def main() -> None:
         producer = threading.Thread(target=produce, args=(bus, over))
         producer.start()
         try:
-            found = asyncio.run(measure(cluster, options, members))
+            found = asyncio.run(measure(cluster, bus, options, members))
         finally:
             for each in members:
                 each.kill()
@@ -200,6 +230,7 @@ def main() -> None:
             over.set()
             producer.join()
     result = {
+        "coordination": options.coordination,
         "members": options.members,
         "partitions": options.partitions,
         "session_timeout_ms": options.session_timeout_ms,
