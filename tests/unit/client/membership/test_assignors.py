@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_lite.client.membership.assignors import (
@@ -111,6 +111,7 @@ def wanted(members: Iterable[Candidate], counts: dict[str, int]) -> set[TopicPar
     return {where for topic in asked for where in parts(topic, *range(counts[topic]))}
 
 
+@settings(deadline=None, max_examples=60)
 @given(groups(), st.sampled_from([RANGE, STICKY]))
 def test_every_partition_has_one_owner_who_asked_for_it(
     group: tuple[list[Candidate], dict[str, int]], name: str
@@ -122,6 +123,7 @@ def test_every_partition_has_one_owner_who_asked_for_it(
     assert all(where.topic in topics[member] for where, member in found.items())
 
 
+@settings(deadline=None, max_examples=60)
 @given(groups())
 def test_no_single_move_would_make_it_more_even(
     group: tuple[list[Candidate], dict[str, int]],
@@ -135,6 +137,7 @@ def test_no_single_move_would_make_it_more_even(
             assert not (moveable and fewer)
 
 
+@settings(deadline=None, max_examples=60)
 @given(groups())
 def test_what_is_as_it_should_be_stays(group: tuple[list[Candidate], dict[str, int]]) -> None:
     members, counts = group
@@ -145,6 +148,7 @@ def test_what_is_as_it_should_be_stays(group: tuple[list[Candidate], dict[str, i
     assert owners(assign(COOPERATIVE_STICKY, settled, counts)) == owners(shares)
 
 
+@settings(deadline=None, max_examples=60)
 @given(groups())
 def test_cooperative_members_agree_after_a_few_rounds_and_never_share_one(
     group: tuple[list[Candidate], dict[str, int]],
