@@ -27,6 +27,8 @@ from peers.bench import Bench
 from peers.meter import cpu_seconds
 
 READY_SECONDS = 300.0
+SETTLE_SECONDS = 20.0
+SETTLED_PERCENT = 2.0
 IS_FULL = os.environ.get("GROWTH", "") == "full"
 
 
@@ -85,6 +87,13 @@ class Alone:
         with self.bus.producer() as producer:
             producer.send(last.topic, b"first", partition=last.partition).result(READY_SECONDS)
         return time.perf_counter() - before
+
+    def settle(self) -> None:
+        """Wait until brokers have done what was asked of them, at most SETTLE_SECONDS."""
+        until = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < until:
+            if self.idle_percent(1.0)["idle_broker_percent"] <= SETTLED_PERCENT:
+                return
 
     def idle_percent(self, seconds: float) -> dict[str, float]:
         """Of a core, for each role, while nobody asks for anything."""

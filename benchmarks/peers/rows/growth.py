@@ -35,7 +35,7 @@ def partitions(bench: Bench, count: int) -> Measures:
     """One topic; 20 MB over all of its partitions, and a restart."""
     with alone(bench) as logbus:
         create_s = logbus.new_topic("t", count)
-        time.sleep(1)
+        logbus.settle()
         idle = logbus.idle_percent(IDLE_SECONDS)
         values = bench.lines.sized(100_000, VALUE_BYTES)
         share = len(values) // count
@@ -168,6 +168,7 @@ def brokers(bench: Bench, count: int) -> Measures:
             if copies == count:
                 found["rf_all_mb_per_s"] = rate
                 found["rf_all_ack_p50_ms"] = _ack_p50(logbus, name)
+        logbus.settle()
         return {**found, **logbus.idle_percent(IDLE_SECONDS)}
 
 
