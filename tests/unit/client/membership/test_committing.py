@@ -1,0 +1,109 @@
+"""Commits of a member while its generation changes under them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from broker_lite.client.cluster import Cluster
+from broker_lite.client.membership.beginning import FirstLook, commit
+from broker_lite.client.membership.events import Identity
+from broker_lite.client.steps import Pause, Send
+from broker_lite.errors import LogbusError, NotOwnerError, RebalanceInProgressError
+from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
+from broker_lite.wire.calls import groups
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ROWS = {T0: CommittedOffset(5), T1: CommittedOffset(6)}
+OK, ILLEGAL_GENERATION, UNKNOWN_MEMBER, GATHERS, FENCED = 0, 22, 25, 27, 82
+
+
+class Seat:
+    """Who commits; ``held`` are the partitions that are the reader's still."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = Identity("me", 1, None)
+        self.held = {T0, T1}
+
+    def holds(self, where: TopicPartition) -> bool:
+        return where in self.held
+
+
+class Play:
+    """The operation against a coordinator that answers these codes, one for all rows each time.
+    ``sent`` is as whom and what was committed; ``then`` is called after each answer."""
+
+    def __init__(self, seat: Seat, codes: Sequence[int], then: Any = lambda: None) -> None:
+        self.sent: list[tuple[int, set[TopicPartition]]] = []
+        self.now = 0.0
+        cluster = Cluster((Endpoint("one", 1),), lambda: self.now)
+        operation = commit(cluster, "g", ROWS, seat, 3000.0)
+        left, result = list(codes), None
+        try:
+            while True:
+                step = operation.send(result)
+                result = None
+                if isinstance(step, Pause):
+                    self.now += step.delay_ms
+                    continue
+                assert isinstance(step, Send)
+                call: Any = step.exchange.call  # type: ignore[attr-defined]
+                if isinstance(call, groups.FindCoordinatorRequest):
+                    row = groups.Coordinator("g", 1, "one", 1, 0, None)
+                    result = groups.FindCoordinatorResponse(0, (row,))
+                    continue
+                code = left.pop(0) if len(left) > 1 else left[0]
+                rows = [row.partition_index for row in call.topics[0].partitions]
+                generation = call.generation_id_or_member_epoch
+                self.sent.append((generation, {TopicPartition("t", row) for row in rows}))
+                answers = tuple(groups.CommittedPartition(row, code) for row in rows)
+                result = groups.OffsetCommitResponse(0, (groups.CommittedTopic("t", answers),))
+                then()
+        except StopIteration as stop:
+            self.done: dict[TopicPartition, LogbusError | None] = stop.value
+
+
+def test_a_member_commits_what_is_its_own() -> None:
+    seat = Seat()
+    seat.held = {T1}
+    play = Play(seat, [OK])
+    assert play.sent == [(1, {T1})]
+    assert isinstance(play.done[T0], NotOwnerError) and play.done[T1] is None
+
+
+def test_while_the_group_gathers_it_is_tried_again_in_the_next_generation() -> None:
+    seat = Seat()
+
+    def next_generation() -> None:
+        seat.identity = Identity("me", 2, None)
+        seat.held = {T0}
+
+    play = Play(seat, [GATHERS, OK], next_generation)
+    assert play.sent == [(1, {T0, T1}), (2, {T0})]
+    assert play.done[T0] is None and isinstance(play.done[T1], NotOwnerError)
+    play = Play(Seat(), [ILLEGAL_GENERATION, OK])
+    assert [each[0] for each in play.sent] == [1, 1] and play.done == {T0: None, T1: None}
+
+
+def test_it_is_not_waited_for_without_end() -> None:
+    play = Play(Seat(), [GATHERS])
+    assert play.now < 3000
+    assert all(isinstance(error, RebalanceInProgressError) for error in play.done.values())
+
+
+def test_who_is_no_member_changes_nothing() -> None:
+    for code in (UNKNOWN_MEMBER, FENCED):
+        play = Play(Seat(), [code])
+        assert len(play.sent) == 1
+        assert all(isinstance(error, NotOwnerError) for error in play.done.values())
+    seat = Seat()
+    seat.identity = None
+    play = Play(seat, [OK])
+    assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
+
+
+def test_which_partitions_were_made_since_the_group_began() -> None:
+    look = FirstLook({"t": 3, "u": 2}, {"t": 1})
+    assert [look.is_added(TopicPartition("t", n)) for n in range(4)] == [False, False, True, True]
+    assert [look.is_added(TopicPartition("u", n)) for n in range(3)] == [False, False, True]
+    assert look.is_added(TopicPartition("new", 0)), "all of it was written while it was there"
