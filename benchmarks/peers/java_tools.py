@@ -11,6 +11,8 @@ from peers.row import Measures
 from peers.servers import kafka_java
 
 RUN_SECONDS = 300
+IDLE_MS = 60_000
+"""How long ConsumerPerformance waits for a record before it gives up."""
 HEAP = "-Xmx512M"
 """What Kafka's own scripts give its tools."""
 
@@ -45,6 +47,11 @@ def produce(
         *("--payload-file", str(payloads)),
         *("--producer-props", f"bootstrap.servers={servers}", "acks=all", *pairs),
     )
+    return read_sent(said, count)
+
+
+def read_sent(said: str, count: int) -> Measures:
+    """The last line that ProducerPerformance prints: of the whole run."""
     found = _SENT.findall(said)
     if not found or int(found[-1][0]) != count:
         raise ToolFailed(f"ProducerPerformance did not send {count} records: {said[-600:]}")
@@ -63,7 +70,7 @@ def consume(servers: str, topic: str, *, count: int) -> Measures:
     said = run(
         "ConsumerPerformance",
         *("--bootstrap-server", servers, "--topic", topic),
-        *("--num-records", str(count), "--timeout", "20000", "--hide-header"),
+        *("--num-records", str(count), "--timeout", str(IDLE_MS), "--hide-header"),
     )
     return read_consumed(said, count)
 

@@ -1,0 +1,156 @@
+"""The harness of ``make bench``: what it measures, how it compares, what its report says."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def peers(name: str) -> Any:
+    return importlib.import_module(f"peers.{name}")
+
+
+def test_lines_are_unique_and_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
+    given = tmp_path / "access.log"
+    given.write_bytes(b"".join(b"line %d of a log\n" % n for n in range(50)))
+    for lines in (peers("lines").Lines(given), peers("lines").Lines()):
+        whole, sized = lines.whole(1000), lines.sized(1000, 100)
+        assert len(set(whole)) == len(set(sized)) == 1000
+        assert {len(value) for value in sized} == {100}
+        assert not any(b"\n" in value for value in sized)
+    assert peers("lines").Lines(given).whole(2) == [b"0 line 0 of a log", b"1 line 1 of a log"]
+
+
+def test_what_kafkas_tools_print_is_read() -> None:
+    java_tools = peers("java_tools")
+    said = (
+        "600 records sent, 119.9 records/sec (0.01 MB/sec), 11.0 ms avg latency, 12.0 ms max.\n"
+        "2000 records sent, 41492.1 records/sec (3.96 MB/sec), 1511.97 ms avg latency, "
+        "2400.00 ms max latency, 1578 ms 50th, 2200 ms 95th, 2314 ms 99th, 2390 ms 99.9th.\n"
+    )
+    assert java_tools.read_sent(said, 2000) == {
+        "records_per_s": 41492.1,
+        "mb_per_s": 4.15,
+        "latency_avg_ms": 1511.97,
+        "latency_p50_ms": 1578,
+        "latency_p99_ms": 2314,
+    }
+    said = (
+        "2026-11-21 21:00:00:001, 2026-11-21 21:00:02:001, 95.3674, 47.6837, 1000000, "
+        "500000.0000, 1000, 1000, 95.3674, 1000000.0000\n"
+    )
+    measures = java_tools.read_consumed(said, 1_000_000)
+    assert measures["records_per_s"] == 1_000_000
+    assert measures["records_per_s_with_joining"] == 500_000
+    with pytest.raises(java_tools.ToolFailed):
+        java_tools.read_consumed(said, 2_000_000)
+    with pytest.raises(java_tools.ToolFailed):
+        java_tools.read_sent("", 1)
+
+
+def test_processes_are_counted_by_role_with_all_that_is_below_them() -> None:
+    burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    wait = "import sys; sys.stdin.read()"
+    meter = peers("meter")
+    other, server = (
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        for code in (wait, burn + wait)
+    )
+    with other, server:
+        with meter.Meter({"broker": [server.pid]}, {other.pid}) as metered:
+            subprocess.run([sys.executable, "-c", burn], check=True)
+            while meter.cpu_seconds(server.pid) < 0.3:
+                pass
+        for process in (other, server):
+            assert process.stdin is not None
+            process.stdin.close()
+    assert set(metered.found) == {"broker", "clients"}
+    assert metered.found["broker"]["cpu_s"] >= 0.2
+    assert metered.found["clients"]["cpu_s"] >= 0.3
+    assert metered.found["broker"]["peak_mb"] > 1
+
+
+def row(goals: tuple[Any, ...], runs: dict[str, list[float]]) -> Any:
+    """A row whose sides measure what is given, and the order in which they ran."""
+    kinds = peers("row")
+    order: list[str] = []
+
+    class Opened:
+        def __enter__(self) -> Any:
+            values = {side: itertools.cycle(each) for side, each in runs.items()}
+
+            def run(side: str) -> dict[str, float]:
+                order.append(side)
+                return {"rows_per_s": next(values[side])}
+
+            return {
+                side: kinds.Side(lambda side=side: run(side), dict, "as it comes") for side in runs
+            }
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    made = kinds.Row("made-up", 99, "made up", goals, lambda *_: Opened(), rounds=3)
+    return made, order
+
+
+def test_sides_take_turns_and_the_first_run_is_kept_apart() -> None:
+    kinds, alternate = peers("row"), peers("alternate")
+    goals = (
+        kinds.Goal("rows_per_s", 2.0),
+        kinds.Goal("rows_per_s", 0.5, "less", of="first"),
+        kinds.Goal("rows_per_s", None),
+    )
+    made, order = row(goals, {"logbus": [10, 300, 200, 100], "kafka": [40, 100, 100, 100]})
+    with peers("bench").Bench() as bench:
+        found = alternate.run(made, bench)
+    assert order == ["logbus", "kafka", "kafka", "logbus", "logbus", "kafka", "kafka", "logbus"]
+    (variant,) = found["variants"]
+    side = variant["sides"]["logbus"]
+    assert side["first"]["measures"] == {"rows_per_s": 10}
+    assert (side["median"], side["spread"]) == ({"rows_per_s": 200}, {"rows_per_s": [100, 300]})
+    ratios = [(each["ratio"], each["ratio_spread"], each["met"]) for each in variant["compared"]]
+    assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
+
+
+def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) -> None:
+    kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
+    about = {
+        "machine": peers("__main__").machine(),
+        "versions": {"logbus": "1", "kafka": "4.3.0"},
+    }
+    made, _ = row((kinds.Goal("rows_per_s", 5.0),), {"logbus": [2], "kafka": [1]})
+
+    def open_nothing(*_: object) -> Any:
+        raise peers("fetch").Cannot("Maven is missing")
+
+    absent = kinds.Row("absent", 98, "absent", (), open_nothing)
+    (tmp_path / "results").mkdir()
+    with peers("bench").Bench() as bench:
+        for each in (made, absent):
+            found = alternate.run(each, bench) | about
+            path = tmp_path / "results" / f"{each.name}.json"
+            path.write_text(json.dumps(found), "utf-8")
+    (tmp_path / "results" / "made-up-curve.svg").write_text("<svg/>", "utf-8")
+    (tmp_path / "results" / "wire.json").write_text("{}", "utf-8")
+    report.write(tmp_path / "results", quick=False)
+    text = (tmp_path / "RESULTS.md").read_text("utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("| 99 |"))
+    assert "| 2.00 | 2.00–2.00 | ≥ 5 | **not met** |" in line
+    assert "cannot run: Maven is missing" in text
+    assert "(results/made-up-curve.svg)" in text
+    assert (tmp_path / "results" / report.RATIOS).is_file()
