@@ -18,6 +18,8 @@ from broker_lite.errors import MemberIdRequiredError
 
 SESSION_MS = 30_000
 """No member dies by itself here."""
+REBALANCE_MS = 5_000
+"""So long a member that does not hear of another one is waited for."""
 
 
 def member_of(cluster: Replicated, topic: str) -> GroupMember:
@@ -54,7 +56,7 @@ class GroupMember:
                 name="range", metadata=b""
             )
             answer = self._ask(
-                "JoinGroup", 5, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=SESSION_MS,
+                "JoinGroup", 5, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS,
                 protocol_type="consumer", protocols=[protocol], group_instance_id=None,
             )  # fmt: skip
             if answer.error_code == MemberIdRequiredError.code:
@@ -64,6 +66,8 @@ class GroupMember:
             else:
                 assert time.monotonic() < deadline, answer
                 time.sleep(POLL_S)
+                # Its id is of a coordinator that may be another by now.
+                self.member_id = ""
                 self._find(-1)
         if answer.error_code == 0:
             self.member_id, self.generation = answer.member_id, answer.generation_id
