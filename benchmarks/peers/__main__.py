@@ -8,7 +8,7 @@ import datetime
 import json
 import os
 import platform
-import subprocess
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ def main() -> int:
     if arguments.list:
         print(json.dumps([listed(row) for row in ROWS]))
         return 0
+    # Ended from outside it ends as by Ctrl-C: servers stop and their folders go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failed = False
     if not arguments.report:
         facts = {"versions": versions.found()}
@@ -81,7 +83,6 @@ def main() -> int:
                     keep(found)
                     failed |= any(each.get("failed") for each in found["variants"])
                     print("\n".join(report.brief(found)), flush=True)
-    subprocess.run(["sync"], check=False)
     report.write(RESULTS, quick=arguments.quick)
     return int(failed)
 

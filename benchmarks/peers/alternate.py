@@ -52,6 +52,7 @@ def run(row: Row, bench: Bench) -> dict[str, Any]:
         except Exception as error:  # the other rows go on, and this one says what happened
             kept["cannot"] = f"{type(error).__name__}: {error}"[:1000]
             kept["failed"] = True
+            bench.stop_all()  # whoever failed may be in no state for the next row
     found["seconds"] = round(time.monotonic() - began, 1)
     return found
 
