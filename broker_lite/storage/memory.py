@@ -228,6 +228,10 @@ class MemFiles:
         """
         self._faults.extend([(operation, path, error, after_bytes)] * times)
 
+    def flip(self, path: str, position: int, bit: int) -> None:
+        """Let a bit on the disk be another one."""
+        self._file(path).data[position] ^= 1 << bit
+
     def clear_faults(self) -> None:
         self._faults.clear()
 

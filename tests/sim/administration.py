@@ -210,7 +210,15 @@ class Administrator(Client):
         self, keys: Sequence[PartitionKey], settled: Callable[[], Awaitable[None]]
     ) -> None:
         """Where nothing is broken every move is carried out, and the preferred replicas lead."""
-        targets = {key.partition: self._target() for key in keys}
+        await self.place(keys, {key.partition: self._target() for key in keys}, settled)
+
+    async def place(
+        self,
+        keys: Sequence[PartitionKey],
+        targets: dict[int, Brokers],
+        settled: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Move partitions, and let the first of each target lead."""
         while not await self._reassign(targets):
             await self.pause()
         await settled()

@@ -225,7 +225,8 @@ class Checker:
                 f"{self._name(process, key)}: leads epoch {epoch} with records up to "
                 f"{role.log_end_offset}; {truth.end} are committed"
             )
-        if truth.entries:
+        is_struck = role.local.directory_id == self._cluster.rot.directory_id
+        if truth.entries and not is_struck:
             self._compare(process, key, truth, truth.entries[-1].base_offset, truth.end)
 
     def _compare(
@@ -333,11 +334,13 @@ class Checker:
 
     def can_spare(self, directory_id: str, others: int) -> bool:
         """Whether every ISR has ``others`` more members whose disks are good."""
-        bad = self.bad_disks | {directory_id}
-        return all(
-            sum(r.directory_id not in bad for r in state.isr) >= others
-            for state in self._states.values()
-        )
+        return all(self.is_spared(key, directory_id, others) for key in self._states)
+
+    def is_spared(self, key: PartitionKey, directory_id: str, others: int = 1) -> bool:
+        """Whether the ISR has ``others`` more members whose disks are good."""
+        bad = self.bad_disks | {directory_id, self._cluster.rot.directory_id}
+        state = self._states.get(key)
+        return state is not None and sum(r.directory_id not in bad for r in state.isr) >= others
 
     def is_lost(self, key: PartitionKey) -> bool:
         """Whether no disk that was in sync is there any more: such a partition stays silent."""
@@ -422,7 +425,9 @@ class Checker:
         joined = set(state.isr) - set(before.isr)
         if joined:
             self._check_joining(session_id, name, before, joined)
-        if not self._is_leaders(session_id, before):
+        if not self._is_leaders(session_id, before) and not self._withdraws(
+            session_id, before, state
+        ):
             self._check_fence(name, state)
 
     def _check_joining(
@@ -437,6 +442,15 @@ class Checker:
         return (
             process.broker_id == state.leader
             and state.leader_broker_epoch in process.registry.broker_epochs
+        )
+
+    def _withdraws(self, session_id: int, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
+        """Whether a broker whose log is damaged ends the epoch in which it may have been counted,
+        and takes itself out."""
+        broker_id = self._cluster.process_of(session_id).broker_id
+        left = set(before.isr) - set(state.isr)
+        return state.controller_epoch == before.controller_epoch and all(
+            replica.broker_id == broker_id for replica in left
         )
 
     def _check_fence(self, name: str, state: LeaderAndIsr) -> None:

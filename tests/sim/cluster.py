@@ -22,6 +22,7 @@ from sim.disk import SimClock
 from sim.net import CLIENTS, Channel, SimNet, ask
 from sim.options import Options
 from sim.process import DIRECTORY, Process
+from sim.rot import Rot
 from sim.scheduler import OUTSIDE, SimLoop, stream
 from sim.zk import SimZk, ZkService
 
@@ -63,6 +64,7 @@ class SimCluster:
         self.spares = {n: MemFiles() for n in brokers}
         self.processes: dict[int, Process] = {}
         self.checker = Checker(self)
+        self.rot = Rot(self, stream(seed, "rot"))
         self.steps = 0
         self.counts: dict[str, int] = {}
         self.tail: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=TAIL_LINES)

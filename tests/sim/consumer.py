@@ -25,7 +25,7 @@ from broker_lite.client.intake import Intake, Parts
 from broker_lite.client.received import Slice
 from broker_lite.client.steps import spawn
 from broker_lite.config import ConsumerConfig
-from broker_lite.errors import LogbusError, UnknownTopicIdError
+from broker_lite.errors import CorruptMessageError, LogbusError, UnknownTopicIdError
 from broker_lite.model import CommittedOffset, Endpoint, PartitionKey, TopicPartition
 
 WAITS_MS = (500, 2_000, 5_000)
@@ -52,6 +52,8 @@ class Consumer(Client):
         """Where the next record must come from."""
         self.rows: dict[PartitionKey, dict[int, bytes]] | None = None
         """What was read, where it is kept."""
+        self._is_told = False
+        """Whether the user heard of damage, and did not begin again yet."""
         shell = self._shell = SimShell(cluster, name)
         endpoints = tuple(Endpoint("sim", broker_id) for broker_id in cluster.disks)
         self._view = Cluster(endpoints, shell.now_ms, name)
@@ -99,6 +101,7 @@ class Consumer(Client):
         await self.start()
         while True:
             await self.pause(2.0)
+            self._begin_again()
             if self.rng.random() < 0.03:
                 # Somebody rewinds; what was read is compared with what is read now.
                 where = pick(self.rng, list(self.positions))
@@ -116,7 +119,17 @@ class Consumer(Client):
             self._take()
             if all(self.positions[where] >= checker.true_end(self.keys[where]) for where in wanted):
                 return
-            await self._news.wait()
+            if self._is_told:
+                await self.pause(2.0)
+                self._begin_again()
+            else:
+                await self._news.wait()
+
+    def _begin_again(self) -> None:
+        """What was told of damage stays so until somebody seeks."""
+        if self._is_told:
+            self._is_told = False
+            self._seek(dict(self.positions))
 
     def _take(self) -> None:
         """Whatever has arrived."""
@@ -129,6 +142,12 @@ class Consumer(Client):
                 intake.take_rows(parts, None)
                 for where, rows in parts.slices:
                     self._check(where, rows)
+        except CorruptMessageError as error:
+            if not self.cluster.rot.struck:
+                raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
+            # Nobody who could repair it was there for long: the user tries again.
+            self.cluster.count("damage told to a consumer")
+            self._is_told = True
         except LogbusError as error:
             raise Violation(f"{self.name}: a user of the consumer got {error!r}") from None
         for where, position in self.positions.items():

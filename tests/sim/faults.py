@@ -15,6 +15,8 @@ from sim.process import Process
 from broker_lite.metadata import znodes
 from broker_lite.storage import MemFiles
 
+ROT = ("flip_a_bit", "flip_a_bit_of_a_stopped_broker")
+
 
 class Faults:
     """Of one run."""
@@ -22,15 +24,16 @@ class Faults:
     def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
         self.cluster = cluster
         self.rng = rng
-        self.kinds = [getattr(self, name) for name in cluster.options.faults]
+        names = (*cluster.options.faults, *(ROT if cluster.options.rots else ()))
+        self.kinds = [getattr(self, name) for name in names]
 
     @staticmethod
     def names() -> tuple[str, ...]:
-        """All kinds, in the order of their definition."""
+        """All kinds but flipped bits, in the order of their definition."""
         return tuple(
             name
             for name, value in vars(Faults).items()
-            if callable(value) and not name.startswith("_") and name not in ("run", "names")
+            if callable(value) and not name.startswith("_") and name not in ("run", "names", *ROT)
         )
 
     async def run(self) -> None:
@@ -213,6 +216,24 @@ class Faults:
         self.cluster.kill(process.broker_id)
         self.cluster.disks[process.broker_id] = MemFiles()
         self._start_later(process.broker_id)
+
+    def flip_a_bit(self) -> None:
+        process = self._some()
+        if process is not None and process.files is self._own(process):
+            self.cluster.rot.strike(process)
+
+    def flip_a_bit_of_a_stopped_broker(self) -> None:
+        """What lies beside the logs is read at the start, and after a clean stop believed."""
+        process = self._some()
+        if process is None or process.files is not self._own(process):
+            return
+
+        async def stop_and_start() -> None:
+            await self.cluster.stop(process.broker_id)
+            self.cluster.rot.strike(process)
+            self._start_later(process.broker_id)
+
+        self._spawn(stop_and_start())
 
     async def disk_rolled_back(self) -> None:
         """A copy of the disk from before is tried, which must be refused; then the right one."""

@@ -42,6 +42,8 @@ class Options:
     faults: Sequence[str] = ()
     administrates: bool = False
     """Whether somebody moves partitions, adds some and elects leaders meanwhile."""
+    rots: bool = False
+    """Whether bits flip on disks."""
 
     @property
     def least_copies(self) -> int:
@@ -60,6 +62,7 @@ def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
         safety_s,
         brokers=_of(extra, (3, 3, 4)) if administrates else 3,
         administrates=administrates,
+        rots=scheduler.stream(seed, "rots").random() < 0.3,
         replication_factor=_of(rng, (3, 3, 3, 3, 3, 3, 2, 1)),
         partitions=_of(rng, (1, 1, 2, 3)),
         producers=_of(rng, (1, 1, 2)),

@@ -88,6 +88,8 @@ class Process:
         )
         logs.lock(self.clock.now_ms())
         logs.open_all(self.clock.now_ms())
+        if self.files is cluster.disks[self.broker_id]:
+            cluster.rot.own_disks.add(logs.directory_id)
         cluster.checker.recovered(self, logs)
         # Recovery takes its time.
         await asyncio.sleep(cluster.chance.random() * 0.3)
@@ -99,6 +101,7 @@ class Process:
                 logs.directory_id,
                 logs.start_counter,
                 logs.cluster_id,
+                damaged=logs.doubted,
             )
         )
         logs.adopt_cluster(cluster_id)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sim import options as swarm
 from sim import scheduler
-from sim.administration import Administrator
+from sim.administration import Administrator, assignment
 from sim.checker import Violation, observing
 from sim.clients import Producer
 from sim.cluster import SimCluster, pick
@@ -106,6 +106,7 @@ class _Scenario:
         keys = await create_topic(
             admin, TOPIC, options.partitions, options.replication_factor, config
         )
+        cluster.rot.keys = list(keys)
         for worker in self._workers(keys):
             self._begin(worker)
         self.consumers = [
@@ -131,6 +132,7 @@ class _Scenario:
         await self._check(cluster, keys)
         if options.administrates:
             await self._finish_moves(administrator, keys)
+        await self._finish_repairs(administrator, keys)
 
     def _begin(self, worker: Worker) -> None:
         task = self.cluster.loop.create_task(worker.run())
@@ -139,6 +141,7 @@ class _Scenario:
 
     def _added(self, key: PartitionKey) -> None:
         """A partition was added: it is read, and somebody writes to it."""
+        self.cluster.rot.keys.append(key)
         for consumer in self.consumers:
             consumer.add(key)
         if not self.is_over:
@@ -165,12 +168,55 @@ class _Scenario:
         administrator.look()
         return [key for key in administrator.keys if key not in lost]
 
+    async def _read_whole(
+        self, name: str, keys: list[PartitionKey]
+    ) -> dict[PartitionKey, dict[int, bytes]]:
+        """What a consumer finds that reads everything; the others come to the end as well."""
+        consumer = whole = Consumer(self.cluster, self.history, name, TOPIC, keys)
+        whole.rows = {key: {} for key in keys}
+        try:
+            async with asyncio.timeout(LIVENESS_S):
+                await whole.start()
+                for consumer in (*self.consumers, whole):
+                    await consumer.read_to_the_end(keys)
+        except TimeoutError:
+            raise Violation(f"{consumer.name} did not come to the end") from None
+        return whole.rows
+
     async def _finish_moves(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
         administrator.check_places(keys)
         await administrator.finish(keys, lambda: self._settle(keys))
-        for process in self.cluster.processes.values():
-            self.cluster.checker.check_whole(process, keys)
-        self.cluster.check()
+
+    async def _finish_repairs(self, administrator: Administrator, keys: list[PartitionKey]) -> None:
+        """Who was struck leads, and is read: what is damaged there still is found and repaired."""
+        cluster = self.cluster
+        for broker_id, struck in cluster.rot.struck.items():
+            replicas = assignment(cluster, TOPIC).replicas
+            targets = {
+                key.partition: (broker_id, *(n for n in replicas[key.partition] if n != broker_id))
+                for key in keys
+                if key in struck and broker_id in replicas[key.partition]
+            }
+            if not targets:
+                continue
+            led = [key for key in keys if key.partition in targets]
+            await administrator.place(led, targets, lambda: self._settle(keys))
+            await self._read_whole(f"reader of {broker_id}", led)
+            await self._repaired(broker_id)
+            await self._settle(keys)
+        for process in cluster.processes.values():
+            cluster.checker.check_whole(process, keys)
+        cluster.check()
+
+    async def _repaired(self, broker_id: int) -> None:
+        """Until nothing is damaged on this broker."""
+        rot = self.cluster.rot
+        try:
+            async with asyncio.timeout(LIVENESS_S):
+                while (damage := rot.damage(self.cluster.processes[broker_id])) != "":
+                    await asyncio.sleep(1.0)
+        except TimeoutError:
+            raise Violation(f"broker {broker_id}: not repaired: {damage}") from None
 
     def _workers(self, keys: list[PartitionKey]) -> list[Worker]:
         options, cluster, history = self.options, self.cluster, self.history
@@ -252,20 +298,9 @@ class _Scenario:
 
     async def _check(self, cluster: SimCluster, keys: list[PartitionKey]) -> None:
         await self._settle(keys)
-        consumer = whole = Consumer(cluster, self.history, "whole", TOPIC, keys)
-        whole.rows = {key: {} for key in keys}
-        try:
-            async with asyncio.timeout(LIVENESS_S):
-                await whole.start()
-                for consumer in (*self.consumers, whole):
-                    await consumer.read_to_the_end(keys)
-        except TimeoutError:
-            raise Violation(f"{consumer.name} did not come to the end") from None
-        logs = whole.rows
+        logs = await self._read_whole("whole", keys)
         self.history.check(logs)
         self.history.check_commits(lambda group, place: _committed(cluster, group, place))
-        for process in cluster.processes.values():
-            cluster.checker.check_whole(process, keys)
         cluster.check()
 
     async def _settle(self, keys: list[PartitionKey]) -> None:
