@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from sim.process import Process
 
 READ_BYTES = 1 << 20
+COMES_BACK_S = 8.0
+"""A controller may hear so late that a broker is registered again."""
 
 
 class Violation(AssertionError):
@@ -123,6 +125,12 @@ class Checker:
         """What each leader of each epoch has shown, which is compared with the truth."""
         self.bad_disks: set[str] = set()
         """Directories that were lost or rolled back: nothing is expected of them."""
+        self.lossy_topics: set[str] = set()
+        """Whose leaders may be elected uncleanly: what is committed there may be lost."""
+        self.unclean: set[PartitionKey] = set()
+        """Where that happened."""
+        self._made_s: dict[str, float] = {}
+        """When each znode was made last."""
 
     # Replicas.
 
@@ -148,7 +156,9 @@ class Checker:
             if _cuts(kinds) or type(event) is Truncated:
                 self._cut(role, event, effects)
             self._ended(role, log.flushed_end)
-            if role.is_leader:
+            if key.topic_id in self.lossy_topics:
+                self._leads_uncleanly(process, role)
+            elif role.is_leader:
                 self._leads(process, role)
             elif log.high_watermark > self._truth(key).end:
                 raise Violation(
@@ -189,13 +199,32 @@ class Checker:
             if end < before:
                 self._check_members(role.key, "was cut")
 
+    def _leads_uncleanly(self, process: Process, role: Partition) -> None:
+        """What holds for a leader that may not have everything."""
+        if role.is_leader:
+            self._check_flushed(process, role)
+            self._check_only_leader(process, role)
+
+    def _check_flushed(self, process: Process, role: Partition) -> None:
+        log = role.log
+        if log.high_watermark > log.flushed_end:
+            raise Violation(
+                f"{self._name(process, log.key)}: shows {log.high_watermark}, "
+                f"has on disk {role.flushed_end}"
+            )
+
+    def _check_only_leader(self, process: Process, role: Partition) -> None:
+        epoch = role.leader_epoch
+        holder = self._leaders.setdefault((role.key, epoch), process.number)
+        if holder != process.number:
+            raise Violation(
+                f"{self._name(process, role.key)}: leads epoch {epoch}, which process {holder} led"
+            )
+
     def _leads(self, process: Process, role: Partition) -> None:
         log = role.log
         key, epoch, shown_to = log.key, role.leader_epoch, log.high_watermark
-        if shown_to > log.flushed_end:
-            raise Violation(
-                f"{self._name(process, key)}: shows {shown_to}, has on disk {role.flushed_end}"
-            )
+        self._check_flushed(process, role)
         name = (process.number, key, epoch)
         before = self._shown.get(name)
         if before is not None and shown_to <= before:
@@ -211,11 +240,7 @@ class Checker:
     def _began(self, process: Process, role: Partition, truth: _Truth) -> None:
         """One process leads an epoch, and it has everything (LeaderCompleteness)."""
         key, epoch = role.key, role.leader_epoch
-        holder = self._leaders.setdefault((key, epoch), process.number)
-        if holder != process.number:
-            raise Violation(
-                f"{self._name(process, key)}: leads epoch {epoch}, which process {holder} led"
-            )
+        self._check_only_leader(process, role)
         state = self._states.get(key)
         if state is None or state.leader_epoch != epoch:
             # It learns late that it was elected, and another one is by now.
@@ -255,8 +280,9 @@ class Checker:
     def _check_copies(self, key: PartitionKey, end: int) -> None:
         """What is committed is on the disks of min.insync.replicas, whatever the ISR is."""
         ends = self._ends.get(key, {})
-        # A disk that is lost had it when it said so, which may count still.
-        copies = [directory_id for directory_id, have in ends.items() if have >= end]
+        # A disk that is lost, or cut where it is damaged, had it when it said so: that may count.
+        struck = self._cluster.rot.struck_disks
+        copies = [disk for disk, have in ends.items() if have >= end or disk in struck]
         if key not in self._states:
             # Its topic is deleted, and this leader does not know yet.
             return
@@ -334,7 +360,11 @@ class Checker:
 
     def can_spare(self, directory_id: str, others: int) -> bool:
         """Whether every ISR has ``others`` more members whose disks are good."""
-        return all(self.is_spared(key, directory_id, others) for key in self._states)
+        return all(
+            self.is_spared(key, directory_id, others)
+            for key in self._states
+            if key.topic_id not in self.lossy_topics
+        )
 
     def is_spared(self, key: PartitionKey, directory_id: str, others: int = 1) -> bool:
         """Whether the ISR has ``others`` more members whose disks are good."""
@@ -368,6 +398,8 @@ class Checker:
     def written(self, session_id: int, operations: Sequence[Operation]) -> None:
         try:
             for operation in operations:
+                if isinstance(operation, Create):
+                    self._made_s[operation.path] = self._cluster.loop.now
                 if not operation.path.endswith("/state"):
                     continue
                 if isinstance(operation, Create | Set):
@@ -423,12 +455,30 @@ class Checker:
         ):
             raise Violation(f"{name}: {state} after {before}")
         joined = set(state.isr) - set(before.isr)
-        if joined:
+        if joined and not self._is_unclean(key, before, state):
             self._check_joining(session_id, name, before, joined)
-        if not self._is_leaders(session_id, before) and not self._withdraws(
-            session_id, before, state
-        ):
+        is_own = self._is_leaders(session_id, before) or self._withdraws(session_id, before, state)
+        if not is_own:
             self._check_fence(name, state)
+
+    def _is_unclean(self, key: PartitionKey, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
+        """Whether this is an election of a leader that was not in sync: where nobody that was is
+        registered, or has just come back."""
+        if key.topic_id not in self.lossy_topics or state.leader_epoch == before.leader_epoch:
+            return False
+        if [replica.broker_id for replica in state.isr] != [state.leader]:
+            return False
+        for replica in before.isr:
+            path = znodes.broker_path(replica.broker_id)
+            znode = self._cluster.zk.peek(path)
+            age_s = self._cluster.loop.now - self._made_s.get(path, 0.0)
+            if znode is None or age_s < COMES_BACK_S:
+                continue
+            if znodes.decode_registration(path, znode.data).directory_id == replica.directory_id:
+                raise Violation(f"{key}: {state} was elected, but {replica} of {before} was there")
+        self.unclean.add(key)
+        self._cluster.count("unclean elections")
+        return True
 
     def _check_joining(
         self, session_id: int, name: str, before: LeaderAndIsr, joined: set[ReplicaId]
@@ -448,9 +498,13 @@ class Checker:
         """Whether a broker whose log is damaged ends the epoch in which it may have been counted,
         and takes itself out."""
         broker_id = self._cluster.process_of(session_id).broker_id
-        left = set(before.isr) - set(state.isr)
-        return state.controller_epoch == before.controller_epoch and all(
-            replica.broker_id == broker_id for replica in left
+        left = [replica.broker_id for replica in before.isr if replica not in state.isr]
+        was = (before.leader, before.leader_broker_epoch)
+        return (
+            state.controller_epoch == before.controller_epoch
+            and state.leader_epoch == before.leader_epoch + 1
+            and left in ([], [broker_id])
+            and (broker_id == before.leader or was == (state.leader, state.leader_broker_epoch))
         )
 
     def _check_fence(self, name: str, state: LeaderAndIsr) -> None:

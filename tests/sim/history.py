@@ -7,7 +7,7 @@ refused; anything else may be in the log or not. What readers see is compared wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sim.checker import Violation
@@ -51,6 +51,8 @@ class History:
     sent: list[Sent] = field(default_factory=list)
     committed: dict[tuple[str, TopicPartition], list[Commit]] = field(default_factory=dict)
     """Of each group and partition, in the order of the attempts."""
+    is_lossy: bool = False
+    """Unclean elections are switched on."""
     _ends: dict[PartitionKey, int] = field(default_factory=dict)
 
     def send(self, producer: str, key: PartitionKey, values: list[bytes], acks: int) -> Sent:
@@ -65,7 +67,7 @@ class History:
         sent.done = True
         if base_offset < 0:
             raise Violation(f"{sent.producer}: acknowledged at {base_offset}")
-        if sent.acks == ACKS_ALL:
+        if sent.acks == ACKS_ALL and not self.is_lossy:
             end = base_offset + len(sent.values)
             self._ends[sent.key] = max(self._ends.get(sent.key, 0), end)
             if base_offset < sent.floor:
@@ -74,8 +76,13 @@ class History:
                     "were acknowledged before it was sent"
                 )
 
-    def check(self, logs: dict[PartitionKey, dict[int, bytes]]) -> None:
-        """``logs``: what is there at the end, of every topic that was not deleted."""
+    def check(
+        self,
+        logs: dict[PartitionKey, dict[int, bytes]],
+        lossy: Collection[PartitionKey] = (),
+    ) -> None:
+        """``logs``: what is there at the end, of every topic that was not deleted. ``lossy``: where
+        what was acknowledged may have been lost."""
         for key, rows in logs.items():
             if list(rows) != list(range(len(rows))):
                 raise Violation(f"{key}: its offsets are not contiguous")
@@ -91,7 +98,7 @@ class History:
         latest: dict[tuple[PartitionKey, str], int] = {}
         for sent in self.sent:
             if sent.key in logs:
-                _check_sent(sent, places, latest)
+                _check_sent(sent, places, latest, may_be_lost=sent.key in lossy)
 
     def check_commits(self, found: Callable[[str, TopicPartition], int]) -> None:
         """What is there is the last acknowledged commit, or one of unknown outcome since.
@@ -118,9 +125,11 @@ def _check_sent(
     sent: Sent,
     places: dict[bytes, tuple[PartitionKey, int]],
     latest: dict[tuple[PartitionKey, str], int],
+    *,
+    may_be_lost: bool,
 ) -> None:
     found = [places.get(value) for value in sent.values]
-    is_safe = sent.acked_at >= 0 and sent.acks == ACKS_ALL
+    is_safe = sent.acked_at >= 0 and sent.acks == ACKS_ALL and not may_be_lost
     if is_safe:
         wanted = [(sent.key, sent.acked_at + n) for n in range(len(sent.values))]
         if found != wanted:

@@ -44,6 +44,8 @@ class Options:
     """Whether somebody moves partitions, adds some and elects leaders meanwhile."""
     rots: bool = False
     """Whether bits flip on disks."""
+    loses: bool = False
+    """Whether there is a topic with unclean elections as well."""
 
     @property
     def least_copies(self) -> int:
@@ -62,6 +64,7 @@ def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
         safety_s,
         brokers=_of(extra, (3, 3, 4)) if administrates else 3,
         administrates=administrates,
+        loses=scheduler.stream(seed, "loses").random() < 0.2,
         rots=scheduler.stream(seed, "rots").random() < 0.3,
         replication_factor=_of(rng, (3, 3, 3, 3, 3, 3, 2, 1)),
         partitions=_of(rng, (1, 1, 2, 3)),

@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from broker_lite.client import received
 from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.intake import Intake
 from broker_lite.errors import LogbusError
@@ -525,32 +524,3 @@ def answers_of_old_seeks_count(patch: Patch) -> None:
         return arrivals.popleft() if arrivals else None
 
     patch.setattr(Intake, "_next_arrival", arrival)
-
-
-# Bits that flip.
-
-
-@plant
-def checksums_of_what_is_read_are_not_compared(patch: Patch) -> None:
-    """A consumer takes what came, whatever its checksum says."""
-    patch.setattr(received, "check_crc", lambda buffer, header: None)
-
-
-@plant
-def damage_is_not_repaired(patch: Patch) -> None:
-    """A leader that is told of a damaged batch does nothing about it."""
-    patch.setattr(Replica, "report_corruption", lambda self, offset, error: None)
-
-
-@plant
-def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
-    """A follower cuts its log at the damage while it counts as in sync."""
-    go_on = Follower.go_on
-
-    def cutting(self: Follower) -> list[Effect]:
-        log = self.log
-        if log.damaged_from is None or self.state.leader in (NO_BROKER, log.replica.broker_id):
-            return go_on(self)
-        return [self._truncate(log.damaged_from)] if log.writes_under_way == 0 else []
-
-    patch.setattr(Follower, "go_on", cutting)

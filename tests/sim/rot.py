@@ -41,6 +41,8 @@ class Rot:
         """Whose segments may be struck."""
         self.struck: dict[int, set[PartitionKey]] = {}
         """Every log that was ever struck, by broker."""
+        self.struck_disks: set[str] = set()
+        """Every disk that was ever struck."""
         self.own_disks: set[str] = set()
         """Directories that brokers come back with."""
         self._process_number = -1
@@ -126,6 +128,7 @@ class Rot:
 
     def _is_struck(self, directory_id: str, what: str, position: int) -> None:
         self.directory_id = directory_id
+        self.struck_disks.add(directory_id)
         self._cluster.trace("flipped", directory_id, what, position)
         self._cluster.count("bits flipped")
 

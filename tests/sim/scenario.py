@@ -21,6 +21,7 @@ from sim.cluster import SimCluster, pick
 from sim.consumer import Consumer
 from sim.faults import Faults
 from sim.history import ACKS_ALL, History
+from sim.lossy import LOSSY_TOPIC, LossyTopic
 from sim.options import Options
 from sim.settling import unsettled
 from sim.workload import Client, RowProducer, create_topic, delete_topic
@@ -112,9 +113,12 @@ class _Scenario:
         self.consumers = [
             Consumer(cluster, self.history, f"r{n}", TOPIC, keys) for n in range(options.readers)
         ]
+        lossy = LossyTopic(cluster) if options.loses else None
         background = [consumer.run() for consumer in self.consumers]
+        if lossy is not None:
+            background += await lossy.begin(admin)
         background.append(self._make_and_delete(admin))
-        others = (BRIEF_TOPIC,)
+        others = (BRIEF_TOPIC,) if lossy is None else (BRIEF_TOPIC, LOSSY_TOPIC)
         administrator = Administrator(cluster, self.history, TOPIC, keys, others, self._added)
         if options.administrates:
             background.append(administrator.run())
@@ -133,6 +137,9 @@ class _Scenario:
         if options.administrates:
             await self._finish_moves(administrator, keys)
         await self._finish_repairs(administrator, keys)
+        if lossy is not None:
+            await lossy.check(lambda keys: self._settle(keys, LOSSY_TOPIC))
+            cluster.check()
 
     def _begin(self, worker: Worker) -> None:
         task = self.cluster.loop.create_task(worker.run())
@@ -303,11 +310,11 @@ class _Scenario:
         self.history.check_commits(lambda group, place: _committed(cluster, group, place))
         cluster.check()
 
-    async def _settle(self, keys: list[PartitionKey]) -> None:
+    async def _settle(self, keys: list[PartitionKey], topic: str = TOPIC) -> None:
         cluster = self.cluster
         try:
             async with asyncio.timeout(LIVENESS_S):
-                while (wrong := unsettled(cluster, TOPIC, keys)) is not None:
+                while (wrong := unsettled(cluster, topic, keys)) is not None:
                     await asyncio.sleep(0.25)
                     cluster.check()
         except TimeoutError:

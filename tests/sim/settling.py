@@ -50,13 +50,21 @@ def _unsettled_partition(
         if process.logs.directory_id != directory_id:
             return f"has broker {broker_id} in the ISR with another disk"
         log = process.log(key)
-        end = cluster.checker.true_end(key)
+        end = _end(cluster, key, state.leader)
         if log is None or log.log_end_offset != end:
             found = None if log is None else log.log_end_offset
             return f"ends at {found} on broker {broker_id}, {end} are committed"
         if any(r.is_under_replicated for r in process.replicas.replicas if r.key == key):
             return f"is under-replicated, as broker {broker_id} sees it"
     return None
+
+
+def _end(cluster: SimCluster, key: PartitionKey, leader: int) -> int:
+    """How far every replica must be; a leader that was elected uncleanly says it itself."""
+    if key.topic_id not in cluster.checker.lossy_topics:
+        return cluster.checker.true_end(key)
+    log = cluster.processes[leader].log(key)
+    return -1 if log is None else log.log_end_offset
 
 
 def _misplaced(cluster: SimCluster) -> str | None:

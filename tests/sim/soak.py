@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from sim import scenario
-from sim.plants import PLANTS, Patch, Plant
+from sim.damage_plants import PLANTS, WHERE
+from sim.plants import Patch, Plant
 
 OUT = Path("benchmarks/results/soak.json")
 AT_ONCE = 10
@@ -169,7 +170,7 @@ def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | 
     try:
         for number in range(most):
             try:
-                scenario.run(first + number, PLANT_SAFETY_S)
+                scenario.run(first + number, PLANT_SAFETY_S, **WHERE.get(plant.__name__, {}))
             except scenario.Failed as failed:
                 return number + 1, str(failed).splitlines()[0].partition(" s: ")[2]
     finally:

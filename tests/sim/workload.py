@@ -80,14 +80,22 @@ class Client:
 class RowProducer(Client):
     """Sends batches of rows to one partition, one at a time, until told to stop.
 
-    With acks=all it is idempotent and tries each batch until it is decided; with acks=1 it tries
-    each once.
+    With acks=all it is idempotent and tries each batch until it is decided; with acks=1, or where
+    it ``is_once``, it tries each once.
     """
 
     def __init__(
-        self, cluster: SimCluster, history: History, name: str, key: PartitionKey, acks: int
+        self,
+        cluster: SimCluster,
+        history: History,
+        name: str,
+        key: PartitionKey,
+        acks: int,
+        *,
+        is_once: bool = False,
     ) -> None:
         super().__init__(cluster, history, name)
+        self.is_once = is_once or acks != ACKS_ALL
         self.key = key
         self.acks = acks
         self.producer_id = -1
@@ -96,7 +104,7 @@ class RowProducer(Client):
         self.is_stopping = False
 
     async def run(self) -> None:
-        if self.acks == ACKS_ALL:
+        if not self.is_once:
             self.producer_id = await self.any_broker(
                 lambda process: process.registry.next_producer_id()
             )
@@ -112,6 +120,17 @@ class RowProducer(Client):
                 return
             self.sequence += count
             await self.pause(2 * self.cluster.options.think_s)
+
+    async def send_one(self) -> bytes:
+        """One value, once it is acknowledged; it may have been tried as others before."""
+        while True:
+            self.number += 1
+            value = f"{self.name}/{self.number}".encode()
+            sent = self.history.send(self.name, self.key, [value], self.acks)
+            await self._send(sent)
+            if sent.acked_at >= 0:
+                return value
+            await self.pause()
 
     async def _send(self, sent: Sent) -> bool:
         """False: the topic is gone."""
@@ -131,7 +150,7 @@ class RowProducer(Client):
                 is_right = self._leads(leader)
                 if not error.retriable and error.definite and is_right:
                     raise Violation(f"{self.name}: {error}") from None
-                if self.acks != ACKS_ALL and leader >= 0:
+                if self.is_once and leader >= 0:
                     sent.refused = tries == 1 and error.definite
                     return True
                 await self.pause()

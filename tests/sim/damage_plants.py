@@ -1,0 +1,97 @@
+"""Rules about damage and loss, each with a switch that takes it out, beside those of ``plants``.
+
+What they guard happens in some seeds only: ``WHERE`` are the options under which each is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.plants import PLANTS, Patch, Plant, plant
+
+from broker_lite.client import received
+from broker_lite.client.lineage import Lineage
+from broker_lite.model import NO_BROKER, OffsetAndEpoch
+from broker_lite.replication import controller
+from broker_lite.replication.effects import Effect
+from broker_lite.replication.election import elect_unclean
+from broker_lite.replication.follower import Follower
+from broker_lite.server.handlers import fetch
+from broker_lite.server.replica import Replica
+
+__all__ = ["PLANTS", "WHERE", "Plant"]
+
+ROTS = {"rots": True}
+LOSES = {"loses": True}
+WHERE: dict[str, Mapping[str, object]] = {}
+
+
+def under(options: Mapping[str, object]) -> Any:
+    """A plant that is looked for under these options."""
+
+    def planted(function: Plant) -> Plant:
+        WHERE[function.__name__] = options
+        return plant(function)
+
+    return planted
+
+
+# Bits that flip.
+
+
+@under(ROTS)
+def checksums_of_what_is_read_are_not_compared(patch: Patch) -> None:
+    """A consumer takes what came, whatever its checksum says."""
+    patch.setattr(received, "check_crc", lambda buffer, header: None)
+
+
+@under(ROTS)
+def damage_is_not_repaired(patch: Patch) -> None:
+    """A leader that is told of a damaged batch does nothing about it."""
+    patch.setattr(Replica, "report_corruption", lambda self, offset, error: None)
+
+
+@under(ROTS)
+def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
+    """A follower cuts its log at the damage while it counts as in sync."""
+    go_on = Follower.go_on
+
+    def cutting(self: Follower) -> list[Effect]:
+        log = self.log
+        if log.damaged_from is None or self.state.leader in (NO_BROKER, log.replica.broker_id):
+            return go_on(self)
+        return [self._truncate(log.damaged_from)] if log.writes_under_way == 0 else []
+
+    patch.setattr(Follower, "go_on", cutting)
+
+
+# Unclean elections.
+
+
+@under(LOSES)
+def readers_know_the_last_epoch_only(patch: Patch) -> None:
+    """A reader goes on where its last epoch ended, and reads on where that is behind its offset."""
+
+    def cut(
+        self: Lineage, told: OffsetAndEpoch, offset: int, leader_epoch: int
+    ) -> OffsetAndEpoch | None:
+        return told._replace(leader_epoch=-1) if told.offset < offset else None
+
+    patch.setattr(Lineage, "cut", cut)
+
+
+@under(LOSES)
+def readers_are_not_told_of_a_cut(patch: Patch) -> None:
+    """A leader serves what follows a reader's offset, whatever is before it."""
+    patch.setattr(fetch, "_diverging", lambda log, wanted: None)
+
+
+@under(LOSES)
+def unclean_though_a_member_lives(patch: Patch) -> None:
+    """Who is in sync and registered, but suspected, does not keep another from being elected."""
+
+    def careless(state: Any, replicas: Any, live: Any, registered: Any, epoch: int) -> Any:
+        return elect_unclean(state, replicas, live, live, epoch)
+
+    patch.setattr(controller, "elect_unclean", careless)

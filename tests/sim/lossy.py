@@ -1,0 +1,127 @@
+"""A topic of which a leader may be elected that is not in sync, and what must hold nevertheless.
+
+What is committed there may be lost, so nothing is compared with it while a seed runs. At the end
+all replicas are the same, and a consumer that followed from the beginning, and gave up what it was
+told was lost, has exactly what is in the log: nothing that was cut stays with it in silence, and
+nothing that took its place is missed. Where no leader was elected uncleanly nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from sim.checker import Entry, Violation, entries
+from sim.cluster import SimCluster, pick
+from sim.consumer import Consumer
+from sim.history import ACKS_ALL, History
+from sim.scheduler import stream
+from sim.workload import Client, RowProducer, create_topic
+
+from broker_lite.client.received import LogTruncatedError
+from broker_lite.errors import LogbusError
+from broker_lite.model import PartitionKey, TopicPartition
+
+LOSSY_TOPIC = "lossy"
+CONFIG = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+CATCH_UP_S = 60.0
+
+
+class LossyTopic:
+    """One partition, two producers and a reader."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.history = History(is_lossy=True)
+        self.rng = stream(cluster.seed, "lossy")
+
+    async def begin(self, admin: Client) -> list[Coroutine[Any, Any, None]]:
+        """Make the topic; what is to run beside everything else."""
+        cluster, copies = self.cluster, pick(self.rng, (2, 2, 3))
+        cluster.checker.least_copies[LOSSY_TOPIC] = 1
+        keys = await create_topic(admin, LOSSY_TOPIC, 1, copies, CONFIG)
+        (self.key,) = keys
+        cluster.checker.lossy_topics.add(self.key.topic_id)
+        self.reader = LossyReader(cluster, self.history, "l0", LOSSY_TOPIC, keys)
+        self.producers = [
+            RowProducer(cluster, self.history, f"l{acks}", self.key, acks, is_once=True)
+            for acks in (1, ACKS_ALL)
+        ]
+        return [self.reader.run(), *(producer.run() for producer in self.producers)]
+
+    async def check(self, settled: Callable[[list[PartitionKey]], Awaitable[None]]) -> None:
+        """Once everything is healed."""
+        last = RowProducer(self.cluster, self.history, "last", self.key, ACKS_ALL, is_once=True)
+        mark = await last.send_one()
+        await settled([self.key])
+        whole = LossyReader(self.cluster, self.history, "all", LOSSY_TOPIC, [self.key])
+        await whole.start()
+        for reader in (whole, self.reader):
+            try:
+                async with asyncio.timeout(CATCH_UP_S):
+                    await reader.read_to(self.key, mark)
+            except TimeoutError:
+                raise Violation(f"{reader.name} did not come to {mark!r}") from None
+        found = whole.of(self.key)
+        self.history.check({self.key: found}, self.cluster.checker.unclean)
+        _compare(self.reader.of(self.key), found)
+        self._check_replicas()
+
+    def _check_replicas(self) -> None:
+        state = self.cluster.checker.state(self.key)
+        assert state is not None
+        logs = {}
+        for replica in state.isr:
+            log = self.cluster.processes[replica.broker_id].log(self.key)
+            assert log is not None
+            logs[replica.broker_id] = list(entries(log, 0, log.log_end_offset))
+        if any(found != logs[state.leader] for found in logs.values()):
+            raise Violation(f"{self.key}: the replicas differ: {logs}")
+
+
+def _compare(kept: dict[int, bytes], found: dict[int, bytes]) -> None:
+    for offset in range(max(len(kept), len(found))):
+        if kept.get(offset) != found.get(offset):
+            raise Violation(
+                f"a reader that heard of every loss has {kept.get(offset)!r} at {offset}, where "
+                f"{found.get(offset)!r} is"
+            )
+
+
+class LossyReader(Consumer):
+    """Keeps what it read, but for what it is told was lost; as ``start="earliest"`` does it."""
+
+    rewinds = False
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self.rows = {}
+
+    def of(self, key: PartitionKey) -> dict[int, bytes]:
+        """What it has of a partition, by offset."""
+        assert self.rows is not None
+        return self.rows.setdefault(key, {})
+
+    def _compare(self, key: PartitionKey, entry: Entry) -> None:
+        """What is lost later may be read before."""
+
+    def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
+        is_cut = isinstance(error, LogTruncatedError)
+        offset = error.offset if isinstance(error, LogTruncatedError) else 0
+        self.cluster.count(
+            "cuts told to a consumer" if is_cut else "begins anew told to a consumer"
+        )
+        self.cluster.trace(self.name, "is told", offset)
+        rows = self.of(self.keys[where])
+        for lost in [at for at in rows if at >= offset]:
+            del rows[lost]
+        self._seek({where: offset})
+
+    async def read_to(self, key: PartitionKey, mark: bytes) -> None:
+        """Until this value was read."""
+        while mark not in self.of(key).values():
+            self._news.clear()
+            self._take()
+            if mark not in self.of(key).values():
+                await self._news.wait()
