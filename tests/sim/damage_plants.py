@@ -1,6 +1,6 @@
 """Rules about damage and loss, each with a switch that takes it out, beside those of ``plants``.
 
-What they guard happens in some seeds only: ``WHERE`` are the options under which each is missed.
+What they guard happens in some seeds only: ``under`` are the options with which each is looked for.
 """
 
 from __future__ import annotations
@@ -20,39 +20,45 @@ from broker_lite.replication.follower import Follower
 from broker_lite.server.handlers import fetch
 from broker_lite.server.replica import Replica
 
-__all__ = ["PLANTS", "WHERE", "Plant"]
+__all__ = ["PLANTS", "under"]
 
-ROTS = {"rots": True}
-LOSES = {"loses": True}
-WHERE: dict[str, Mapping[str, object]] = {}
+PLAIN = {"rots": False, "loses": False}
+ROTS = {"rots": True, "loses": False}
+LOSES = {"rots": False, "loses": True}
+_WHERE: dict[str, Mapping[str, object]] = {}
 
 
-def under(options: Mapping[str, object]) -> Any:
+def under(function: Plant) -> Mapping[str, object]:
+    """Options of the seeds in which a plant is looked for."""
+    return _WHERE.get(function.__name__, PLAIN)
+
+
+def planted(options: Mapping[str, object]) -> Any:
     """A plant that is looked for under these options."""
 
-    def planted(function: Plant) -> Plant:
-        WHERE[function.__name__] = options
+    def note(function: Plant) -> Plant:
+        _WHERE[function.__name__] = options
         return plant(function)
 
-    return planted
+    return note
 
 
 # Bits that flip.
 
 
-@under(ROTS)
+@planted(ROTS)
 def checksums_of_what_is_read_are_not_compared(patch: Patch) -> None:
     """A consumer takes what came, whatever its checksum says."""
     patch.setattr(received, "check_crc", lambda buffer, header: None)
 
 
-@under(ROTS)
+@planted(ROTS)
 def damage_is_not_repaired(patch: Patch) -> None:
     """A leader that is told of a damaged batch does nothing about it."""
     patch.setattr(Replica, "report_corruption", lambda self, offset, error: None)
 
 
-@under(ROTS)
+@planted(ROTS)
 def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
     """A follower cuts its log at the damage while it counts as in sync."""
     go_on = Follower.go_on
@@ -69,7 +75,7 @@ def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
 # Unclean elections.
 
 
-@under(LOSES)
+@planted(LOSES)
 def readers_know_the_last_epoch_only(patch: Patch) -> None:
     """A reader goes on where its last epoch ended, and reads on where that is behind its offset."""
 
@@ -81,13 +87,13 @@ def readers_know_the_last_epoch_only(patch: Patch) -> None:
     patch.setattr(Lineage, "cut", cut)
 
 
-@under(LOSES)
+@planted(LOSES)
 def readers_are_not_told_of_a_cut(patch: Patch) -> None:
     """A leader serves what follows a reader's offset, whatever is before it."""
     patch.setattr(fetch, "_diverging", lambda log, wanted: None)
 
 
-@under(LOSES)
+@planted(LOSES)
 def unclean_though_a_member_lives(patch: Patch) -> None:
     """Who is in sync and registered, but suspected, does not keep another from being elected."""
 

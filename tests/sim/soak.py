@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import scenario
-from sim.damage_plants import PLANTS, WHERE
+from sim.damage_plants import PLANTS, under
 from sim.plants import Patch, Plant
 
 OUT = Path("benchmarks/results/soak.json")
@@ -170,7 +170,7 @@ def seeds_until_found(plant: Plant, first: int, most: int) -> tuple[int, str] | 
     try:
         for number in range(most):
             try:
-                scenario.run(first + number, PLANT_SAFETY_S, **WHERE.get(plant.__name__, {}))
+                scenario.run(first + number, PLANT_SAFETY_S, **under(plant))
             except scenario.Failed as failed:
                 return number + 1, str(failed).splitlines()[0].partition(" s: ")[2]
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from sim import scenario
-from sim.damage_plants import PLANTS, WHERE
+from sim.damage_plants import PLANTS, under
 from sim.plants import Plant
 
 SEEDS_MAX = 500
@@ -37,7 +37,7 @@ def test_the_simulator_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) ->
     begin = BEGINS.get(plant.__name__, 0)
     for seed in range(begin, begin + SEEDS_MAX):
         try:
-            scenario.run(seed, SAFETY_S, **WHERE.get(plant.__name__, {}))
+            scenario.run(seed, SAFETY_S, **under(plant))
         except scenario.Failed as failed:
             print(f"{plant.__name__}: seed {seed}: {str(failed).splitlines()[0]}")
             return
