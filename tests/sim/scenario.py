@@ -208,19 +208,23 @@ class _Scenario:
                 continue
             led = [key for key in keys if key.partition in targets]
             await administrator.place(led, targets, lambda: self._settle(keys))
-            await self._read_whole(f"reader of {broker_id}", led)
-            await self._repaired(broker_id)
+            await self._read_until_repaired(broker_id, led)
             await self._settle(keys)
         for process in cluster.processes.values():
             cluster.checker.check_whole(process, keys)
         cluster.check()
 
-    async def _repaired(self, broker_id: int) -> None:
-        """Until nothing is damaged on this broker."""
+    async def _read_until_repaired(self, broker_id: int, led: list[PartitionKey]) -> None:
+        """Until nothing is damaged on this broker; who reads may ask the leader before it first."""
         rot = self.cluster.rot
+        damage = ""
         try:
             async with asyncio.timeout(LIVENESS_S):
-                while (damage := rot.damage(self.cluster.processes[broker_id])) != "":
+                while True:
+                    await self._read_whole(f"reader of {broker_id}", led)
+                    damage = rot.damage(self.cluster.processes[broker_id])
+                    if not damage:
+                        return
                     await asyncio.sleep(1.0)
         except TimeoutError:
             raise Violation(f"broker {broker_id}: not repaired: {damage}") from None
