@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from broker_lite.client.admin import Admin
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
-from peers.spark import LINES, Both, both, must_be, rate, variant
+from peers.servers import LogbusServers
+from peers.spark import LINES, Both, Servers, both, must_be, rate, variant
 
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
@@ -43,23 +45,16 @@ def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]
         parts, step = _parts(bench)
         topics = {name: _fill(sides, name, parts, step) for name in (LOGBUS, KAFKA)}
         count = parts * step
+        files = {name: segments(sides.servers[name], topic) for name, topic in topics.items()}
 
         def run(name: str) -> Measures:
-            for folder in sides.servers[name].data_folders():
-                _forget(folder, topics[name])
+            for path in files[name]:
+                _forget(path)
             done = sides.spark.call("stream", **sides.where(name), topic=topics[name])
             must_be(count, done["rows"], name)
-            return {**rate(count, done["seconds"]), "backlog_mb": stored[name]}
+            stored = sum(path.stat().st_size for path in files[name]) / 1e6
+            return {**rate(count, done["seconds"]), "backlog_mb": stored}
 
-        stored = {
-            name: sum(
-                path.stat().st_size
-                for folder in sides.servers[name].data_folders()
-                for path in folder.rglob(f"{topic}-*/*.log")
-            )
-            / 1e6
-            for name, topic in topics.items()
-        }
         try:
             yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
         finally:
@@ -83,15 +78,26 @@ def _fill(sides: Both, name: str, parts: int, step: int) -> str:
     return topic
 
 
-def _forget(folder: Path, topic: str) -> None:
-    """Let the page cache drop a topic's segments, as if they had been written long ago."""
-    for path in folder.rglob(f"{topic}-*/*.log"):
-        file = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(file)
+def segments(servers: Servers, topic: str) -> list[Path]:
+    """A topic's segments; logbus names their folders by the topic's id."""
+    name = topic
+    if isinstance(servers, LogbusServers):
+        with Admin(servers.bootstrap_servers) as admin:
+            name = admin.cluster([topic]).topics[topic].topic_id
+    found = [path for each in servers.data_folders() for path in each.rglob(f"{name}-*/*.log")]
+    if not found:
+        raise RuntimeError(f"{topic} has no segments in {servers.data_folders()}")
+    return found
+
+
+def _forget(path: Path) -> None:
+    """Let the page cache drop a segment, as if it had been written long ago."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
 
 
 ROWS = (
@@ -104,6 +110,10 @@ ROWS = (
         variants=(variant("defaults"),),
         note="from start() to the end of the query, with its checkpoint; empty_query_s is the "
         "same with nothing to read: what starting and ending a query costs",
+        bound="starting a query: Spark starts Python processes for a Python source on its driver, "
+        "each of which imports PySpark anew (empty_query_s, beside that of Kafka's connector, which "
+        "runs in the JVM); run_s without it is the reading, which the JVM's conversion of Arrow to "
+        "rows bounds as in row 1",
     ),
     Row(
         "spark-catch-up",
