@@ -111,8 +111,8 @@ ROWS = (
         note="from start() to the end of the query, with its checkpoint; empty_query_s is the "
         "same with nothing to read: what starting and ending a query costs",
         bound="starting a query: Spark starts Python processes for a Python source on its driver, "
-        "each of which imports PySpark anew (empty_query_s, beside that of Kafka's connector, which "
-        "runs in the JVM); run_s without it is the reading, which the JVM's conversion of Arrow to "
+        "each of which imports PySpark anew (empty_query_s; Kafka's connector is in the JVM); "
+        "run_s without it is the reading, which the JVM's conversion of Arrow to "
         "rows bounds as in row 1",
     ),
     Row(
