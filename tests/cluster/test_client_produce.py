@@ -165,6 +165,7 @@ def test_a_topic_with_a_smaller_limit_gets_smaller_batches(bus: Bus) -> None:
     with bus.producer() as producer:
         futures = [producer.send("narrow", bytes([65 + n]) * 1000) for n in range(20)]
         assert [future.result(30).offset for future in futures] == list(range(20))
+        assert 2500 <= producer._sender.batch_bytes("narrow") <= 5000  # from now on
         large = producer.send("narrow", b"x" * 6000)
         after = producer.send("narrow", b"y")
         with pytest.raises(MessageTooLargeError, match="narrow-0"):
