@@ -1,0 +1,220 @@
+"""Groups' offsets and generations as registries keep them, on both kinds of ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from brokers import Cluster, create, run
+from worlds import SimWorld, World, until
+
+from broker_lite.errors import (
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Delete
+from broker_lite.model import (
+    CommittedOffset,
+    TopicPartition,
+)
+
+
+def test_offsets_are_kept_by_group_and_topic(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        topic_id = await create(cluster.controller(), "t", 3)
+        await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
+        t0, t1, bad = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 3)
+        for group in ("g", "with/slash and ünicode%", "..", "."):
+            result = await one.registry.commit_offsets(
+                group, {t0: CommittedOffset(5, 2, "note"), bad: CommittedOffset(1)}
+            )
+            assert result[t0] is None
+            assert isinstance(result[bad], UnknownTopicOrPartitionError)
+            await two.registry.commit_offsets(group, {t1: CommittedOffset(7)})
+            found = await two.registry.fetch_offsets(group)
+            assert found == {
+                t0: CommittedOffset(5, 2, "note", topic_id, 1234),
+                t1: CommittedOffset(7, -1, "", topic_id, 1234),
+            }
+            assert list(await one.registry.fetch_offsets(group, [t1, bad])) == [t1]
+            assert await one.registry.group_kind(group) == "kafka"
+        listed = {row.group: row.kind for row in await one.registry.list_groups()}
+        assert listed == dict.fromkeys(("g", "with/slash and ünicode%", "..", "."), "kafka")
+        assert await one.registry.fetch_offsets("nobody") == {}
+        assert await one.registry.group_kind("nobody") is None
+        for name in ("", "x" * 1000):
+            with pytest.raises(InvalidGroupIdError):
+                await one.registry.commit_offsets(name, {t0: CommittedOffset(1)})
+        result = await one.registry.commit_offsets("g", {t0: CommittedOffset(1, topic_id="B" * 22)})
+        assert isinstance(result[t0], UnknownTopicIdError)
+
+        await one.registry.delete_group_offsets("g", [t0])
+        assert list(await two.registry.fetch_offsets("g")) == [t1]
+        await two.registry.delete_group_offsets("g")
+        assert await one.registry.group_kind("g") is None
+        with pytest.raises(GroupIdNotFoundError):
+            await one.registry.delete_group_offsets("g")
+        # One that remembers the znodes of the deleted group makes them again.
+        await one.registry.commit_offsets("g", {t1: CommittedOffset(8)})
+        assert (await two.registry.fetch_offsets("g"))[t1].offset == 8
+
+    run(world, body)
+
+
+def test_offsets_of_a_deleted_topic_are_not_its_successors(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        t0 = TopicPartition("t", 0)
+        await create(broker, "t")
+        await broker.registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        await broker.registry.delete_topics(["t"])
+        assert await broker.registry.fetch_offsets("g") == {}
+        await create(broker, "t")
+        assert await broker.registry.fetch_offsets("g", [t0]) == {}
+        await broker.registry.commit_offsets("g", {t0: CommittedOffset(1)})
+        assert (await broker.registry.fetch_offsets("g", [t0]))[t0].offset == 1
+
+    run(world, body)
+
+
+def test_commits_that_arrive_together_share_a_write(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await create(broker, "t", 10)
+        writes: list[int] = []
+        write = broker.store.write
+
+        async def counted(operations: Any) -> Any:
+            writes.append(len(operations))
+            return await write(operations)
+
+        broker.store.write = counted  # type: ignore[method-assign]
+        await broker.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        writes.clear()
+        commits = [
+            broker.registry.commit_offsets(
+                "g", {TopicPartition("t", number % 10): CommittedOffset(number)}
+            )
+            for number in range(100)
+        ]
+        await asyncio.gather(*commits)
+        assert len(writes) <= 2 and max(writes) <= 11, "ten offsets, and the check of the claim"
+        found = await broker.registry.fetch_offsets("g")
+        assert [found[TopicPartition("t", n)].offset for n in range(10)] == list(range(90, 100))
+
+    run(world, body)
+
+
+def test_groups_share_writes_and_one_that_was_taken_over_fails_alone(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await create(cluster.controller(), "t", 1)
+        await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
+        t0 = TopicPartition("t", 0)
+        groups = [f"g{number}" for number in range(20)]
+        claims = [await one.registry.claim_group(group) for group in groups]
+        for group, claim in zip(groups, claims):
+            await one.registry.commit_offsets(group, {t0: CommittedOffset(1)}, claim)
+        taken = await two.registry.claim_group("g7")
+        assert (taken.value.epoch, taken.value.broker_id) == (2, 2)
+        writes: list[int] = []
+        write = one.store.write
+
+        async def counted(operations: Any) -> Any:
+            writes.append(len(operations))
+            return await write(operations)
+
+        one.store.write = counted  # type: ignore[method-assign]
+        results = await asyncio.gather(
+            *(
+                one.registry.commit_offsets(group, {t0: CommittedOffset(2)}, claim)
+                for group, claim in zip(groups, claims)
+            ),
+            return_exceptions=True,
+        )
+        assert len(writes) <= 5, "one, refused and done again without the group that is lost"
+        assert isinstance(results.pop(7), NotCoordinatorError)
+        assert results == [{t0: None}] * 19
+        assert [(await two.registry.fetch_offsets(group))[t0].offset for group in ("g7", "g8")] == [
+            1,
+            2,
+        ]
+
+    run(world, body)
+
+
+def test_generations_are_kept_and_fence_nobody_but_former_coordinators(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await create(cluster.controller(), "t", 1)
+        await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
+        t0 = TopicPartition("t", 0)
+        claim = await one.registry.claim_group("g")
+        assert claim.value.generation == 0 and claim.value.empty_since_ms is not None
+        commit = asyncio.ensure_future(
+            one.registry.commit_offsets("g", {t0: CommittedOffset(5)}, claim)
+        )
+        await asyncio.sleep(0)
+        await one.registry.begin_generation(claim, 1, is_empty=False)
+        assert commit.done(), "what was allowed before is written before"
+        await one.registry.commit_offsets("g", {t0: CommittedOffset(6)}, claim)
+        other = await two.registry.claim_group("g")
+        assert (other.value.generation, other.value.epoch) == (1, 2)
+        assert other.value.empty_since_ms is not None, "its members are not known any more"
+        with pytest.raises(NotCoordinatorError):
+            await one.registry.begin_generation(claim, 2, is_empty=False)
+        with pytest.raises(NotCoordinatorError):
+            await one.registry.commit_offsets("g", {t0: CommittedOffset(7)}, claim)
+        await two.registry.begin_generation(other, 2, is_empty=False)
+        assert (await two.registry.group_age("g")).empty_since_ms is None
+        assert (await one.registry.fetch_offsets("g"))[t0].offset == 6
+
+    run(world, body)
+
+
+def test_a_generation_is_written_though_the_answer_is_lost(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        claim = await broker.registry.claim_group("g")
+        for number in range(1, 8):
+            written = asyncio.ensure_future(
+                broker.registry.begin_generation(claim, number, is_empty=False)
+            )
+            await asyncio.sleep(0.001 * number if isinstance(world, SimWorld) else 0.0003 * number)
+            world.drop_connection(broker.store)
+            await written
+            assert claim.value.generation == number
+            await until(lambda: broker.registry.connected)
+
+    run(world, body)
+
+
+def test_groups_with_native_members_are_not_deleted(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await create(broker, "t", 1)
+        native = znodes.encode_group(znodes.KIND_NATIVE)
+        member = znodes.consumer_path("g", "c")
+        await broker.store.write(
+            [
+                Create(znodes.group_path("g"), native),
+                Create(znodes.consumers_path("g")),
+                Create(member, b"{}", ephemeral=True),
+            ]
+        )
+        await broker.registry.commit_offsets("g", {TopicPartition("t", 0): CommittedOffset(1)})
+        assert await broker.registry.group_kind("g") == "native"
+        with pytest.raises(NonEmptyGroupError):
+            await broker.registry.delete_group_offsets("g")
+        await broker.store.write([Delete(member)])
+        await broker.registry.delete_group_offsets("g")
+        assert await broker.registry.group_kind("g") is None
+
+    run(world, body)
