@@ -15,6 +15,14 @@ import confluent_kafka
 
 JAVA, NODE, GO = (Path(__file__).parent / "compat" / name for name in ("java", "node", "go"))
 
+SPARK_CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.commons:commons-pool2:2.12.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+)
+"""The newest of each that the registry has; 4.2.0 runs on Spark 4.3."""
+
 Note = Callable[[str, str, str], None]
 """Keeps a client's name, what it asked for, and what it was answered."""
 
@@ -39,6 +47,7 @@ def names() -> dict[str, str]:
         "java": f"Apache Kafka {tools} tools",
         "kafkajs": f"kafkajs {packages['kafkajs']}",
         "franz-go": f"franz-go {go}",
+        "spark": f"Spark's Kafka connector {SPARK_CONNECTOR[0].rpartition(':')[2]}",
     }
 
 

@@ -1,0 +1,73 @@
+"""Spark's own Kafka connector, unchanged, fetched by the user's Maven: batches and a stream of it
+against logbus, and beside ``format("logbus")`` in one session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_programs import SPARK_CONNECTOR, Note
+from fetched import fetched
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
+
+JOB = Path(__file__).parent / "spark" / "job.py"
+RUN_SECONDS = 400
+
+
+@pytest.fixture(scope="module")
+def jars(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """One by one: a repository that Spark's parent pom names need not be reachable."""
+    folder = tmp_path_factory.mktemp("jars")
+    for each in SPARK_CONNECTOR:
+        copy = ["dependency:copy", f"-Dartifact={each}", f"-DoutputDirectory={folder}"]
+        fetched(["mvn", "-q", "-B", *copy], folder, "Spark's Kafka connector")
+    return [str(jar) for jar in sorted(folder.glob("*.jar"))]
+
+
+def test_it_writes_reads_and_streams(
+    jars: list[str],
+    cluster: LocalCluster,
+    bus: client.Bus,
+    tmp_path: Path,
+    answered: Note,
+    versions: dict[str, str],
+) -> None:
+    prefix = f"connector-{os.getpid()}"
+    for topic in ("rows", "columns", "copy"):
+        bus.create_topic(f"{prefix}-{topic}", partitions=2)
+    command = [sys.executable, str(JOB), cluster.bootstrap_servers, prefix, str(tmp_path), *jars]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=RUN_SECONDS, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    steps: dict[str, Any] = {
+        row["step"]: row["answer"] for row in map(json.loads, done.stdout.splitlines())
+    }
+    assert steps == {
+        "written": 500,
+        "as columns": 0,
+        "columns": 300,
+        "as rows": 0,
+        "cut rows": [150, 0],
+        "cut columns": [150, 0],
+        "by time": 500,
+        "tasks": 6,
+        "stream": 500,
+        "stream again": 100,
+        "copied": [600, 0],
+    }
+    for asked, answer in (
+        ("batches: none, gzip, snappy, lz4, zstd; offsets, times, minPartitions", "served"),
+        ("a stream from topic to topic, and on from its checkpoint", "served"),
+        ('its rows read by format("logbus"), logbus\'s columns by format("kafka")', "the same"),
+    ):
+        answered(versions["spark"], asked, answer)
