@@ -60,6 +60,10 @@ $(VENV)/.dependencies-check: setup.cfg | $(VENV)/.dependencies-all
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[test,check]"
 	@touch $@
 
+$(VENV)/.dependencies-compat: setup.cfg | $(VENV)/.dependencies-check
+	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[compat]"
+	@touch $@
+
 $(VENV)/.installed: $(VENV)/.wheel $(VENV)/.dependencies-all
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	@touch $@
@@ -78,7 +82,7 @@ check: $(VENV)/.installed $(VENV)/.dependencies-check
 	$(MAKE) test
 
 # What Debian, pip, mvn, npm and go bring, as their user has set them up; the result is kept.
-compat: java clients $(VENV)/.installed $(VENV)/.dependencies-check
+compat: java clients $(VENV)/.installed $(VENV)/.dependencies-compat
 	LOGBUS_TEST_INSTALLED=1 LOGBUS_COMPAT_RESULTS=tests/compat/RESULTS.md \
 	  $(BIN)/pytest -m '' tests/compat $(PYTEST_ARGS)
 

@@ -12,9 +12,10 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 from client_programs import JAVA
 
@@ -35,6 +36,10 @@ OFFSETS = f"{TOOLS}GetOffsetShell"
 REASSIGN = f"{TOOLS}reassign.ReassignPartitionsCommand"
 ELECT = f"{TOOLS}LeaderElectionCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
+TRANSACTIONS = f"{TOOLS}TransactionsCommand"
+FEATURES = f"{TOOLS}FeatureCommand"
+QUORUM = f"{TOOLS}MetadataQuorumCommand"
+SERVERS_FIRST = (TRANSACTIONS, FEATURES, QUORUM)
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m")
 TOOL_SECONDS = 90
 WAIT_SECONDS = 30
@@ -54,9 +59,12 @@ class Tools:
     def __call__(
         self, tool: str, *arguments: str, stdin: str = "", code: int = 0, says: str = ""
     ) -> str:
-        """What the tool printed on both of its outputs; ``code`` is what it must end with."""
+        """What the tool printed on both of its outputs; ``code`` is what it must end with. The
+        cluster is named last, but for those of SERVERS_FIRST."""
+        servers = ("--bootstrap-server", self._servers)
+        given = (*servers, *arguments) if tool in SERVERS_FIRST else (*arguments, *servers)
         done = subprocess.run(
-            [*self._java, tool, *arguments, "--bootstrap-server", self._servers],
+            [*self._java, tool, *given],
             input=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -249,6 +257,65 @@ def test_members_of_groups(tools: Tools, name: str, note: Note, bus: client.Bus)
     said = tools(f"{TOOLS}ConsumerPerformance", *measure)
     assert ", 1000, " in said
     note("kafka-consumer-perf-test", "served")
+
+
+@pytest.fixture
+def two_members(name: str, bus: client.Bus, cluster: LocalCluster) -> Iterator[None]:
+    """A stable group of librdkafka's, on a topic of four partitions, both of the test's name."""
+    bus.create_topic(name, partitions=4)
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": name}
+    named = {"client.id": "one", "group.instance.id": "static"}
+    members = [confluent_kafka.Consumer({**settings, **more}) for more in (named, {})]
+    for member in members:
+        member.subscribe([name])
+    deadline = time.monotonic() + WAIT_SECONDS
+    while [len(member.assignment()) for member in members] != [2, 2]:
+        assert time.monotonic() < deadline
+        for member in members:
+            assert member.poll(0.05) is None
+    yield
+    for member in members:
+        member.close()
+
+
+@pytest.mark.usefixtures("two_members")
+def test_members_and_states_of_groups(tools: Tools, name: str, note: Note) -> None:
+    group = ("--describe", "--group", name)
+    static = rf"{name}\s+static-\S+\s+static\s+/127\.0\.0\.1\s+one\s+2\b"
+    assert re.search(static, tools(GROUPS, *group, "--members"))
+    verbose = tools(GROUPS, *group, "--members", "--verbose")
+    assert sorted(re.findall(rf"{name}:(\d,\d)", verbose)) == ["0,1", "2,3"]
+    assert re.search(r"\(\d\)\s+range\s+Stable\s+2\b", tools(GROUPS, *group, "--state"))
+    rows = tools(GROUPS, *group, "--verbose")
+    assert len(re.findall(rf"{name}\s+{name}\s+\d\s", rows)) == 4
+    every = tools(GROUPS, "--describe", "--all-groups", "--state")
+    assert re.search(rf"{name}\s+\S+\s+\(\d\)\s+range\s+Stable", every)
+    assert re.search(rf"{name}\s+Classic", tools(GROUPS, "--list", "--type"))
+    assert re.search(rf"{name}\s+Classic\s+consumer", tools(f"{TOOLS}GroupsCommand", "--list"))
+    reset = ("--group", name, "--topic", name, "--reset-offsets", "--to-latest", "--execute")
+    tools(GROUPS, *reset, says="current state is Stable")
+    note("kafka-consumer-groups: members, state, verbose, types; kafka-groups", "served")
+
+
+def test_what_is_not_served_is_refused(
+    tools: Tools, name: str, note: Note, bus: client.Bus
+) -> None:
+    bus.create_topic(name, partitions=1)
+    tools(TRANSACTIONS, "list", code=1, says="does not support LIST_TRANSACTIONS")
+    note("kafka-transactions list", "refused: UnsupportedVersion")
+    load = ("--topic", name, "--num-records", "5", "--record-size", "9", "--throughput", "-1")
+    transactions = ("--transaction-duration-ms", "100")
+    refused = "TransactionalIdAuthorizationException"
+    tools(f"{TOOLS}ProducerPerformance", *load, *transactions, code=1, says=refused)
+    note("kafka-producer-perf-test with transactions", f"refused: {refused[:-9]}")
+    reading = ("--topic", name, "--group", name, "--timeout-ms", "20000")
+    new = ("--command-property", "group.protocol=consumer")
+    tools(CONSUMER, *reading, *new, says="Set group.protocol=classic")
+    note("group.protocol=consumer", "refused: UnsupportedVersion, with the cure")
+    tools(QUORUM, "describe", "--status", code=1, says="UnsupportedVersionException")
+    note("kafka-metadata-quorum", "refused: UnsupportedVersion")
+    tools(FEATURES, "describe", says="Feature: columns")
+    note("kafka-features describe", "served")
 
 
 def test_the_producer_perf_tool(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
