@@ -98,5 +98,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish() -> None:
     if (name := os.environ.get(RESULTS)) and _ROWS:
-        rows = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in _ROWS]
+        clients = list(dict.fromkeys(row[0] for row in _ROWS))
+        together = sorted(_ROWS, key=lambda row: clients.index(row[0]))
+        rows = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in together]
         Path(name).write_text(HEAD + "".join(rows), "utf-8")
