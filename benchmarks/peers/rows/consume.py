@@ -11,7 +11,7 @@ from pathlib import Path
 from peers import java_tools
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
-from peers.rows.produce import PARTITIONS, TUNED, write_payloads
+from peers.rows.produce import CLIENT_BOUND, PARTITIONS, TUNED, write_payloads
 from peers.servers import KafkaServers, LogbusServers
 
 
@@ -97,6 +97,7 @@ def _row(
             "records_per_s is of fetching alone; with_joining counts the time until the group "
             "gave the partitions out"
         ),
+        bound=CLIENT_BOUND,
     )  # fmt: skip
 
 

@@ -203,6 +203,10 @@ def _latency() -> Row:
         open=open_,
         variants=(Variant(settings={"clients": "linger 0, all else their defaults"}),),
         note=FLUSH_NOTE,
+        bound=(
+            "the flush: each record waits for an fdatasync, which Kafka's does not "
+            "(append_and_flush in results/storage.json says what that takes here)"
+        ),
     )
 
 
