@@ -387,7 +387,7 @@ class ProducerConfig(_Config):
     )
     batch_bytes: int = _key(
         "batch.size",
-        4 * MIB,
+        2 * MIB,
         "a batch is sent when it holds this much",
         "bytes",
         at_least=1,

@@ -195,7 +195,7 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.compression.type",
     ),
     _write(
-        "batch.size", kind.whole(1, kind.INT_MAX), "bytes of a batch", "4194304", "kafka.batch.size"
+        "batch.size", kind.whole(1, kind.INT_MAX), "bytes of a batch", "2097152", "kafka.batch.size"
     ),
     _write(
         "linger.ms",

@@ -70,7 +70,7 @@ class Bus:
         """A producer; nothing is asked of the cluster before its first record.
 
         Options are those of ``ProducerConfig``, by name or as Kafka spells them: ``acks`` ("all"),
-        ``linger_ms`` (5), ``batch_bytes`` (4 MiB), ``buffer_bytes`` (64 MiB), ``compression``
+        ``linger_ms`` (5), ``batch_bytes`` (2 MiB), ``buffer_bytes`` (64 MiB), ``compression``
         ("none", "lz4", "zstd"), ``delivery_timeout_ms`` (120,000), … ``conf/client.conf`` explains
         them. Raises InvalidConfigError.
         """
