@@ -21,7 +21,7 @@ from sim.workload import Client, RowProducer, create_topic
 
 from broker_lite.client.received import LogTruncatedError
 from broker_lite.errors import LogbusError
-from broker_lite.model import PartitionKey, TopicPartition
+from broker_lite.model import OffsetAndEpoch, PartitionKey, TopicPartition
 
 LOSSY_TOPIC = "lossy"
 CONFIG = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
@@ -108,7 +108,10 @@ class LossyReader(Consumer):
 
     def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
         is_cut = isinstance(error, LogTruncatedError)
-        offset = error.offset if isinstance(error, LogTruncatedError) else 0
+        goes_on_at = OffsetAndEpoch(0)
+        if isinstance(error, LogTruncatedError):
+            goes_on_at = OffsetAndEpoch(error.offset, error.epoch)
+        offset = goes_on_at.offset
         self.cluster.count(
             "cuts told to a consumer" if is_cut else "begins anew told to a consumer"
         )
@@ -116,7 +119,8 @@ class LossyReader(Consumer):
         rows = self.of(self.keys[where])
         for lost in [at for at in rows if at >= offset]:
             del rows[lost]
-        self._seek({where: offset})
+        self.positions[where] = offset
+        self._intake.go_on(where, goes_on_at)
 
     async def read_to(self, key: PartitionKey, mark: bytes) -> None:
         """Until this value was read."""
