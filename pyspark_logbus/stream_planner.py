@@ -8,13 +8,14 @@ data loss and a wrong request end the query, since Spark retries nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from types import FrameType
@@ -184,12 +185,13 @@ class StreamPlanner:
 
     def stop(self) -> None:
         """Publish what is pending and close everything; a second call does nothing."""
-        if self._progress is not None:
-            self._progress.close()
-        if self._bytes_pool is not None:
-            self._bytes_pool.shutdown(wait=False, cancel_futures=True)
-        self._live.close()
-        self._reader.close()
+        with termination_waits():
+            if self._progress is not None:
+                self._progress.close()
+            if self._bytes_pool is not None:
+                self._bytes_pool.shutdown(wait=False, cancel_futures=True)
+            self._live.close()
+            self._reader.close()
 
     # -- planning
 
@@ -210,15 +212,16 @@ class StreamPlanner:
                 unlimited=unlimited,
                 cut_back=cut_back,
             )
-            if self.options.bytes_max and not unlimited and end is not start:
-                end = self._within_bytes(start, end)
+        nothing_new = end is start
+        if self.options.bytes_max and not unlimited and not nothing_new:
+            end = self._within_bytes(start, end)
         query = start.query or _new_query()
         if is_first:
             # Spark keeps no initial offset: the first batch's end says where it began.
             return SourceOffset(end.cluster_id, end.topics, start.topics, query).to_json()
         if end is start:
-            # With a minimum, time alone may be news; so may a slow answer about bytes.
-            if not self.options.rows_min and self._bytes_asked is None:
+            # With a minimum, time alone may be news; so may an answer about bytes, or another try.
+            if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document
         return replace(end, query=query).to_json()
@@ -516,10 +519,28 @@ def _covers(live: Live, listed: dict[TopicPartition, Any]) -> bool:
 
 def stop_on_terminate() -> None:
     """Spark ends the runner with SIGTERM and does not call ``stop()``: let it come to that."""
-    if threading.current_thread() is threading.main_thread():
+    if threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
+    ):
+        signal.signal(signal.SIGTERM, _leave)
 
-        def leave(_: int, __: FrameType | None) -> None:
-            sys.exit(0)
 
-        if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
-            signal.signal(signal.SIGTERM, leave)
+@contextlib.contextmanager
+def termination_waits() -> Iterator[None]:
+    """Spark closes the connection too, so SIGTERM may find the runner already at its end: what is
+    left to be done takes two seconds at most, and would not be done at all."""
+    ours = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGTERM) is _leave
+    )
+    if ours:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(_: int, __: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)

@@ -61,8 +61,10 @@ def test_the_distribution() -> None:
     }
     assert set(found.metadata.get_all("Provides-Extra") or ()) == {
         "all",
+        "bench",
         "broker",
         "check",
+        "compat",
         "spark",
         "test",
     }

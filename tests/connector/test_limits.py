@@ -10,7 +10,11 @@ from dataclasses import replace
 import pytest
 from spark_planning import DEADLINE_S, ends, fails, fill, rows, step, until
 
-from broker_lite.errors import DataLossError, RequestTimedOutError
+from broker_lite.errors import (
+    DataLossError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 from broker_lite.model import OffsetAndEpoch, TopicPartition
 from pyspark_logbus import stream_planner
 
@@ -157,6 +161,30 @@ def test_a_slow_answer_is_not_waited_for_while_a_query_runs(planner, make_topic)
         lambda: plan.latest_offset(start, unlimited=False), lambda end: ends(end, topic) == [5]
     )
     assert rows(plan, start, end) == [(0, 0, 5)]
+
+
+def test_rows_are_read_though_nobody_could_tell_their_bytes_at_first(planner, bus, make_topic):
+    """A topic goes away while its bytes are asked for, and nothing new comes afterwards."""
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="100000")
+    first = until(
+        lambda: plan.latest_offset(plan.initial_offset(), unlimited=False),
+        lambda end: ends(end, topic) == [5],
+    )
+    fill(bus, topic, 3)
+    until(plan._live.now, lambda live: live.topics[topic].ends[0].offset == 8)
+    answers, failed = plan._reader.admin.offsets_for_bytes, []
+
+    def gone_once(ranges):
+        if not failed:
+            failed.append(ranges)
+            raise UnknownTopicOrPartitionError("just deleted")
+        return answers(ranges)
+
+    plan._reader.retrying = lambda call: call()
+    plan._reader.admin.offsets_for_bytes = gone_once
+    assert ends(step(plan, first), topic) == [8]
+    assert failed
 
 
 def test_a_repeated_batch_of_available_now_gets_past_added_partitions(planner, bus, make_topic):

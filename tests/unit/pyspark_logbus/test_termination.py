@@ -1,0 +1,41 @@
+"""SIGTERM, as Spark sends it to the runner of a source, alone and in the middle of the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os, signal, time
+from pyspark_logbus.stream_planner import stop_on_terminate, termination_waits
+stop_on_terminate()
+try:
+    {first}
+finally:
+    with termination_waits():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0)
+        print("gave the lease back", flush=True)
+"""
+
+
+def ended(first: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(first=first)],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_runner_that_is_terminated_comes_to_its_end() -> None:
+    assert ended("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)") == (
+        0,
+        "gave the lease back\n",
+    )
+
+
+def test_a_runner_that_is_at_its_end_is_not_terminated_in_it() -> None:
+    assert ended("pass") == (0, "gave the lease back\n")
