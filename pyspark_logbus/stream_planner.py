@@ -49,6 +49,9 @@ log = logging.getLogger("pyspark_logbus")
 PATIENCE_S = 0.02
 """Longest that planning waits for anything once a query runs."""
 
+BYTES_THREADS = 4
+"""One asks; others may still wait for what is gone, until their request times out."""
+
 Document = dict[str, Any]
 
 
@@ -214,7 +217,7 @@ class StreamPlanner:
             )
         nothing_new = end is start
         if self.options.bytes_max and not unlimited and not nothing_new:
-            end = self._within_bytes(start, end)
+            end = self._within_bytes(start, end, live)
         query = start.query or _new_query()
         if is_first:
             # Spark keeps no initial offset: the first batch's end says where it began.
@@ -302,13 +305,18 @@ class StreamPlanner:
                     )
         return self._target
 
-    def _within_bytes(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
+    def _within_bytes(self, start: SourceOffset, end: SourceOffset, live: Live) -> SourceOffset:
         """``end`` within maxBytesPerTrigger, asked for in the background; ``start`` until known,
-        but for AvailableNow, which waits, and fails where no broker can tell."""
+        but for AvailableNow, which waits, and fails where no broker can tell. A question about a
+        topic that is gone by now is not waited for: clients give a topic time to appear."""
         asked = self._bytes_asked
-        if asked is None or not plan.same_place(asked[0], start):
+        if (
+            asked is None
+            or not plan.same_place(asked[0], start)
+            or plan.still_there(asked[1], live) is not asked[1]
+        ):
             if self._bytes_pool is None:
-                self._bytes_pool = ThreadPoolExecutor(1, "logbus-bytes")
+                self._bytes_pool = ThreadPoolExecutor(BYTES_THREADS, "logbus-bytes")
             asked = (start, end, self._bytes_pool.submit(self._ask_bytes, start, end))
             self._bytes_asked = asked
         try:

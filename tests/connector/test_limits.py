@@ -187,6 +187,39 @@ def test_rows_are_read_though_nobody_could_tell_their_bytes_at_first(planner, bu
     assert failed
 
 
+def test_a_question_about_a_topic_that_is_gone_holds_up_no_other(planner, bus, make_topic):
+    """A client waits for a topic that it does not find until its request times out."""
+    gone, stays = make_topic(5), make_topic(5)
+    plan = planner(
+        subscribePattern=f"{gone}|{stays}", startingOffsets="earliest", failOnDataLoss="false",
+        maxBytesPerTrigger="100000",
+    )  # fmt: skip
+    first = until(
+        lambda: plan.latest_offset(plan.initial_offset(), unlimited=False),
+        lambda end: all(ends(end, topic) == [5] for topic in (gone, stays)),
+    )
+    answers, asked, over = plan._reader.admin.offsets_for_bytes, threading.Event(), []
+
+    def waits(ranges):
+        if TopicPartition(gone, 0) not in ranges:
+            return answers(ranges)
+        asked.set()
+        over.append(threading.Event())
+        assert over[-1].wait(DEADLINE_S)
+        raise UnknownTopicOrPartitionError("still not there")
+
+    plan._reader.admin.offsets_for_bytes = waits
+    fill(bus, gone, 1)
+    fill(bus, stays, 3)
+    until(lambda: plan.latest_offset(first, unlimited=False), lambda _: asked.is_set())
+    bus.delete_topic(gone)
+    try:
+        assert ends(step(plan, first), stays) == [8]
+    finally:
+        for each in over:
+            each.set()
+
+
 def test_a_repeated_batch_of_available_now_gets_past_added_partitions(planner, bus, make_topic):
     topic = make_topic(5)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
