@@ -164,6 +164,21 @@ def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
         done.translated({copied: {"0": 101}})
 
 
+def test_a_copy_that_would_stamp_its_own_times_is_refused(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    """After a kill nothing would tell its records as copies, and they would be copied twice."""
+    bus.create_topic(copied, partitions=2, config={"message.timestamp.type": "LogAppendTime"})
+    send(origin, copied, 0, 100)
+    refused = mirror()
+    assert refused.copies == {} and rows_of(bus, copied) == [[], []]
+    cure = f"logbus topic alter {copied} -c message.timestamp.type=CreateTime"
+    assert cure in refused.aside[copied].message
+    bus.admin.alter_configs(copied, {"message.timestamp.type": "CreateTime"})
+    assert mirror().aside == {}
+    assert rows_of(bus, copied) == rows_of(origin, copied)
+
+
 def test_live_until_it_is_stopped(
     origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:

@@ -186,6 +186,11 @@ class Mirror:
     def _alter(self, names: list[str], settings: Mapping[tuple[str, str], Any]) -> None:
         current = self.target.admin.describe_configs(names) if names else {}
         for name in names:
+            refused = planning.refusal(name, current["topic", name])
+            if refused is not None and name not in self.aside:
+                self.save()  # what was written up to now is told by positions alone
+                self._set_aside(name, refused)
+                continue
             wanted = planning.wanted_settings(settings["topic", name])
             changes = planning.settings_to_alter(wanted, current["topic", name])
             if changes:

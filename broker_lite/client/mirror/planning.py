@@ -114,6 +114,19 @@ def settings_to_alter(wanted: WantedSettings, current: Mapping[str, ConfigEntry]
     }
 
 
+def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
+    """Why the target's topic cannot be a copy: one that stamps its own times. A copy has the times
+    of its source, and by them is told which records are copies already after a kill."""
+    entry = current.get("message.timestamp.type")
+    if entry is None or entry.value != "LogAppendTime":
+        return None
+    return InvalidConfigError(
+        "the target's topic has message.timestamp.type=LogAppendTime, so records would lose their "
+        "times and be copied twice after a crash; on the target: logbus topic alter "
+        f"{topic} -c message.timestamp.type=CreateTime"
+    )
+
+
 class GroupRow(NamedTuple):
     """A group's offset in one partition, at the source and at the target.
 
