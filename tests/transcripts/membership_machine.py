@@ -87,6 +87,8 @@ class MembershipMachine:
                 data = assignors.metadata(
                     protocol, topics.split("+"), _wheres(owned[0] if owned else ""), 1
                 )
+                if topics == "!":
+                    data = b"no subscription"
                 rows.append(members.JoinedMember(name, None, data))
         member_id = words.get("id", self.machine.member_id or "me")
         answer = members.JoinGroupResponse(
@@ -178,6 +180,8 @@ class MembershipMachine:
                 return f"take {_listed(wheres)} (number {number})"
             case ev.Lose(wheres):
                 return f"lose {_listed(wheres)}"
+            case ev.Unread(member_id, error):
+                return f"cannot read {member_id}: {error}"
             case ev.Refuse(error):
                 return f"refuse: {error}"
             case _:

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from broker_lite.errors import ProtocolError
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls.members import JoinedMember
 from broker_lite.wire.consumer_protocol import (
@@ -70,6 +71,21 @@ def candidate(name: str, row: JoinedMember) -> Candidate:
     elif generation == NO_GENERATION and len(said.user_data) == I32.size:
         generation = int(I32.unpack(said.user_data)[0])
     return Candidate(row.member_id, row.group_instance_id, said.topics, owned, generation)
+
+
+def candidates(
+    name: str, rows: Iterable[JoinedMember]
+) -> tuple[list[Candidate], dict[str, ProtocolError]]:
+    """All members, and why some of them cannot be read. Those count as subscribed to nothing: were
+    their leader to end, so would the next one, until the group has no member left."""
+    found, unread = [], {}
+    for row in rows:
+        try:
+            found.append(candidate(name, row))
+        except ProtocolError as error:
+            found.append(Candidate(row.member_id, row.group_instance_id, ()))
+            unread[row.member_id] = error
+    return found, unread
 
 
 def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]) -> Shares:

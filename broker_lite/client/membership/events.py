@@ -128,6 +128,13 @@ class Idle(NamedTuple):
     """The member has left because its reader did not ask for records; ``Polled`` brings it back."""
 
 
+class Unread(NamedTuple):
+    """This member leads, and cannot read what another one said of itself: that one gets nothing."""
+
+    member_id: str
+    error: LogbusError
+
+
 class Refuse(NamedTuple):
     """The member has ended, and trying again will not help."""
 
@@ -138,4 +145,4 @@ class Closed(NamedTuple):
     """The group has heard that the member left, or needs not."""
 
 
-Effect = Find | Ask | Describe | Give | Take | Lose | Idle | Refuse | Closed
+Effect = Find | Ask | Describe | Give | Take | Lose | Idle | Unread | Refuse | Closed

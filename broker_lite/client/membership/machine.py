@@ -38,6 +38,7 @@ from broker_lite.client.membership.events import (
     Take,
     Tick,
     TopicFacts,
+    Unread,
 )
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.errors import (
@@ -117,6 +118,8 @@ class Machine:
         self._facts: dict[str, TopicFacts] = {}
         self._led: dict[str, TopicFacts] | None = None
         """By what it assigned, where it leads."""
+        self._unread: frozenset[str] = frozenset()
+        """Whom it could not read when it led last."""
         self._protocol: str | None = None
         self._grants = 0
         self._takes: dict[int, set[TopicPartition]] = {}
@@ -290,12 +293,9 @@ class Machine:
         if answer.leader != answer.member_id or answer.protocol_name not in assignors.ASSIGNORS:
             self._sync(())
             return
-        try:
-            candidates = [assignors.candidate(answer.protocol_name, row) for row in answer.members]
-        except ProtocolError as found:
-            # A member whose bytes nobody can read would stop all others for good.
-            self._end(found)
-            return
+        candidates, unread = assignors.candidates(answer.protocol_name, answer.members)
+        self._out += [Unread(*row) for row in unread.items() if row[0] not in self._unread]
+        self._unread = frozenset(unread)
         wanted = tuple(sorted({topic for each in candidates for topic in each.topics}))
         self.doing = DESCRIBING
 

@@ -35,6 +35,7 @@ from broker_lite.client.membership.events import (
     Take,
     Tick,
     TopicFacts,
+    Unread,
 )
 from broker_lite.client.membership.machine import Machine
 from broker_lite.client.membership.settings import MemberConfig
@@ -172,6 +173,14 @@ class Member:
                     "consumer has left the group; it joins again when somebody does",
                     self._group,
                     self._config.max_poll_interval_ms,
+                )
+            case Unread(member_id, error):
+                logger.warning(
+                    "group %s: %s, which this consumer leads, is given no partitions, since what "
+                    "it says it subscribed to cannot be read: %s",
+                    self._group,
+                    member_id,
+                    error,
                 )
             case Refuse(error):
                 self.refused = error
