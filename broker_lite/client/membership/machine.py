@@ -10,7 +10,7 @@ the last beat that was answered was sent. ``wake_ms``: when to send Tick.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker_lite.client.membership import assignors
@@ -122,6 +122,8 @@ class Machine:
         """Whom it could not read when it led last."""
         self._protocol: str | None = None
         self._grants = 0
+        self._topic_ids: dict[TopicPartition, str] = {}
+        """Of which topic what it owns was granted, as far as that is known."""
         self._takes: dict[int, set[TopicPartition]] = {}
         """Of what it owns, what the reader was told to let go of and has not yet."""
         self._numbers = 0
@@ -165,8 +167,7 @@ class Machine:
             case Failed(tag, error):
                 self._hear(tag, error)
             case Stopped(number):
-                for where in self._takes.pop(number, ()):
-                    del self.owned[where]
+                self._drop(self._takes.pop(number, ()))
             case Polled() if self.phase == IDLE:
                 self._begin()
             case Look():
@@ -304,6 +305,7 @@ class Machine:
                 self._join_failed(found)
                 return
             self._facts.update(found)
+            self._lose_made_again(found)
             self._led = {topic: found[topic] for topic in wanted if topic in found}
             skips = answer.skip_assignment
             self._sync(() if skips else self._shares(answer.protocol_name, candidates))
@@ -355,6 +357,8 @@ class Machine:
             grants = {where: self._grants + n for n, where in enumerate(new, 1)}
             self._grants += len(new)
             self.owned |= grants
+            known = ((where, self._facts.get(where.topic)) for where in new)
+            self._topic_ids |= {where: row.topic_id for where, row in known if row is not None}
             self._out.append(Give(grants))
 
     def _join_failed(self, error: LogbusError) -> None:
@@ -443,25 +447,31 @@ class Machine:
         if isinstance(found, LogbusError):
             self._look_ms = self._now_ms + BACKOFF_MAX_MS
             return
-        before, self._facts = self._facts, dict(found)
+        self._facts = dict(found)
         if self._pattern is not None:
             matching = self._matching(found)
             if matching != self._topics:
                 self._topics = matching
                 self._must_join = True
-        made_again = {
-            topic
-            for topic, row in found.items()
-            if topic in before and before[topic].topic_id != row.topic_id
-        }
-        lost = frozenset(where for where in self.owned if where.topic in made_again)
-        if lost:
-            self._lose(lost)
-            self._must_join = True
+        self._lose_made_again(found)
         if self._led is not None:
             now = {topic: found[topic] for topic in found if self._is_led(topic)}
             if now != self._led and self.doing == RESTING:
                 self._must_join = True
+
+    def _lose_made_again(self, found: Mapping[str, TopicFacts]) -> None:
+        """What was granted of a topic is no part of another one of its name, whether or not a look
+        in between missed it."""
+        lost = set()
+        for where in self.owned:
+            row = found.get(where.topic)
+            if row is None:
+                continue
+            if self._topic_ids.setdefault(where, row.topic_id) != row.topic_id:
+                lost.add(where)
+        if lost:
+            self._lose(frozenset(lost))
+            self._must_join = True
 
     def _is_led(self, topic: str) -> bool:
         return topic in self._topics or topic in (self._led or ())
@@ -479,10 +489,14 @@ class Machine:
     # The ends.
 
     def _lose(self, wheres: frozenset[TopicPartition]) -> None:
-        for where in wheres:
-            del self.owned[where]
+        self._drop(wheres)
         self._takes = {n: left for n, row in self._takes.items() if (left := row - wheres)}
         self._out.append(Lose(wheres))
+
+    def _drop(self, wheres: Iterable[TopicPartition]) -> None:
+        for where in wheres:
+            del self.owned[where]
+            self._topic_ids.pop(where, None)
 
     def _lose_all(self) -> None:
         """It is no member any more, of that generation."""
