@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -237,6 +238,61 @@ def test_streams_of_one_consumer_have_a_thread_each(bus: Bus, topic: str) -> Non
         thread.join(PATIENCE_S)
     assert sorted(value for each in got for value in each) == sorted(sent)
     assert all(len(each) == 30 for each in got)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_what_a_thread_is_at_when_its_streams_are_closed_comes_again(
+    bus: Bus, topic: str, is_late: bool
+) -> None:
+    """Nobody but the thread knows whether that work will succeed, however long it takes."""
+    fill(bus, topic, 0, 3)
+    has_record, goes_on, seen = threading.Event(), threading.Event(), []
+
+    def work(stream: Consumer) -> None:
+        for record in stream:
+            seen.append(record.partition)
+            if len(seen) == 3:
+                has_record.set()
+                assert goes_on.wait(PATIENCE_S)
+                return  # The work failed.
+
+    with bus.create_message_streams(topic, group=topic, start="earliest") as streams:
+        thread = threading.Thread(target=work, args=(streams[0],))
+        thread.start()
+        assert has_record.wait(PATIENCE_S)
+        if not is_late:
+            goes_on.set()
+            thread.join(PATIENCE_S)
+    goes_on.set()
+    thread.join(PATIENCE_S)
+    with member(bus, topic, group=topic) as heir:
+        again = drain([heir], [b"%d" % seen[-1]])
+        if not is_late:
+            assert again == [b"%d" % seen[-1]], "and what the thread was done with does not"
+
+
+def test_a_thread_that_asks_for_more_has_done_what_it_had_when_its_streams_are_closed(
+    bus: Bus, topic: str
+) -> None:
+    fill(bus, topic, 0, 90)
+    seen: list[bytes] = []
+    has_all = threading.Event()
+
+    def work(stream: Consumer) -> None:
+        with contextlib.suppress(ClosedError):
+            while True:
+                seen.extend(record.value or b"" for record in stream.poll(PATIENCE_S))
+                if len(seen) == 90:
+                    has_all.set()
+
+    with bus.create_message_streams(topic, group=topic, start="earliest") as streams:
+        thread = threading.Thread(target=work, args=(streams[0],))
+        thread.start()
+        assert has_all.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    with member(bus, topic, group=topic) as heir:
+        until([heir], lambda: owned([heir]) == [3])
+        assert heir.poll(0.1) == []
 
 
 def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> None:

@@ -7,6 +7,8 @@ the group's lease has run out, and who commits by compare-and-set as the partiti
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +22,11 @@ from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.session import GroupSession
 from broker_lite.client.starting import Starts
 from broker_lite.config import ConsumerConfig
-from broker_lite.errors import LogbusError, NotOwnerError
+from broker_lite.errors import ClosedError, LogbusError, NotOwnerError
 from broker_lite.model import CommittedOffset, TopicPartition
+
+LOOK_S = 0.05
+"""How soon it is seen that a reader's thread has ended without a word."""
 
 
 class NativeConsumer(Consumer):
@@ -50,11 +55,15 @@ class NativeConsumer(Consumer):
         self._prepare(bootstrap_servers, topics, session.group, config)
         self._session = session
         self._callbacks = callbacks
+        self._reader: threading.Thread | None = None
+        """Who asked for records last."""
+        self._is_halting = False
+        self._halted = threading.Event()
         if topics:
             deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
             self._pool.run(requests.known_topics(self._cluster, topics, deadline_ms))
         self.queue: deque[Change] = self._changes
-        self._start_reading((), Starts({}, {}), lambda: session.is_held_back)
+        self._start_reading((), Starts({}, {}), self._is_held_back)
         self._owned = Changes(
             self.queue,
             self._intake,
@@ -80,10 +89,21 @@ class NativeConsumer(Consumer):
 
     # What the reader does about it.
 
+    def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
+        self._reader = threading.current_thread()
+        return super()._fill(timeout_s, is_more)
+
+    def _is_held_back(self) -> bool:
+        return self._is_halting or self._session.is_held_back
+
     def _has_changes(self) -> bool:
-        return bool(self._owned)
+        return self._is_halting or bool(self._owned)
 
     def _take_changes(self) -> None:
+        if self._is_halting:
+            # It asked for more, so it is done with everything; and it comes no further than here.
+            self._halted.set()
+            raise ClosedError("the consumer was closed")
         owned = self._owned
         while (going := owned.next()) is not None:
             reads = owned.read_of(going)
@@ -135,6 +155,36 @@ class NativeConsumer(Consumer):
         super()._committed(found)
 
     # The end.
+
+    def halt(self) -> None:
+        """Hand out nothing more, whoever reads: the reader is told when it asks. Any thread."""
+        self._is_halting = True
+        self._notify()
+
+    def await_reader(self, deadline: float) -> bool:
+        """After ``halt``: whether the reader has stopped, was this thread, or is no more, by a time
+        of ``time.monotonic``. If so the positions are the calling thread's to look at."""
+        reader = self._reader
+        if reader is None or self.is_read_here:
+            return True
+        while reader.is_alive():
+            left = deadline - time.monotonic()
+            if self._halted.wait(max(0.0, min(left, LOOK_S))):
+                return True
+            if left <= 0:
+                return False
+        return True
+
+    @property
+    def is_read_here(self) -> bool:
+        """Whether this thread was the last to ask for records."""
+        return self._reader is threading.current_thread()
+
+    def abandon(self) -> None:
+        """The end while the reader is at its work: what was committed stays as it is, and what came
+        after that comes again."""
+        if self._end is None:
+            self._callbacks.lost(self, self._intake.assignment())
 
     def _forked(self) -> None:
         super()._forked()

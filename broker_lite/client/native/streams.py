@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from broker_lite.client.admin import Admin
@@ -27,11 +28,14 @@ from broker_lite.model import TopicPartition
 SESSION_TIMEOUT_MS = 6000
 SESSION_TIMEOUT_MIN_MS = 1000
 STREAMS_MAX = 256
+READERS_TIMEOUT_S = 1.0
+"""How long closing waits for those that are still at a record."""
 
 
 class MessageStreams:
     """The streams of one consumer, each to be read by a thread of its own: every partition that
-    the consumer owns belongs to one of them. Closing, which ``with`` does, leaves the group."""
+    the consumer owns belongs to one of them. Closing, which ``with`` does, leaves the group; a
+    thread that asks for more after that gets ClosedError."""
 
     def __init__(self, session: GroupSession, streams: Sequence[NativeConsumer]) -> None:
         self._session = session
@@ -51,14 +55,27 @@ class MessageStreams:
         return [stream.assignment() for stream in self._streams]
 
     def close(self) -> None:
-        """Commit what is done with, where the streams commit by themselves, and leave."""
+        """Commit what is done with, where the streams commit by themselves, and leave.
+
+        What a thread is still at when it does not ask for more within a second comes again, to
+        whoever is next, and so does all that this stream has not committed by then. Of a stream
+        that was read by the calling thread everything handed out counts as done with, but not
+        while an exception is being handled.
+        """
         self._close(is_done=sys.exc_info()[0] is None)
 
     def _close(self, *, is_done: bool) -> None:
         problems: list[LogbusError] = []
         for stream in self._streams:
+            stream.halt()
+        deadline = time.monotonic() + READERS_TIMEOUT_S
+        for stream in self._streams:
+            if not stream.await_reader(deadline):
+                stream.abandon()
+                continue
             try:
-                stream.finish(is_done=is_done)
+                # Whether another thread's work succeeded is known only if that asked for more.
+                stream.finish(is_done=is_done and stream.is_read_here)
             except LogbusError as error:
                 problems.append(error)
         self._session.close()
