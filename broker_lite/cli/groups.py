@@ -57,14 +57,20 @@ def describe(
     """A group's committed offsets, lag and owners, partition by partition."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = group_progress(admin, group)
-        if not rows and admin.group_members(group):
-            output.say(f"group {group!r} has members and has committed nothing yet")
-            return
-    if not rows:
-        raise GroupIdNotFoundError(
-            f"group {group!r} has committed nothing; see: logbus groups list"
-        )
+        if not rows:
+            said = _why_empty(admin, group)
     output.show(rows, form)
+    if not rows:
+        output.say(said)
+
+
+def _why_empty(admin: Admin, group: str) -> str:
+    """Of a group without a partition. Raises GroupIdNotFoundError where there is no such group."""
+    if group not in {item.group for item in admin.list_groups()}:
+        raise GroupIdNotFoundError(f"there is no group {group!r}; see: logbus groups list")
+    if admin.group_members(group):
+        return f"group {group!r} has members that read nothing yet, and has committed nothing"
+    return f"group {group!r} is empty: it has no members and has committed nothing"
 
 
 @groups.command()

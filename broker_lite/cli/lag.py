@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,9 +47,11 @@ def lag(
 ) -> int:
     """How far groups (and Spark queries) are behind the end of what they read.
 
-    LAG counts records; LAG S is how many seconds ago the oldest of them was written.
+    LAG counts records; LAG S is how many seconds ago the oldest of them was written. Where a member
+    reads and nothing is committed yet, both are counted from the log's start.
     A group or topic that is named and not there is an error (1), so that a check of it cannot pass;
-    with --watch it is waited for.
+    with --watch it is waited for. What is not known (a partition without a leader; for seconds, a
+    record without a time; a named group of which there is nothing to count) is over every limit.
     """
     told: set[str] = set()
     with open_admin(bootstrap_servers, zookeeper) as admin:
@@ -66,17 +68,44 @@ def lag(
             if not watch:
                 break
             time.sleep(interval)
-    if _is_over(totals, crit, crit_s):
-        return EXIT_CRITICAL
-    return EXIT_WARNING if _is_over(totals, warn, warn_s) else 0
+    limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
+    for text in sorted(unknown(rows, wanted, limits)):
+        output.say(text)
+    return verdict(totals, wanted, limits)
 
 
-def _is_over(totals: list[dict[str, Any]], records: int | None, seconds: float | None) -> bool:
-    return any(
-        limit is not None and (row[name] or 0) > limit
-        for row in totals
-        for name, limit in (("lag", records), ("lag_s", seconds))
-    )
+Limits = Mapping[str, tuple[float | None, float | None]]
+"""Column: what is a warning over it, what is critical."""
+
+
+def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
+    """The exit code of a check. What is not known is over every limit that is given: a check must
+    not pass because a partition has no leader."""
+    uncounted = set(wanted) - {row["group"] for row in totals}
+    for level, code in ((1, EXIT_CRITICAL), (0, EXIT_WARNING)):
+        for column, pair in limits.items():
+            limit = pair[level]
+            if limit is None:
+                continue
+            values = [row[column] for row in totals]
+            if uncounted or any(value is None or value > limit for value in values):
+                return code
+    return 0
+
+
+def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> Iterator[str]:
+    """In words: what a check takes for over its limit since it is not known."""
+    columns = [column for column, pair in limits.items() if pair != (None, None)]
+    if not columns:
+        return
+    for group in set(wanted) - {row["group"] for row in rows}:
+        yield f"group {group!r}: nothing is committed and no member reads: its lag is not known"
+    for row in rows:
+        where = f"group {row['group']!r}: the lag in {row['topic']}-{row['partition']}"
+        if row["lag"] is None:
+            yield f"{where} is not known: it has no leader, or the topic is gone"
+        elif row["lag_s"] is None and "lag_s" in columns:
+            yield f"{where} is not known in seconds: its first unread record tells no time"
 
 
 def _missing(

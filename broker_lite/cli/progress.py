@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 
 def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
-    """One row for each partition that the group committed; empty where it committed none.
+    """One row for each partition that the group committed or that a member reads.
 
+    ``committed`` and ``committed_at`` are None where nothing is committed yet.
     ``lag`` counts records, ``lag_s`` is the age of the first of them; see ``PartitionLag``.
     """
     return [
@@ -20,11 +21,11 @@ def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
             "group": group,
             "topic": tp.topic,
             "partition": tp.partition,
-            "committed": row.committed.offset,
+            "committed": row.committed and row.committed.offset,
             "end": row.end,
             "lag": row.records,
             "lag_s": row.seconds,
-            "committed_at": iso(row.committed.commit_ms),
+            "committed_at": row.committed and iso(row.committed.commit_ms),
             "owner": row.owner,
         }
         for tp, row in admin.lag(group).items()

@@ -30,6 +30,7 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     NAME_LENGTH_MAX,
     CommittedOffset,
@@ -339,17 +340,21 @@ class Admin:
 
     def lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
         """How far a group or Spark query is behind, in records and in seconds, and who reads, for
-        every partition in which it committed."""
+        every partition in which it committed or that a member reads."""
         committed = {tp: at for tp, at in self.committed(group).items() if at.offset >= 0}
-        if not committed:
-            return {}
         owners = {tp: name for name, owned in self.group_members(group).items() for tp in owned}
-        view = self.cluster({tp.topic for tp in committed})
-        led = [tp for tp in committed if view.leader(tp) is not None]
+        wheres = committed.keys() | owners.keys()
+        if not wheres:
+            return {}
+        view = self.cluster({tp.topic for tp in wheres})
+        led = sorted(tp for tp in wheres if view.leader(tp) is not None)
         ends = self.list_offsets(dict.fromkeys(led, LATEST_TIMESTAMP)) if led else {}
-        unread = {tp: committed[tp].offset for tp in led if committed[tp].offset < ends[tp].offset}
+        new = dict.fromkeys((tp for tp in led if tp not in committed), EARLIEST_TIMESTAMP)
+        starts = {tp: committed[tp].offset for tp in led if tp in committed}
+        starts |= {tp: at.offset for tp, at in (self.list_offsets(new) if new else {}).items()}
+        unread = {tp: start for tp, start in starts.items() if start < ends[tp].offset}
         firsts = self.record_times_each(unread) if unread else {}
-        return lag_of(committed, ends, firsts, owners, time.time() * 1000)
+        return lag_of(committed, starts, ends, firsts, owners, time.time() * 1000)
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """The live members of a group and what each owns; none where there is no such group."""

@@ -18,6 +18,8 @@ from broker_lite.wire.consumer_protocol import decode_assignment
 class PartitionLag(NamedTuple):
     """A group's place in one partition.
 
+    ``committed``: None where a member reads the partition and nothing was committed yet; its lag
+    is counted from the log's start then, the most that it can be.
     ``records``: from the committed offset to the end. ``seconds``: how long ago the first of them
     was written, by its timestamp and this machine's clock; 0 where nothing is unread. ``end``,
     ``records`` and ``seconds`` are None for a partition without a leader or of a topic that is
@@ -25,7 +27,7 @@ class PartitionLag(NamedTuple):
     ``owner``: the member that reads the partition now, or None.
     """
 
-    committed: CommittedOffset
+    committed: CommittedOffset | None
     end: int | None
     records: int | None
     seconds: float | None
@@ -34,18 +36,20 @@ class PartitionLag(NamedTuple):
 
 def lag_of(
     committed: Mapping[TopicPartition, CommittedOffset],
+    starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, ListedOffset],
     firsts: Mapping[TopicPartition, ListedOffset | LogbusError],
     owners: Mapping[TopicPartition, str],
     now_ms: float,
 ) -> dict[TopicPartition, PartitionLag]:
-    """``ends`` of the partitions that have a leader; ``firsts``: the first unread records."""
+    """Of what is committed or owned. ``starts`` (from where is unread) and ``ends`` of the
+    partitions that have a leader; ``firsts``: the first unread records."""
     found = {}
-    for tp in sorted(committed):
+    for tp in sorted(committed.keys() | owners.keys()):
         end = ends[tp].offset if tp in ends else None
-        records = None if end is None else max(end - committed[tp].offset, 0)
+        records = None if end is None else max(end - starts[tp], 0)
         seconds = _seconds(firsts.get(tp), now_ms) if records else records
-        found[tp] = PartitionLag(committed[tp], end, records, seconds, owners.get(tp))
+        found[tp] = PartitionLag(committed.get(tp), end, records, seconds, owners.get(tp))
     return found
 
 

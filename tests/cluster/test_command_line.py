@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
 
 Logbus = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -256,10 +257,39 @@ def test_lag_of_what_is_not_there_is_an_error(
     try:
         assert b"waiting for it" in watch.stderr.readline()
         logbus("consume", new_topic, "-g", later, "-e")
-        assert json.loads(watch.stdout.readline())["lag"] == 0
+        # A look before its first commit counts from the log's start.
+        while json.loads(watch.stdout.readline())["lag"]:
+            pass
     finally:
         watch.kill()
         watch.communicate()
+
+
+@pytest.mark.parametrize("coordination", ["kafka", "zookeeper"])
+def test_a_member_that_never_commits_is_behind_by_the_whole_log(
+    logbus: Logbus, new_topic: str, cluster: LocalCluster, coordination: str
+) -> None:
+    """Its group had no rows, so a check of it passed whatever it left unread."""
+    group = f"stuck-{new_topic}"
+    logbus("produce", new_topic, stdin=b"x\n" * 10)
+    options: dict[str, Any] = {"coordination": coordination, "auto_commit": False}
+    with (
+        client.connect(zookeeper=cluster.zookeeper) as bus,
+        bus.consumer(new_topic, group=group, start="earliest", **options) as consumer,
+    ):
+        while len(consumer.assignment()) < 2:
+            consumer.poll(0.1)
+        logbus("lag", "-g", group, "--crit", "10")
+        (row,) = rows(logbus("lag", "-g", group, "--warn", "9", code=4))
+        assert (row["lag"], row["partitions"]) == (10, 2) and row["lag_s"] >= 0
+        described = rows(logbus("groups", "describe", group))
+        assert [(each["committed"], each["committed_at"]) for each in described] == [
+            (None,) * 2
+        ] * 2
+        assert all(each["owner"] for each in described)
+    # Nothing is left of it but its name: that is no lag of 0 either.
+    assert b"is empty" in logbus("groups", "describe", group).stderr
+    assert b"its lag is not known" in logbus("lag", "-g", group, "--crit", "1", code=5).stderr
 
 
 def test_topics(logbus: Logbus) -> None:

@@ -1,0 +1,59 @@
+"""The check of ``logbus lag``: what is over a limit, and what is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_lite.cli.lag import _by_topic, unknown, verdict
+
+
+def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") -> dict[str, Any]:
+    return {
+        "group": "g", "topic": topic, "partition": partition, "lag": lag, "lag_s": lag_s
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted", "limits", "code"),
+    [
+        ([row(0, 5, 1.0)], (), {}, 0),
+        ([row(0, 5, 1.0)], (), {"lag": (5, 9)}, 0),
+        ([row(0, 5, 1.0)], (), {"lag": (4, 9)}, 4),
+        ([row(0, 5, 1.0), row(1, 5, 0)], ("g",), {"lag": (4, 9)}, 5),
+        ([row(0, 5, 1.0), row(0, 9, 0, "u")], ("g",), {"lag": (None, 8)}, 5),
+        # A partition without a leader, whatever the others lag.
+        ([row(0, None, None), row(1, 10**6, 60.0)], (), {"lag": (5, 9)}, 5),
+        ([row(0, None, None)], (), {"lag": (5, None)}, 4),
+        ([row(0, None, None)], (), {}, 0),
+        # A record without a time is unknown in seconds alone.
+        ([row(0, 1, None), row(1, 1, 10**6)], (), {"lag_s": (None, 60.0)}, 5),
+        ([row(0, 1, None)], (), {"lag": (1, 1)}, 0),
+        ([row(0, 1, None)], (), {"lag": (0, 1), "lag_s": (60.0, None)}, 4),
+        # A group that is named and of which nothing is known.
+        ([row(0, 0, 0)], ("g", "stuck"), {"lag": (None, 9)}, 5),
+        ([], ("stuck",), {"lag_s": (9.0, None)}, 4),
+        ([], ("stuck",), {}, 0),
+        ([], (), {"lag": (0, 0)}, 0),
+    ],
+)
+def test_what_is_not_known_is_over_every_limit(
+    rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: dict[str, Any], code: int
+) -> None:
+    both = {"lag": (None, None), "lag_s": (None, None)} | limits
+    assert verdict(_by_topic(rows), wanted, both) == code
+
+
+def test_what_is_not_known_is_said() -> None:
+    rows = [row(0, None, None), row(1, 3, None), row(2, 3, 1.0)]
+    records = list(unknown(rows, ("g", "stuck"), {"lag": (1, None), "lag_s": (None, None)}))
+    assert records == [
+        "group 'stuck': nothing is committed and no member reads: its lag is not known",
+        "group 'g': the lag in t-0 is not known: it has no leader, or the topic is gone",
+    ]
+    seconds = list(unknown(rows, (), {"lag": (None, None), "lag_s": (None, 1.0)}))
+    assert seconds[1] == (
+        "group 'g': the lag in t-1 is not known in seconds: its first unread record tells no time"
+    )
+    assert not list(unknown(rows, ("stuck",), {"lag": (None, None), "lag_s": (None, None)}))
