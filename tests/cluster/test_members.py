@@ -355,6 +355,21 @@ def test_partitions_that_are_added_are_read_from_their_beginning(bus: Bus, topic
         eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
 
 
+def test_a_topic_that_is_made_again_is_read_from_its_beginning(bus: Bus, topic: str) -> None:
+    options = {"start": "latest", "metadata_max_age_ms": 100}
+    with bus.producer() as producer:
+        producer.send(topic, b"before", partition=0)
+    with member(bus, topic, group=topic, **options) as consumer:
+        eventually(lambda: consumer.poll(0.02) or consumer.assignment())
+        assert consumer.position(topic, 0) == 1
+        bus.delete_topic(topic)
+        bus.create_topic(topic, partitions=1)
+        with bus.producer() as producer:
+            producer.send(topic, b"first")
+        found: list[bytes | None] = []
+        eventually(lambda: found.extend(r.value for r in consumer.poll(0.1)) or found == [b"first"])
+
+
 def test_nothing_is_handed_out_after_the_coordinator_was_not_heard_for_long(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,9 +46,14 @@ class FirstLook:
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     """The highest partition of each topic that the group had an offset of."""
+    ids: dict[str, str] = field(default_factory=dict)
 
-    def is_added(self, where: TopicPartition) -> bool:
-        """Whether a partition was made since the group began to read."""
+    def is_added(self, where: TopicPartition, topic_id: str) -> bool:
+        """Whether a partition of the topic that has the name now was made since the group began to
+        read."""
+        known = self.ids.get(where.topic, NULL_TOPIC_ID)
+        if known != topic_id and NULL_TOPIC_ID not in (known, topic_id):
+            return True
         count = self.counts.get(where.topic, 0)
         return where.partition >= count or where.partition > self.last.get(where.topic, count)
 
@@ -62,6 +67,7 @@ def first_look(
     else:
         view = yield from requests.refresh(cluster, None, deadline_ms)
     look = FirstLook({name: len(row.partitions) for name, row in view.topics.items()})
+    look.ids = {name: row.topic_id for name, row in view.topics.items()}
     found = yield from requests.committed(cluster, group, None, deadline_ms)
     for where, row in found.items():
         if isinstance(row, CommittedOffset) and _is_same(cluster, where, row):
@@ -92,6 +98,10 @@ def beginnings(
 ) -> Operation[Begun]:
     """Raises OffsetOutOfRangeError for start='none' without an offset."""
     wanted = sorted(wheres)
+    if config.start != "earliest":
+        # What is known may be of a former topic of the name.
+        topics = {where.topic for where in wanted}
+        yield from requests.refresh(cluster, sorted(topics), deadline_ms)
     yield from _known(cluster, wanted)
     ready = [where for where in wanted if cluster.view.partition(where) is not None]
     found = yield from requests.committed(cluster, group, ready, deadline_ms)
@@ -106,7 +116,8 @@ def beginnings(
     for where in ready:
         if where in rows:
             continue
-        if look.is_added(where) or config.start == "earliest":
+        is_added = look.is_added(where, cluster.view.topic_id(where.topic))
+        if is_added or config.start == "earliest":
             early.append(where)
         elif config.start == "latest":
             late.append(where)

@@ -10,7 +10,7 @@ from broker_lite.client.membership.beginning import FirstLook, commit
 from broker_lite.client.membership.events import Identity
 from broker_lite.client.steps import Pause, Send
 from broker_lite.errors import LogbusError, NotOwnerError, RebalanceInProgressError
-from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls import groups
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -103,7 +103,13 @@ def test_who_is_no_member_changes_nothing() -> None:
 
 
 def test_which_partitions_were_made_since_the_group_began() -> None:
-    look = FirstLook({"t": 3, "u": 2}, {"t": 1})
-    assert [look.is_added(TopicPartition("t", n)) for n in range(4)] == [False, False, True, True]
-    assert [look.is_added(TopicPartition("u", n)) for n in range(3)] == [False, False, True]
-    assert look.is_added(TopicPartition("new", 0)), "all of it was written while it was there"
+    look = FirstLook({"t": 3, "u": 2}, {"t": 1}, {"t": "a", "u": "b"})
+
+    def added(topic: str, topic_id: str, count: int) -> list[bool]:
+        return [look.is_added(TopicPartition(topic, n), topic_id) for n in range(count)]
+
+    assert added("t", "a", 4) == [False, False, True, True]
+    assert added("u", "b", 3) == [False, False, True]
+    assert added("new", "c", 1) == [True], "all of it was written while it was there"
+    assert added("u", "d", 2) == [True, True], "another topic, which was made since"
+    assert added("u", NULL_TOPIC_ID, 2) == [False, False], "a broker that does not say"
