@@ -3,7 +3,7 @@
 Everything is read with a watch, so a change that is missed by a read fires the watch of that read.
 Only what a watch named is read again. Each topic is made ready for the group as it is met: its
 places in the ownership and offset registries, and how many partitions it had when the group first
-read it.
+read it: none, if it was made later than that, since its records are all new to the group then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from broker_lite.model import TopicPartition
 
 
 class TopicFacts(NamedTuple):
-    """A topic that the consumer reads; ``first_count``: partitions when the group began."""
+    """A topic that the consumer reads; ``first_count``: partitions when the group began, 0 where
+    the topic came after that. The others are read from their beginning."""
 
     topic_id: str
     partition_count: int
@@ -47,6 +48,9 @@ class View:
         self._subscription = subscription
         self._on_looked = on_looked
         self._left = 0
+        self._was_there: set[str] = set()
+        """Ids of the topics that the first look found; those of others came later."""
+        self._has_looked = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
         self._stale_members = self._stale_names = False
@@ -112,6 +116,7 @@ class View:
         self._left -= 1
         if self._left == 0:
             self.is_looking = False
+            self._has_looked = True
             self._on_looked()
 
     def _listed(self, names: list[str] | None) -> None:
@@ -162,7 +167,9 @@ class View:
             self.topics[topic] = known._replace(partition_count=len(found.replicas))
             self._one_less()
             return
-        first = FirstLook(found.topic_id, len(found.replicas))
+        if not self._has_looked:
+            self._was_there.add(found.topic_id)
+        first = self._first(found, is_another=False)
         path = znodes.topic_offsets_path(self._group, topic)
         self._asking.write([Create(znodes.topic_owners_path(self._group, topic))], _either_way)
         self._asking.write([Create(path, znodes.encode_first_look(first))], _either_way)
@@ -179,9 +186,16 @@ class View:
         if known is not None and known.topic_id == found.topic_id:
             self._ready(topic, TopicFacts(found.topic_id, count, known.partition_count), None)
             return
-        first = znodes.encode_first_look(FirstLook(found.topic_id, count))
-        facts = TopicFacts(found.topic_id, count, count)
-        self._asking.write([Set(path, first, znode.version)], partial(self._ready, topic, facts))
+        first = self._first(found, is_another=known is not None)
+        facts = TopicFacts(found.topic_id, count, first.partition_count)
+        write = Set(path, znodes.encode_first_look(first), znode.version)
+        self._asking.write([write], partial(self._ready, topic, facts))
+
+    def _first(self, found: Assignment, *, is_another: bool) -> FirstLook:
+        """What the group is to remember of a topic that it has not met; ``is_another``: but one of
+        the same name."""
+        is_old = found.topic_id in self._was_there and not is_another
+        return FirstLook(found.topic_id, len(found.replicas) if is_old else 0)
 
     def _ready(self, topic: str, facts: TopicFacts, refused: Refused | None) -> None:
         if refused is not None:
