@@ -231,7 +231,8 @@ def test_members_come_and_go(
     note(NAMES[kind], "a group: one joins, one leaves, one comes back")
 
 
-DYING = """
+DYING: dict[type[Reader], str] = {
+    Librdkafka: """
 import sys, confluent_kafka
 servers, topic = sys.argv[1:]
 consumer = confluent_kafka.Consumer({
@@ -243,24 +244,57 @@ while True:
     message = consumer.poll(0.05)
     if message is not None and message.error() is None:
         print("read", flush=True)
-"""
+""",
+    KafkaPython: """
+import sys, kafka
+servers, topic = sys.argv[1:]
+consumer = kafka.KafkaConsumer(
+    topic, bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest",
+    session_timeout_ms=1500, heartbeat_interval_ms=200, enable_auto_commit=False)
+while True:
+    for _ in consumer.poll(50):
+        print("read", flush=True)
+""",
+    Aiokafka: """
+import asyncio, sys
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+servers, topic = sys.argv[1:]
+async def consume():
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest",
+        session_timeout_ms=1500, heartbeat_interval_ms=200, enable_auto_commit=False,
+        partition_assignment_strategy=(RangePartitionAssignor,), retry_backoff_ms=50)
+    await consumer.start()
+    while True:
+        for _ in await consumer.getmany(timeout_ms=50):
+            print("read", flush=True)
+asyncio.run(consume())
+""",
+}
+"""A member of each kind that commits nothing and never leaves, as a process to kill."""
 
 
+@pytest.mark.parametrize("kind", list(NAMES))
 def test_a_member_that_is_killed_is_out_after_its_session(
-    cluster: LocalCluster, topic: str, feed: Callable[[], list[Where]], note: Note
+    kind: type[Reader],
+    cluster: LocalCluster,
+    topic: str,
+    feed: Callable[[], list[Where]],
+    note: Note,
 ) -> None:
     servers, fed = cluster.bootstrap_servers, feed()
-    arguments = [sys.executable, "-c", DYING, servers, topic]
+    arguments = [sys.executable, "-c", DYING[kind], servers, topic]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as dying:
         try:
             assert dying.stdout is not None and dying.stdout.readline() == b"read\n"
-            with Librdkafka(servers, topic, topic) as one:
+            with kind(servers, topic, topic) as one:
                 eventually(lambda: len(one.owned) == PARTITIONS // 2)
                 dying.kill()
                 eventually(lambda: shared([one]) and all_read([one], fed))
         finally:
             dying.kill()
-    note("librdkafka", "a group: a member is killed")
+    note(NAMES[kind], "a group: a member is killed")
 
 
 def test_cooperative_members_keep_what_they_need_not_give_up(
