@@ -10,13 +10,13 @@ its topics' ids: what a topic held that was deleted never becomes the offset of 
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from broker_lite.client.query_lease import holder_of, lease_text
 from broker_lite.errors import GroupLeaseHeldError, LogbusError, UnknownTopicIdError
 from broker_lite.model import CommittedOffset, TopicPartition
 from pyspark_logbus.offsets import SourceOffset
@@ -38,20 +38,6 @@ class Offsets(Protocol):
     def commit_each(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> Mapping[TopicPartition, LogbusError | None]: ...
-
-
-def lease_text(run: str, until_ms: int) -> str:
-    """The metadata of a commit: which query publishes to the group, until when no other may."""
-    return json.dumps({"spark": run, "until": until_ms}, separators=(",", ":"))
-
-
-def lease_of(metadata: str) -> tuple[str, int]:
-    """Who holds the lease that a commit's metadata speaks of, until when; ("", 0) if none."""
-    try:
-        document = json.loads(metadata)
-        return str(document["spark"]), int(document["until"])
-    except (ValueError, TypeError, KeyError):
-        return "", 0
 
 
 class GroupProgress:
@@ -203,12 +189,8 @@ class GroupProgress:
         return False
 
     def _foreign(self) -> tuple[str, int]:
-        now_ms = self._now_ms()
-        for row in self._admin.committed(self.group).values():
-            run, until_ms = lease_of(row.metadata)
-            if run and run != self._run and until_ms > now_ms:
-                return run, until_ms
-        return "", 0
+        commits = self._admin.committed(self.group).values()
+        return holder_of(commits, self._now_ms(), besides=self._run)
 
     def _commit(self, at: SourceOffset, *, release: bool) -> None:
         until_ms = self._now_ms() + self._lease_ms

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.output import iso
 from broker_lite.cli.progress import group_progress
 from broker_lite.client.group_lag import owned_by
+from broker_lite.client.query_lease import holder_of
 from broker_lite.errors import (
     GroupIdNotFoundError,
+    GroupLeaseHeldError,
     NonEmptyGroupError,
     UnknownTopicOrPartitionError,
 )
@@ -121,7 +125,7 @@ def seek(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in a topic. A group with live members is refused."""
+    """Move a group's offsets in a topic. Refused while members or a query read."""
     place = moment.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         facts = found_topic(admin.cluster(), topic)
@@ -149,7 +153,7 @@ def reset_offsets(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move a group's offsets in all its topics. A group with live members is refused."""
+    """Move a group's offsets in all its topics. Refused while members or a query read."""
     place = moment.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         names = topics or sorted({where.topic for where in _committed(admin, group)})
@@ -172,7 +176,7 @@ def delete(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Forget a group, or what it committed in some topics. A group with live members is refused."""
+    """Forget a group, or what it committed in topics. Refused while members or a query read."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         if topics:
             lost = {tp: at for tp, at in _committed(admin, group).items() if tp.topic in topics}
@@ -183,6 +187,8 @@ def delete(
                     )
         else:
             lost = admin.committed(group)
+        if yes:
+            _refuse_query(admin, group)
         if yes and topics:
             admin.delete_offsets(group, lost)
         elif yes:
@@ -222,7 +228,7 @@ def _move(
     targets = moment.resolve(admin, chosen, place)
     before = admin.committed(group, chosen)
     if yes:
-        _refuse_live_members(admin, group)
+        _refuse_readers(admin, group)
         admin.commit_offsets(
             group, {tp: CommittedOffset(at, topic_id=ids[tp.topic]) for tp, at in targets.items()}
         )
@@ -243,8 +249,20 @@ def _show_plan(rows: list[dict[str, Any]], yes: bool, form: str | None) -> None:
         output.say("nothing was changed; add --yes to do it")
 
 
-def _refuse_live_members(admin: Admin, group: str) -> None:
+def _refuse_readers(admin: Admin, group: str) -> None:
+    """Whoever reads as the group commits again soon, and would overwrite what is done here."""
     # Seeking makes a group that is not there yet, as a first commit does.
     with contextlib.suppress(GroupIdNotFoundError):
         if admin.describe_groups([group])[group].members:
             raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")
+    _refuse_query(admin, group)
+
+
+def _refuse_query(admin: Admin, group: str) -> None:
+    query, until_ms = holder_of(admin.committed(group).values(), int(time.time() * 1000))
+    if query:
+        raise GroupLeaseHeldError(
+            f"a running Spark query ({query}) publishes its progress to group {group!r} and would "
+            "overwrite this; stop the query first (of one that was killed the group is free at "
+            f"{iso(until_ms)}). Where the query goes on is in its checkpoint, not in the group"
+        )

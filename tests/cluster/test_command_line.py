@@ -20,7 +20,9 @@ import pyarrow as pa
 import pytest
 
 from broker_lite import client
+from broker_lite.client.query_lease import lease_text
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.model import CommittedOffset, TopicPartition
 
 Logbus = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -234,6 +236,33 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
     logbus("groups", "delete", group, "--yes")
     assert b"GROUP_ID_NOT_FOUND" in logbus("groups", "delete", group, "--yes", code=1).stderr
     assert group not in [row["group"] for row in rows(logbus("groups", "list"))]
+
+
+def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
+    logbus: Logbus, new_topic: str, cluster: LocalCluster
+) -> None:
+    """Moving them succeeded, and the query's next commit put them back without a word."""
+    group, where = f"q-{new_topic}", TopicPartition(new_topic, 1)
+    logbus("produce", new_topic, stdin=b"x\n" * 10)
+    commands: tuple[tuple[str, ...], ...] = (
+        ("seek", group, new_topic, "--to", "earliest"),
+        ("reset-offsets", group, "--to", "earliest"),
+        ("delete", group, "-t", new_topic),
+        ("delete", group),
+    )
+    with client.connect(cluster.bootstrap_servers) as bus:
+        until_ms = int(time.time() * 1000) + 60_000
+        held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
+        bus.admin.commit_offsets(group, {where: held})
+        for command in commands:
+            said = logbus("groups", *command, "--yes", code=1).stderr.decode()
+            assert "GROUP_LEASE_HELD" in said and "query-7" in said and "stop the query" in said
+        assert bus.admin.committed(group)[where].offset == 1
+        # A lease that ran out, as of a query that was killed, hinders nobody.
+        bus.admin.commit_offsets(group, {where: held._replace(metadata=lease_text("query-7", 1))})
+        for command in commands[1:3]:
+            logbus("groups", *command, "--yes")
+        assert bus.admin.committed(group) == {}
 
 
 def test_lag_of_what_is_not_there_is_an_error(

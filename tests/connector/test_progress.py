@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_planning import ends, fails, fill, rows, step, until
 
+from broker_lite.client.query_lease import lease_of
 from broker_lite.errors import DataLossError, GroupLeaseHeldError
 from broker_lite.model import CommittedOffset, TopicPartition
 from pyspark_logbus import group_progress, offset_reader
@@ -21,11 +22,11 @@ def test_progress_goes_to_the_group_with_the_next_planning_call(planner, bus, ma
         lambda: bus.admin.committed(group),
         lambda rows: [rows[w].offset for w in sorted(rows)] == [4, 2],
     )
-    assert all(group_progress.lease_of(row.metadata)[0] for row in offsets.values())
+    assert all(lease_of(row.metadata)[0] for row in offsets.values())
     assert until(plan.report, lambda report: report["groupState"] == "published")["group"] == group
     plan.stop()
     rows_left = bus.admin.committed(group)
-    assert all(not group_progress.lease_of(row.metadata)[0] for row in rows_left.values())
+    assert all(not lease_of(row.metadata)[0] for row in rows_left.values())
 
 
 def test_the_next_run_of_a_query_publishes_though_the_last_one_s_lease_lasts(
@@ -126,7 +127,7 @@ def test_a_query_that_ends_leaves_a_recreated_topic_without_offsets(
     plan.stop()
     found = bus.admin.committed(group)
     assert {where: row.offset for where, row in found.items()} == {TopicPartition(kept, 0): 3}
-    assert group_progress.lease_of(found[TopicPartition(kept, 0)].metadata) == ("", 0)
+    assert lease_of(found[TopicPartition(kept, 0)].metadata) == ("", 0)
     assert f"topic '{topic}' was deleted and made again" in caplog.text
     # Whoever goes on from the group reads all of the new one.
     again = planner(**(given | {"startingOffsets": "group"})).initial_offset()

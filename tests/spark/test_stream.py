@@ -15,6 +15,7 @@ from spark_planning import fill
 from spark_processes import connections, python_workers
 from spark_queries import damage_second_of_three, offsets, until
 
+from broker_lite.cli.main import run as command_line
 from pyspark_logbus.progress_listener import LagListener
 
 TIME = 1_700_000_000_000
@@ -24,7 +25,29 @@ def numbers(*counts):
     return sorted(str(number) for count in counts for number in range(count))
 
 
-def test_from_topic_to_topic_over_a_restart(queries, bus):
+def assert_seen_on_the_command_line(bus, capsys, group, topic):
+    """A running query that has read all 13 and 7 records; its group is not moved."""
+
+    def rows(*arguments, code=0):
+        asked = [*arguments, "-b", bus.bootstrap_servers, "-o", "json"]
+        assert command_line(asked) == code
+        said = capsys.readouterr()
+        return said.err if code else json.loads(said.out)
+
+    read = {"group": group, "topic": topic}
+    lag = rows("lag", "-g", group, "--crit", "0", "--crit-s", "0")
+    assert lag == [{**read, "partitions": 2, "lag": 0, "lag_s": 0}]
+    found = [{**row, "committed_at": None} for row in rows("groups", "describe", group)]
+    assert found == [
+        {**read, "partition": index, "committed": end, "end": end, "lag": 0, "lag_s": 0,
+         "committed_at": None, "owner": None}
+        for index, end in enumerate((13, 7))
+    ]  # fmt: skip
+    seek = ("groups", "seek", group, topic, "--to", "earliest", "--yes")
+    assert "GROUP_LEASE_HELD" in rows(*seek, code=1)
+
+
+def test_from_topic_to_topic_over_a_restart(queries, bus, capsys):
     """Limits, no endless batches, checkpoint against options, progress, lag, output rows."""
     source, target = queries.topic(13, 7), queries.topic(0, 0)
     checkpoint = queries.checkpoint()
@@ -48,6 +71,7 @@ def test_from_topic_to_topic_over_a_restart(queries, bus):
     batches = query.lastProgress.batchId
     until(lambda: lags and lags[-1].records_behind == 0)
     assert query.lastProgress.batchId == batches
+    assert_seen_on_the_command_line(bus, capsys, f"g-{source}", source)
     assert [lag.group for lag in lags] == [f"g-{source}"] * len(lags)
     query.stop()
     # Spark ends the planner with SIGTERM; even so the group's lease is given back.

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from broker_lite.client.query_lease import lease_of, lease_text
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
     GroupLeaseHeldError,
@@ -13,7 +14,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import CommittedOffset, OffsetAndEpoch, TopicPartition
-from pyspark_logbus.group_progress import GroupProgress, lease_of, lease_text
+from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 T0 = TopicPartition("t", 0)
