@@ -253,13 +253,14 @@ class GroupOffsets:
         raise WriteConflictError(f"group {group!r} is being written to; try again")
 
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if it is over, whatever comes at that moment; whether it was."""
-        if not is_over(await self.age(group)):
+        """Delete the group if it is over, whatever comes at that moment; whether it was. One with
+        native members is not, however old its newest commit is."""
+        if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         claim = await self.claim(group)
         # Who commits or joins from now on claims it anew, which has the deletion refused.
         self.release(claim)
-        if not is_over(await self.age(group)):
+        if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         return await self._delete_group(claim) is None
 
@@ -272,10 +273,13 @@ class GroupOffsets:
     async def _delete_group(self, claim: Claim) -> Refused | None:
         """The claim's znode, checked by every write, and the group's go last."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # What members have there is theirs to delete: it makes the write be refused.
-        theirs = f"{znodes.consumers_path(claim.group)}/"
+        # What members have there is theirs to delete: it makes the write be refused, the first one
+        # of several, before anything is lost.
+        place = znodes.consumers_path(claim.group)
+        theirs = f"{place}/"
         below = [each async for each in self._below(group)]
         paths = [p for p in below if p not in (path, group) and not p.startswith(theirs)]
+        paths.sort(key=lambda path: path != place)
         self.release(claim)
         self._writer.forget(claim.group)
         last: list[Operation] = [Delete(path, claim.version), Delete(group)]

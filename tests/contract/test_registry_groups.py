@@ -17,7 +17,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.metadata import znodes
+from broker_lite.metadata import group_offsets, znodes
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import (
     CommittedOffset,
@@ -192,6 +192,54 @@ def test_a_generation_is_written_though_the_answer_is_lost(world: World) -> None
             await written
             assert claim.value.generation == number
             await until(lambda: broker.registry.connected)
+
+    run(world, body)
+
+
+def test_a_native_group_that_lives_keeps_its_offsets_though_its_last_commit_is_old(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tries to delete it; and if a member joins at that moment, the first of the several
+    writes that delete a large group is refused, so nothing is lost."""
+    monkeypatch.setattr(group_offsets, "DELETES_PER_WRITE_MAX", 1)
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        topic_id = await create(broker, "t", 3)
+        store, wheres = broker.store, [TopicPartition("t", n) for n in range(3)]
+        rows = dict.fromkeys(wheres, CommittedOffset(1, topic_id=topic_id, commit_ms=1))
+        native, first = znodes.encode_group(znodes.KIND_NATIVE), znodes.consumer_path("g", "a")
+        second = znodes.consumer_path("g", "b")
+        place = Create(znodes.consumers_path("g"))
+        await store.write([Create(znodes.group_path("g"), native), place])
+        assert set((await broker.registry.commit_offsets("g", rows)).values()) == {None}
+        await store.write([Create(first, b"{}", ephemeral=True)])
+        ages: list[Any] = []
+
+        def judge(age: Any) -> bool:
+            ages.append(age)
+            return True
+
+        assert not await broker.registry.expire_group("g", judge)
+        assert ages == [], "how old its commits are is no question"
+        assert set(await broker.registry.fetch_offsets("g")) == set(wheres)
+        await store.write([Delete(first)])
+
+        joining: list[asyncio.Task[Any]] = []
+
+        def joins_as_it_is_over(age: Any) -> bool:
+            ages.append(age)
+            if len(ages) == 2:
+                write = store.write([Create(second, b"{}", ephemeral=True)])
+                joining.append(asyncio.ensure_future(write))
+            return True
+
+        assert not await broker.registry.expire_group("g", joins_as_it_is_over)
+        assert await joining[0] is None
+        assert set(await broker.registry.fetch_offsets("g")) == set(wheres)
+        await store.write([Delete(second)])
+        assert await broker.registry.expire_group("g", lambda age: True)
+        assert await broker.registry.group_kind("g") is None
 
     run(world, body)
 

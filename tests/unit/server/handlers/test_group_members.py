@@ -500,6 +500,34 @@ def test_without_zookeeper_members_stay_and_rebalances_wait() -> None:
     run(body)
 
 
+def test_native_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
+        await world.make_topic("t")
+        parts, store = world.brokers[1], world.stores[1]
+        consumer = znodes.consumer_path("g", "c")
+        native = znodes.encode_group(znodes.KIND_NATIVE)
+        await store.write([Create(znodes.group_path("g"), native)])
+        await store.write([Create(znodes.consumers_path("g"))])
+        assert await Member(world).commit(1) == 0
+        await store.write([Create(consumer, b"{}", ephemeral=True)])
+        for _ in range(5):
+            await asyncio.sleep(1200)
+            await parts.groups.expire()
+        kept = await parts.registry.fetch_offsets("g")
+        assert len(kept) == 1, "it has a member, though no commit for long"
+        await store.write([Delete(consumer)])
+        await parts.groups.expire()
+        await asyncio.sleep(3500)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") == "native", "empty since the last look"
+        await asyncio.sleep(150)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") is None
+
+    run(body)
+
+
 def test_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
     async def body(world: World) -> None:
         await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
