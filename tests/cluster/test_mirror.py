@@ -212,6 +212,37 @@ def test_live_until_it_is_stopped(
     assert sum(copy.copied for copy in mirror().copies.values()) == 0
 
 
+def test_a_copy_that_begins_to_stamp_while_it_is_copied_is_noted_and_left(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("broker_lite.client.mirror.mirror.LOOK_MS", 100)
+    monkeypatch.setattr("broker_lite.client.mirror.mirror.SAVE_MS", 3_600_000)
+    running = Mirror(
+        origin.bootstrap_servers, bus.bootstrap_servers, topics=copied, tell=lambda _: None
+    )
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=lambda: running.run(once=False, stop=stop, on_look=lambda: None)
+    )
+    thread.start()
+    try:
+        # Positions are saved behind what comes first, and then not for an hour.
+        send(origin, copied, 0, 50)
+        until(lambda: sum(copy.copied for copy in list(running.copies.values())) == 50)
+        send(origin, copied, 50, 50)
+        until(lambda: sum(copy.copied for copy in list(running.copies.values())) == 100)
+        bus.admin.alter_configs(copied, {"message.timestamp.type": "LogAppendTime"})
+        until(lambda: copied in running.aside)
+    finally:
+        stop.set()
+        thread.join(WAIT_SECONDS)
+        running.close()
+    bus.admin.alter_configs(copied, {"message.timestamp.type": "CreateTime"})
+    again = mirror()
+    assert {(copy.copied, copy.already) for copy in again.copies.values()} == {(0, 0)}
+
+
 def test_two_mirrors_of_one_source_are_never_at_work_at_once(
     origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
