@@ -170,20 +170,40 @@ class GroupOffsets:
     async def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What is there and belongs to the topics as they are now. None: all of the group's."""
+        """What is there and belongs to the topics as they are now. None: all of the group's.
+
+        ZooKeeper says what the topics are, not the present snapshot, which may be behind: who is
+        told that there is no offset starts at an end of the log."""
         await self._store.sync(znodes.group_path(group))
         keys = await self._committed(group) if partitions is None else list(partitions)
-        reads = [self._store.get(znodes.offset_path(group, *key)) for key in keys]
+        paths = [znodes.offset_path(group, *key) for key in keys]
+        offsets = {
+            key: znodes.decode_offset(path, znode.data)
+            for key, path, znode in zip(
+                keys, paths, await gather([self._store.get(path) for path in paths])
+            )
+            if znode is not None
+        }
+        # After the offsets: a topic that was read before them could be the former of its name.
+        topics = await self._assignments({key.topic for key in offsets})
         found = {}
-        for key, znode in zip(keys, await gather(reads)):
-            topic = self._find_topic(key.topic)
-            if znode is None or topic is None or not 0 <= key.partition < len(topic.partitions):
+        for key, offset in offsets.items():
+            topic = topics.get(key.topic)
+            if topic is None or key.partition >= len(topic.replicas):
                 continue
-            offset = znodes.decode_offset(znodes.offset_path(group, *key), znode.data)
             # A native member that has a partition and committed nothing yet writes no offset there.
             if offset.topic_id == topic.topic_id and offset.offset != NO_OFFSET:
                 found[key] = offset
         return found
+
+    async def _assignments(self, topics: Iterable[str]) -> dict[str, znodes.Assignment]:
+        paths = {topic: znodes.topic_path(topic) for topic in sorted(topics)}
+        rows = await gather([self._store.get(path) for path in paths.values()])
+        return {
+            topic: znodes.decode_assignment(path, row.data)
+            for (topic, path), row in zip(paths.items(), rows)
+            if row is not None
+        }
 
     async def kind(self, group: str) -> str | None:
         """ "kafka", "native", or None if there is no such group."""

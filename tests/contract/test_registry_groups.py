@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from brokers import Cluster, create, run
+from brokers import Broker, Cluster, create, run
 from worlds import SimWorld, World, until
 
 from broker_lite.errors import (
@@ -264,5 +264,50 @@ def test_groups_with_native_members_are_not_deleted(world: World) -> None:
         await broker.store.write([Delete(member)])
         await broker.registry.delete_group_offsets("g")
         assert await broker.registry.group_kind("g") is None
+
+    run(world, body)
+
+
+def hold_back(broker: Broker) -> asyncio.Event:
+    """Its snapshot stays as it is until the event is set: news of changes come that late."""
+    go_on = asyncio.Event()
+    get = broker.store.get
+
+    async def late(path: str, *, watch: bool = False) -> Any:
+        if path == znodes.CHANGES:
+            await go_on.wait()
+        return await get(path, watch=watch)
+
+    broker.store.get = late  # type: ignore[method-assign]
+    return go_on
+
+
+def test_a_broker_that_is_behind_does_not_answer_that_there_is_no_offset(world: World) -> None:
+    """Its snapshot had not the topic, or had another of that name: the group was told of no offset
+    and began at an end of the log."""
+
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        ahead = cluster.controller()
+        behind = two if ahead is one else one
+        t0, u0 = TopicPartition("t", 0), TopicPartition("u", 0)
+        await create(ahead, "t", 1)
+        await until(lambda: "t" in behind.registry.snapshot.topics)
+        await ahead.registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        go_on = hold_back(behind)
+        await ahead.registry.delete_topics(["t"])
+        new = await create(ahead, "t", 2)
+        await create(ahead, "u", 1)
+        stale = behind.registry.snapshot.topics
+        assert "u" not in stale and stale["t"].topic_id != new, "it is behind"
+        assert await behind.registry.fetch_offsets("g", [t0]) == {}, "that is of the former topic"
+        t1 = TopicPartition("t", 1)
+        commits = {t1: CommittedOffset(6), u0: CommittedOffset(7)}
+        await ahead.registry.commit_offsets("g", commits)
+        for asked in (None, [t0, t1, u0]):
+            found = await behind.registry.fetch_offsets("g", asked)
+            assert {key: row.offset for key, row in found.items()} == {t1: 6, u0: 7}
+        assert behind.registry.snapshot.topics is stale
+        go_on.set()
 
     run(world, body)
