@@ -3,8 +3,8 @@
 Commits of all groups that arrive while a write is under way, or within ``interval_ms`` after it
 began, share the next one, so that ZooKeeper never bears more than one write a broker in that time;
 of two commits for one partition the later stands. A new generation of a Kafka group does not wait,
-and takes along what was committed before it. Each group's part checks its claim: one that is lost
-fails its own group alone. Loop thread.
+and takes along what was committed before it. Each group's part checks its claim: however many are
+lost at once, each fails its own group alone. Loop thread.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ WRITE_BYTES_MAX = 512 << 10
 KNOWN_MAX = 10_000
 """Group topics whose znodes are remembered to exist."""
 ATTEMPTS_MAX = 20
+"""Of one write, refused because somebody makes or deletes the offsets' znodes at the same time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +183,8 @@ class GroupWriter:
 
     async def _write(self, parts: list[Part]) -> None:
         """All of them in one write, but for those whose claim is lost: they are told so here."""
-        for _ in range(ATTEMPTS_MAX):
+        attempts = 0
+        while attempts < ATTEMPTS_MAX:
             parts = [part for part in parts if self._is_wanted(part)]
             if not parts:
                 return
@@ -197,8 +199,16 @@ class GroupWriter:
                 for part in parts:
                     self._written(part)
                 return
-            self._refused(owners[refused.position], refused)
-        raise WriteConflictError("groups are being deleted; commit again")
+            claim = owners[refused.position].writing.claim
+            if refused.operation.path == znodes.coordinator_path(claim.group):
+                # No attempt of the others: each time there is one group less.
+                await self._lost(claim, parts)
+                continue
+            attempts += 1
+            # Somebody made or deleted znodes, perhaps of many groups: look again at all of them.
+            for part in parts:
+                self.forget(part.writing.claim.group)
+        raise WriteConflictError("offsets are made and deleted at the same time; commit again")
 
     async def _try(self, parts: list[Part], operations: list[Operation]) -> Refused | None:
         if any(part.generation is not None for part in parts):
@@ -258,12 +268,17 @@ class GroupWriter:
             claim.value = part.generation
             claim.version += 1
 
-    def _refused(self, part: Part, refused: Refused) -> None:
-        claim = part.writing.claim
-        if refused.operation.path == znodes.coordinator_path(claim.group):
-            claim.held = False
-        # Else somebody made or deleted znodes of this group: look again.
+    async def _lost(self, claim: Claim, parts: list[Part]) -> None:
+        """One claim is lost, and perhaps others of this write: all that are go at once."""
+        claim.held = False
         self.forget(claim.group)
+        others = [part.writing.claim for part in parts if part.writing.claim.held]
+        paths = [znodes.coordinator_path(other.group) for other in others]
+        found = await gather([self._store.get(path) for path in paths])
+        for other, znode in zip(others, found):
+            if znode is None or znode.version != other.version:
+                other.held = False
+                self.forget(other.group)
 
 
 def _packed(batch: list[Writing]) -> Iterator[list[Part]]:

@@ -150,6 +150,47 @@ def test_groups_share_writes_and_one_that_was_taken_over_fails_alone(world: Worl
     run(world, body)
 
 
+def test_however_many_claims_are_lost_at_once_the_other_groups_commit(world: World) -> None:
+    """Each attempt settled one: with as many as there were attempts, every group was refused."""
+
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        await create(cluster.controller(), "t", 1)
+        await until(lambda: all("t" in b.registry.snapshot.topics for b in (one, two)))
+        t0 = TopicPartition("t", 0)
+        offset = {t0: CommittedOffset(1)}
+        groups = [f"g{number}" for number in range(32)]
+        claims = [await one.registry.claim_group(group) for group in groups]
+        for group in groups[1:-1]:
+            await two.registry.claim_group(group)
+        writes: list[int] = []
+        write = one.store.write
+
+        async def counted(operations: Any) -> Any:
+            if any(row.path == znodes.coordinator_path("g0") for row in operations):
+                writes.append(len(operations))
+            return await write(operations)
+
+        one.store.write = counted  # type: ignore[method-assign]
+        results = await asyncio.gather(
+            *(
+                one.registry.commit_offsets(group, offset, claim)
+                for group, claim in zip(groups, claims)
+            ),
+            return_exceptions=True,
+        )
+        assert [type(row) for row in results[1:-1]] == [NotCoordinatorError] * 30
+        assert (results[0], results[-1]) == ({t0: None}, {t0: None})
+        for group in (groups[0], groups[-1]):
+            assert t0 in await two.registry.fetch_offsets(group)
+        assert writes == [64, 4], "refused once, and done without all that are lost"
+        # Groups that come back as simple ones do: claimed again by the commit itself.
+        again = [one.registry.commit_offsets(group, offset) for group in groups]
+        assert await asyncio.gather(*again) == [{t0: None}] * len(groups)
+
+    run(world, body)
+
+
 def test_generations_are_kept_and_fence_nobody_but_former_coordinators(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
