@@ -108,6 +108,12 @@ class GroupOffsets:
         if self._claims.get(claim.group) is claim:
             del self._claims[claim.group]
 
+    def release_others(self, is_ours: Callable[[str], bool]) -> None:
+        """Forget the claims of all groups but ours."""
+        for group, claim in list(self._claims.items()):
+            if not is_ours(group):
+                self.release(claim)
+
     async def begin_generation(self, claim: Claim, generation: int, *, is_empty: bool) -> None:
         """Returns when ZooKeeper holds it, after all that was committed before, however long that
         takes. Raises NotCoordinatorError."""
@@ -224,8 +230,12 @@ class GroupOffsets:
     async def is_held(self, claim: Claim) -> bool:
         """Whether nobody claimed the group since, as ZooKeeper has it now; watches what becomes of
         it (DataChanged of its coordinator znode, once)."""
-        znode = await self._store.get(znodes.coordinator_path(claim.group), watch=True)
-        if znode is None or znode.version > claim.version:
+        path = znodes.coordinator_path(claim.group)
+        znode = await self._store.get(path, watch=True)
+        # Not by its version: a group that was deleted and made again begins at 0 anew.
+        if znode is None or _claim_of(znodes.decode_coordinator(path, znode.data)) != _claim_of(
+            claim.value
+        ):
             claim.held = False
         return claim.held
 
@@ -349,3 +359,8 @@ class GroupOffsets:
             async for inner in self._below(f"{path}/{name}"):
                 yield inner
         yield path
+
+
+def _claim_of(value: znodes.Coordinator) -> tuple[int, int, int]:
+    """Whose claim it is, and which; generations of one claim do not differ in it."""
+    return value.broker_id, value.broker_epoch, value.epoch

@@ -89,8 +89,7 @@ class GroupCoordinator:
     def check_coordinator(self, group: str) -> None:
         """Raises NotCoordinatorError where another broker is to be asked, InvalidGroupIdError."""
         znodes.group_path(group)
-        chosen = self.coordinator_of(group)
-        if chosen is None or chosen.broker_id != self._config.broker_id:
+        if not self._is_ours(group):
             raise NotCoordinatorError(
                 f"broker {self._config.broker_id} does not coordinate group {group!r}; find out "
                 "which one does"
@@ -185,6 +184,12 @@ class GroupCoordinator:
                 continue
             if held.claim.value.broker_epoch != self._registry.broker_epoch:
                 self._drop(held, NotCoordinatorError("this broker was registered anew; ask again"))
+        # Also those without members: whoever has the group next may delete it and make it again.
+        self._registry.release_other_groups(self._is_ours)
+
+    def _is_ours(self, group: str) -> bool:
+        chosen = self.coordinator_of(group)
+        return chosen is not None and chosen.broker_id == self._config.broker_id
 
     def _watch_fired(self, path: str | None) -> None:
         """Another broker may have claimed a group of ours; None: look after all of them."""

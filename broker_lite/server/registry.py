@@ -343,6 +343,10 @@ class Registry(Membership):
         """Write nothing more by this claim."""
         self._groups.release(claim)
 
+    def release_other_groups(self, is_ours: Callable[[str], bool]) -> None:
+        """Write nothing more by the claims of groups that are another broker's by now."""
+        self._groups.release_others(is_ours)
+
     async def begin_generation(self, claim: Claim, generation: int, *, is_empty: bool) -> None:
         """Returns when ZooKeeper holds it, however long that takes. Raises NotCoordinatorError."""
         await self._groups.begin_generation(claim, generation, is_empty=is_empty)

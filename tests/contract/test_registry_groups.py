@@ -9,6 +9,7 @@ import pytest
 from brokers import Broker, Cluster, create, run
 from worlds import SimWorld, World, until
 
+from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
@@ -23,6 +24,8 @@ from broker_lite.model import (
     CommittedOffset,
     TopicPartition,
 )
+from broker_lite.server.clock import Clock
+from broker_lite.server.group_coordinator import GroupCoordinator
 
 
 def test_offsets_are_kept_by_group_and_topic(world: World) -> None:
@@ -350,5 +353,41 @@ def test_a_broker_that_is_behind_does_not_answer_that_there_is_no_offset(world: 
             assert {key: row.offset for key, row in found.items()} == {t1: 6, u0: 7}
         assert behind.registry.snapshot.topics is stale
         go_on.set()
+
+    run(world, body)
+
+
+def test_the_claim_of_a_group_that_was_deleted_and_made_again_is_lost(world: World) -> None:
+    """The new one's znode has the version that the claim knew."""
+
+    async def body(cluster: Cluster) -> None:
+        one, two = await cluster.start(1), await cluster.start(2)
+        claim = await one.registry.claim_group("g")
+        await two.registry.delete_group_offsets("g")
+        again = await two.registry.claim_group("g")
+        assert (again.version, again.value.epoch) == (claim.version, claim.value.epoch)
+        await one.store.sync(znodes.coordinator_path("g"))
+        assert await two.registry.is_claim_held(again)
+        assert not await one.registry.is_claim_held(claim)
+
+    run(world, body)
+
+
+def test_claims_of_groups_that_are_another_brokers_by_now_are_dropped(world: World) -> None:
+    """Those without members were kept, and fitted again when the group was made again."""
+
+    async def body(cluster: Cluster) -> None:
+        one = await cluster.start(1)
+        coordinator = GroupCoordinator(BrokerConfig(broker_id=1), one.registry, clock=Clock())
+        groups = [f"g{number}" for number in range(20)]
+        claims = [await one.registry.claim_group(group) for group in groups]
+        two = await cluster.start(2)
+        await until(lambda: len(one.registry.snapshot.brokers) == 2)
+        chosen = [coordinator.coordinator_of(group) for group in groups]
+        ours = [view is not None and view.broker_id == 1 for view in chosen]
+        assert set(ours) == {True, False}
+        assert [claim.held for claim in claims] == ours
+        assert two.registry.connected
+        coordinator.close()
 
     run(world, body)
