@@ -13,6 +13,7 @@ each partition is assigned to one of those who are there. Everything shares the 
 
 from __future__ import annotations
 
+import abc
 import argparse
 import asyncio
 import itertools
@@ -97,12 +98,12 @@ class Member:
         self.process.stdout.close()
 
 
-class Watched:
+class Watched(abc.ABC):
     """A group that somebody looks at again and again."""
 
+    @abc.abstractmethod
     async def is_owned_by(self, names: set[str]) -> bool:
         """Whether these are the members, and own what each of them should."""
-        raise NotImplementedError
 
     async def wait(self, members: list[Member], since: float) -> float:
         """Milliseconds since then until all is owned as it should be."""

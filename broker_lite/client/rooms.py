@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 
+from broker_lite.wire.reused_memory import is_free
+
 ROUND_BYTES = 64 << 10
 ROOM_BYTES_MAX = 16 << 20
 """Larger ones are rare, and not kept."""
@@ -26,12 +28,11 @@ class Rooms:
         """A view of ``size`` bytes, of any content, that nobody else has."""
         with self._lock:
             for at, room in enumerate(self._rooms):
-                if len(room) >= size and _is_free(room):
+                if len(room) >= size and is_free(room):
                     # The one used last comes first: it is the likeliest to be in the cache.
                     self._rooms.insert(0, self._rooms.pop(at))
                     return memoryview(room)[:size]
         room = bytearray(-(-size // ROUND_BYTES) * ROUND_BYTES)
-        _is_free(room)  # moves it to where it has room to grow, once, instead of when it is full
         view = memoryview(room)[:size]
         if size <= ROOM_BYTES_MAX:
             with self._lock:
@@ -43,13 +44,3 @@ class Rooms:
 received_rooms = Rooms(8)
 """For answers, and for what is read out of files. A reader, whoever converts what it read, and the
 answers that wait between them hold one each."""
-
-
-def _is_free(room: bytearray) -> bool:
-    """Python refuses to resize what anybody has a view of."""
-    try:
-        room.append(0)
-    except BufferError:
-        return False
-    room.pop()
-    return True

@@ -1,15 +1,13 @@
 """Memory of large batches and requests, used again when nothing looks at it any more.
 
 Megabytes that are allocated and freed go back to the system each time, which then gives out
-untouched pages one by one: that takes longer than filling them. A block is free when no memoryview
-of it is left on any thread, as CPython's reference count says, so that nobody has to give anything
+untouched pages one by one: that takes longer than filling them. A block is free when nobody has a
+view of it any more, on any thread and whatever made of it, so that nobody has to give anything
 back. What was not taken between two sweeps is given up. One thread takes and sweeps: a broker's
 loop for what it receives, a producer's for what it encodes.
 """
 
 from __future__ import annotations
-
-import sys
 
 REUSED_FROM_BYTES = 64 << 10
 """Below this the allocator keeps what is freed anyway."""
@@ -17,8 +15,17 @@ STEP_BYTES = 64 << 10
 """Blocks are multiples of it, so that requests of nearly one size share them."""
 WASTE_MAX = 4
 """A block is not used for what is smaller than it by this factor."""
-_FREE_REFERENCES = 3
-"""The list of blocks, the loop's variable, getrefcount's argument."""
+
+
+def is_free(block: bytearray) -> bool:
+    """Whether nobody has a view of a block that is not empty: Python refuses to resize it while
+    somebody does. Never the count of references, of which interpreters keep fewer and fewer."""
+    try:
+        last = block.pop()
+    except BufferError:
+        return False
+    block.append(last)
+    return True
 
 
 class ReusedMemory:
@@ -42,9 +49,7 @@ class ReusedMemory:
         blocks = self._blocks
         for place in range(len(blocks) - 1, -1, -1):
             block = blocks[place]
-            if size <= len(block) <= size * WASTE_MAX and (
-                sys.getrefcount(block) == _FREE_REFERENCES
-            ):
+            if size <= len(block) <= size * WASTE_MAX and is_free(block):
                 del blocks[place]
                 self._untouched -= place < self._untouched
                 blocks.append(block)
@@ -72,7 +77,7 @@ class ReusedMemory:
             if self.kept_bytes <= down_to_bytes:
                 return
             block = blocks[place]
-            if sys.getrefcount(block) == _FREE_REFERENCES:
+            if is_free(block):
                 del blocks[place]
                 self._untouched -= place < self._untouched
                 self.kept_bytes -= len(block)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import pkgutil
 import random
 from typing import Any
 
@@ -17,7 +19,7 @@ from wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_TIMESTAMP, NULL_TOPIC_ID
-from broker_lite.wire import tables
+from broker_lite.wire import calls, tables
 from broker_lite.wire.api import ApiKey, decode_call, encode_call, is_served, parse_header
 from broker_lite.wire.calls import (
     cluster,
@@ -555,18 +557,8 @@ def test_an_origin_that_is_cut_short_is_refused() -> None:
 def test_every_call_of_the_client_is_tested() -> None:
     known = {
         value
-        for module in (
-            cluster,
-            configs,
-            group_removal,
-            groups,
-            log_dirs,
-            members,
-            offsets,
-            producers,
-            replicas,
-            topics,
-        )
+        for found in pkgutil.iter_modules(calls.__path__)
+        for module in [importlib.import_module(f"{calls.__name__}.{found.name}")]
         for value in vars(module).values()
         if isinstance(value, type) and hasattr(value, "API_KEY")
     }

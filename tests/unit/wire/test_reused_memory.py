@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +25,23 @@ def test_a_block_is_used_again_once_its_last_view_is_gone() -> None:
     del part
     assert block in {id(view.obj) for view in (memory.take(MIB), memory.take(MIB))}
     assert memory.kept_bytes == 2 * MIB
+
+
+def test_a_block_is_not_used_again_while_anything_made_of_it_is_left() -> None:
+    memory = ReusedMemory(64 * MIB)
+    for look in (
+        lambda frame: frame[5:10],
+        lambda frame: pa.py_buffer(frame[5:10]),
+        lambda frame: np.frombuffer(frame, np.uint8)[3:],
+        lambda frame: pa.Array.from_buffers(pa.uint8(), 9, [None, pa.py_buffer(frame[:9])])[2:],
+    ):
+        frame = memory.take(MIB)
+        where = np.frombuffer(frame, np.uint8).ctypes.data
+        held = look(frame)
+        del frame
+        others = [memory.take(MIB) for _ in range(3)]
+        assert where not in {np.frombuffer(each, np.uint8).ctypes.data for each in others}
+        del held, others
 
 
 def test_what_a_frame_held_is_not_touched_by_the_next_ones() -> None:
