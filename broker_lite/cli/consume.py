@@ -212,6 +212,7 @@ def _print_all(
     bounded, left = bool(ends), count
     last_seen = time.monotonic()
     while True:
+        output.raise_if_unread()
         if left == 0 or (bounded and _is_read(consumer, ends)):
             return 0
         batch = consumer.poll_arrow(_POLL_SECONDS, headers=True, max_rows=left)

@@ -63,7 +63,15 @@ def doctor(form: str | None) -> int:
                 5  critical: logbus or Spark will not run as it is
     """
     findings = [check() for check in CHECKS]
-    output.show([finding._asdict() for finding in findings], form)
+    rows = [finding._asdict() for finding in findings]
+    if output.is_table(form):
+        # Cures are sentences: in a column they would push the table past the screen's edge.
+        output.show(rows, "table", ("check", "state", "found"))
+        for finding in findings:
+            if finding.cure:
+                click.echo(f"\n{finding.check}: {finding.cure}")
+    else:
+        output.show(rows, form)
     states = {finding.state for finding in findings}
     return EXIT_CRITICAL if "critical" in states else EXIT_WARNING if "warning" in states else 0
 
@@ -203,9 +211,12 @@ def spark_settings() -> Finding:
                 text += path.read_text("utf-8", "replace")
     missing = [key for key in _SPARK_SETTINGS if key not in text]
     if missing:
-        cure = "use pyspark_logbus.spark_conf(), or take them from conf/spark-defaults.conf"
-        found = f"not in spark-defaults.conf: {', '.join(missing)}"
-        return Finding("spark settings", "info", f"{found}; they halve a batch's latency", cure)
+        cure = (
+            "for half a micro-batch's latency use pyspark_logbus.spark_conf(), or set as in "
+            f"conf/spark-defaults.conf: {', '.join(missing)}"
+        )
+        found = f"{len(missing)} not in spark-defaults.conf"
+        return Finding("spark settings", "info", found, cure)
     return Finding("spark settings", "ok", "both are set")
 
 

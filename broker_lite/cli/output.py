@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import select
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -28,10 +29,15 @@ def output_option(command: F) -> F:
     )(command)
 
 
+def is_table(form: str | None) -> bool:
+    """Whether ``show`` prints a table: to a person who asked for nothing else."""
+    return form == "table" or (form is None and sys.stdout.isatty())
+
+
 def show(rows: Iterable[Row], form: str | None, columns: Sequence[str] | None = None) -> None:
     """Print rows. ``columns`` picks and orders what a table shows; the others show everything."""
     listed = list(rows)
-    chosen = form or ("table" if sys.stdout.isatty() else "jsonl")
+    chosen = "table" if is_table(form) else form or "jsonl"
     if chosen == "json":
         click.echo(json.dumps(listed, ensure_ascii=False, indent=2))
     elif chosen == "jsonl":
@@ -48,7 +54,7 @@ def show(rows: Iterable[Row], form: str | None, columns: Sequence[str] | None = 
 
 def show_one(value: Row, form: str | None) -> None:
     """Print one object: aligned lines to a person, one JSON object to a machine."""
-    chosen = form or ("table" if sys.stdout.isatty() else "jsonl")
+    chosen = "table" if is_table(form) else form or "jsonl"
     if chosen == "json":
         click.echo(json.dumps(value, ensure_ascii=False, indent=2))
     elif chosen in ("jsonl", "csv"):
@@ -57,6 +63,19 @@ def show_one(value: Row, form: str | None) -> None:
         width = max((len(name) for name in value), default=0)
         for name, item in value.items():
             click.echo(f"{name:<{width}}  {_cell(item)}")
+
+
+def raise_if_unread() -> None:
+    """Raises BrokenPipeError where whoever read our stdout has closed it. Who prints nothing for a
+    while hears of it in no other way: ``logbus consume t | head -1`` would not end."""
+    try:
+        number = sys.stdout.fileno()
+    except (AttributeError, OSError):
+        return  # no file: there is nobody who could close it
+    watched = select.poll()
+    watched.register(number, 0)
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0)):
+        raise BrokenPipeError
 
 
 def say(text: str) -> None:

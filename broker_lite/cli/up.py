@@ -144,7 +144,7 @@ def status(directory: Path | None, form: str | None) -> int:
     """Whether the local cluster runs, its brokers and replicas; exit code 3 if it does not."""
     facts = running.find(directory)
     shown, brokers = _state(facts)
-    if form == "table" or (form is None and sys.stdout.isatty()):
+    if output.is_table(form):
         output.show_one(shown, "table")
         click.echo()
         output.show(brokers, "table")

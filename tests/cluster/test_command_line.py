@@ -181,6 +181,18 @@ def test_a_reader_that_leaves_is_no_error(environment: dict[str, str], new_topic
     assert done.stderr == ""
 
 
+def test_a_consumer_ends_with_its_reader_though_nothing_comes(
+    environment: dict[str, str], logbus: Logbus, new_topic: str
+) -> None:
+    """``logbus consume t | head -n 1`` where head has all that there is."""
+    logbus("produce", new_topic, stdin=b"one\ntwo\n")
+    command = [sys.executable, "-P", "-m", "broker_lite", "consume", new_topic]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as consumer:
+        assert consumer.stdout is not None and consumer.stdout.readline() == b"one\n"
+        consumer.stdout.close()
+        assert consumer.wait(60) == 0
+
+
 def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
     group = f"g-{new_topic}"
     logbus("produce", new_topic, stdin=b"x\n" * 100)

@@ -151,3 +151,15 @@ def test_the_cure_of_a_silent_cluster_depends_on_who_named_it(
     assert doctor.cluster().cure.startswith(f"logbus down --dir {tmp_path}/c, then logbus up")
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", nobody)
     assert "unset LOGBUS_BOOTSTRAP_SERVERS" in doctor.cluster().cure
+
+
+def test_a_cure_stands_below_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sentence in a column would push the table past the screen's edge."""
+    found = [doctor.Finding("java", "critical", "not found", "install it"), doctor.file_limit()]
+    monkeypatch.setattr(doctor, "CHECKS", [lambda at=at: at for at in found])
+    assert run(["doctor", "-o", "table"]) == 5
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["CHECK", "STATE", "FOUND"]
+    assert "java: install it" in lines[4:]
