@@ -9,7 +9,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed) setup.cfg pyproject.toml README.md
+SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
 .PHONY: help demo test check compat chaos soak stress format bench figures wheel java kcat clients clean

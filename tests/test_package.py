@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,35 @@ def test_importing_is_light_and_never_fails_without_spark(tmp_path: Path) -> Non
         "print(hasattr(pyspark_logbus, 'DefaultSource'), 'asyncio' in sys.modules)\n"
     )
     assert elsewhere(code, tmp_path) == "False False"
+
+
+def launched(bin_: Path, path: str) -> str:
+    """PYTHONPATH as the Python beside a copy of the launcher sees it."""
+    bin_.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "pyspark_logbus" / "logbus-python", bin_)
+    python = bin_ / "python3"
+    python.write_text('#!/bin/sh\necho "${PYTHONPATH-unset} $*"\n', "ascii")
+    python.chmod(0o755)
+    command = [str(bin_ / "logbus-python"), "-m", "pyspark.daemon", "two words"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PYTHONPATH": path}
+    )
+    return done.stdout.strip().removesuffix(" -m pyspark.daemon two words")
+
+
+def test_the_launcher_leaves_out_zips_only_of_what_this_python_has(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    zips = f"{packages}/pyspark/python/lib/pyspark.zip:{packages}/pyspark/python/lib/py4j-1-src.zip"
+    bin_ = tmp_path / "bin"
+    assert launched(bin_, f"{zips}:/job") == f"{zips}:/job", "there is no py4j to take instead"
+    (packages / "py4j").mkdir(parents=True)
+    assert launched(bin_, f"{zips}:/job/my files:/more") == "/job/my files:/more"
+    assert launched(bin_, f"/first:{zips}") == "/first"
+    assert launched(bin_, zips) == "unset"
+    assert launched(bin_, "") == "unset"
+    foreign = "/opt/spark/python/lib/pyspark.zip:/opt/spark/python/lib/py4j-1-src.zip"
+    assert launched(bin_, foreign) == foreign, "that may be another version"
+    assert launched(tmp_path / "elsewhere" / "bin", zips) == zips, "this Python is another one's"
 
 
 def test_the_documents_that_stand_beside_the_code_are_installed() -> None:

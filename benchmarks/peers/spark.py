@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Measures, Side, Variant
 from peers.servers import KafkaServers, LogbusServers
-from peers.spark_session import CONNECTOR_WORDS, SparkHost
+from peers.spark_session import CONNECTOR_WORDS, TUNED_WORDS, SparkHost
 
 ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 PARTITIONS = 4
@@ -181,7 +181,7 @@ def rate(count: int, seconds: float) -> Measures:
 
 
 def variant(name: str, compression: str = "none", **words: str) -> Variant:
-    session = "both settings of conf/spark-defaults.conf, on both sides"
+    session = f"{TUNED_WORDS}, on both sides"
     return Variant(
         name,
         settings={"spark": f"local[2], 2 GB, {session}", "connector": CONNECTOR_WORDS, **words},

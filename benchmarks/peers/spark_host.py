@@ -206,7 +206,7 @@ def serve(host: Host, requests: IO[str], replies: IO[str]) -> None:
 
 
 def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     host = Host(start_session(json.loads(sys.argv[1])), sys.argv[2])

@@ -21,6 +21,8 @@ import pyspark_logbus as logbus
 from peers import fetch
 
 SCRIPT = Path(__file__).with_name("spark_host.py")
+LAUNCHER = Path(__file__).parents[2] / "pyspark_logbus" / "logbus-python"
+TUNED_WORDS = "both settings of conf/spark-defaults.conf and PYSPARK_PYTHON=logbus-python"
 CALL_SECONDS_MAX = 600.0
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -35,7 +37,7 @@ def settings(tuned: bool = True) -> dict[str, str]:
     """Spark's settings of every row, the same for both sides.
 
     ``tuned`` adds the two of ``conf/spark-defaults.conf``, of which the second helps Kafka's
-    connector as well.
+    connector as well. Beside them the session runs Python by ``LAUNCHER``.
     """
     return {
         **(logbus.spark_conf() if tuned else {}),
@@ -60,17 +62,19 @@ class SparkHost:
 
     def __init__(self, tuned: bool = True) -> None:
         self._conf = settings(tuned)
+        self._python = str(LAUNCHER) if tuned else sys.executable
 
     def __enter__(self) -> SparkHost:
         self._folder = tempfile.mkdtemp(prefix="logbus-bench-spark-")
         self._log = (Path(self._folder) / "log").open("w+b")
+        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(SCRIPT), json.dumps(self._conf), self._folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+            env=os.environ | {"PYSPARK_PYTHON": self._python, "PATH": path},
         )
         self._answer("start")
         return self

@@ -24,6 +24,8 @@ from peers.row import Measures, Row, Side, Variant
 RESULTS = Path(__file__).parents[2] / "results"
 VALUE_BYTES = 200
 IDLE_SECONDS = 3.0
+TOPIC_PARTITIONS_MAX = 1_000
+"""That a topic may be made with (``max.create.partitions``)."""
 RETENTION_SECONDS_MAX = 60.0
 MB = 1_000_000
 
@@ -32,25 +34,30 @@ Unit = Callable[[int], str]
 
 
 def partitions(bench: Bench, count: int) -> Measures:
-    """One topic; 20 MB over all of its partitions, and a restart."""
+    """Topics of at most 1,000; 20 MB over all of their partitions, and a restart."""
+    shares = {
+        f"t{first}": min(TOPIC_PARTITIONS_MAX, count - first)
+        for first in range(0, count, TOPIC_PARTITIONS_MAX)
+    }
+    places = [TopicPartition(name, n) for name, share in shares.items() for n in range(share)]
     with alone(bench) as logbus:
-        create_s = logbus.new_topic("t", count)
+        create_s = sum(logbus.new_topic(name, share) for name, share in shares.items())
         logbus.settle()
         idle = logbus.idle_percent(IDLE_SECONDS)
         values = bench.lines.sized(100_000, VALUE_BYTES)
         share = len(values) // count
         pieces = [column(values[n * share : (n + 1) * share]) for n in range(count)]
         with logbus.bus.producer() as producer:
-            for number in range(count):
-                producer.send("t", b"warm", partition=number)
+            for place in places:
+                producer.send(place.topic, b"warm", partition=place.partition)
             producer.flush()
             before = time.perf_counter()
-            for number, piece in enumerate(pieces):
-                producer.send_columns("t", piece, number)
+            for place, piece in zip(places, pieces, strict=True):
+                producer.send_columns(place.topic, piece, place.partition)
             producer.flush()
             produce_s = time.perf_counter() - before
         memory = resident_mb(logbus.processes()["broker"])
-        last = TopicPartition("t", count - 1)
+        last = places[-1]
         return {
             "create_topic_s": create_s,
             **idle,
