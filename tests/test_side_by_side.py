@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,41 @@ def test_sides_take_turns_and_the_first_run_is_kept_apart() -> None:
     assert (side["median"], side["spread"]) == ({"rows_per_s": 200}, {"rows_per_s": [100, 300]})
     ratios = [(each["ratio"], each["ratio_spread"], each["met"]) for each in variant["compared"]]
     assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
+
+
+def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_path: Path) -> None:
+    kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
+    runs = iter([RuntimeError("a port was taken"), None])
+
+    def fail_once() -> dict[str, float]:
+        if (error := next(runs)) is not None:
+            raise error
+        return {"rows_per_s": 1.0}
+
+    def hang() -> dict[str, float]:
+        threading.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    def opened(run: Any) -> Any:
+        side = kinds.Side(run, dict, "as it comes")
+        return lambda *_: contextlib.nullcontext({"logbus": side})
+
+    flaky = kinds.Row("flaky", 97, "flaky", (), opened(fail_once), rounds=1)
+    stuck = kinds.Row("stuck", 98, "stuck", (), opened(hang), rounds=1, seconds_max=0.05)
+    about = {"machine": peers("__main__").machine(), "versions": {}}
+    (tmp_path / "results").mkdir()
+    with peers("bench").Bench() as bench:
+        for each in (flaky, stuck):
+            found = alternate.run(each, bench) | about
+            path = tmp_path / "results" / f"{each.name}.json"
+            path.write_text(json.dumps(found), "utf-8")
+            (variant,) = found["variants"]
+            assert ("sides" in variant) == (each is flaky)
+            assert variant.get("failed", False) == (each is stuck)
+    report.write(tmp_path / "results", quick=False)
+    text = (tmp_path / "RESULTS.md").read_text("utf-8")
+    assert "tried twice; the first time: RuntimeError: a port was taken" in text
+    assert "cannot run: TimeoutError: took longer than 0 s" in text
 
 
 def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def main() -> int:
                     keep(found)
                     failed |= any(each.get("failed") for each in found["variants"])
                     print("\n".join(report.brief(found)), flush=True)
-    report.write(RESULTS, quick=arguments.quick)
+                    report.write(RESULTS, quick=arguments.quick)  # what is known so far
+    else:
+        report.write(RESULTS, quick=arguments.quick)
     return int(failed)
 
 

@@ -6,11 +6,13 @@ other side left unwritten goes to the disk, so that no side pays for the other's
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from peers.bench import Bench
@@ -19,6 +21,8 @@ from peers.meter import Meter
 from peers.row import LOGBUS, Goal, Row, Side, Variant
 
 QUICK_ROUNDS = 2
+RETRIED_SECONDS_MAX = 240.0
+"""What fails later than this is not tried again: a whole run is to end within the hour."""
 
 
 def run(row: Row, bench: Bench) -> dict[str, Any]:
@@ -34,27 +38,55 @@ def run(row: Row, bench: Bench) -> dict[str, Any]:
         "variants": [],
     }
     began = time.monotonic()
-    variants = row.variants
-    for variant in variants:
-        kept: dict[str, Any] = {
-            "variant": variant.name,
-            "settings": dict(variant.settings),
-            "compression": dict(variant.compression),
-        }
-        found["variants"].append(kept)
-        try:
-            with row.open(bench, variant) as sides:
-                kept["settings"] |= {name: side.settings for name, side in sides.items()}
-                kept["sides"] = _alternate(row, bench, sides)
-            kept["compared"] = compared(row, variant, kept["sides"])
-        except Cannot as why:
-            kept["cannot"] = str(why)
-        except Exception as error:  # the other rows go on, and this one says what happened
-            kept["cannot"] = f"{type(error).__name__}: {error}"[:1000]
-            kept["failed"] = True
-            bench.stop_all()  # whoever failed may be in no state for the next row
+    for variant in row.variants:
+        found["variants"].append(_variant(row, bench, variant))
     found["seconds"] = round(time.monotonic() - began, 1)
     return found
+
+
+def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
+    """What a variant found. One that fails is tried once more, with servers of its own; after that
+    its result says why, and the run goes on."""
+    kept: dict[str, Any] = {
+        "variant": variant.name,
+        "settings": dict(variant.settings),
+        "compression": dict(variant.compression),
+    }
+    for is_last in (False, True):
+        began = time.monotonic()
+        try:
+            with _at_most(row.seconds_max), row.open(bench, variant) as sides:
+                kept["settings"] |= {name: side.settings for name, side in sides.items()}
+                found = _alternate(row, bench, sides)
+            return kept | {"sides": found, "compared": compared(row, variant, found)}
+        except Cannot as why:
+            return kept | {"cannot": str(why)}
+        except Exception as error:  # the other rows go on, and this one says what happened
+            why_not = f"{type(error).__name__}: {error}"[:1000]
+            print(f"  {row.name} [{variant.name}]: {why_not}", file=sys.stderr, flush=True)
+            with contextlib.suppress(Exception):
+                bench.stop_all()  # whoever failed may be in no state for what comes next
+            if is_last or time.monotonic() - began > RETRIED_SECONDS_MAX:
+                return kept | {"cannot": why_not, "failed": True}
+            kept["failed_first"] = why_not
+    raise AssertionError("the last try returns")
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError here, in the main thread, if what is within takes longer: a hang must
+    not cost the rows that follow."""
+
+    def expired(*_: object) -> None:
+        raise TimeoutError(f"took longer than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _alternate(row: Row, bench: Bench, sides: Mapping[str, Side]) -> dict[str, Any]:

@@ -75,8 +75,9 @@ class Bench:
 
     def stop_all(self) -> None:
         """Stop every server that is up: for a row that starts its own."""
-        for peer in list(self._stack):
-            self._stop(peer)
+        with contextlib.ExitStack() as stack:  # which goes on with the others if one raises
+            for peer in list(self._stack):
+                stack.callback(self._stop, peer)
 
     def pids(self) -> set[int]:
         """Every process of the servers that are up."""

@@ -145,6 +145,8 @@ def _variant(variant: Found) -> Iterator[str]:
     yield f"**{variant['variant']}** (compression: {_compression(variant)})"
     yield ""
     yield from (f"- {who}: {words}" for who, words in settings.items())
+    if "failed_first" in variant:
+        yield f"- tried twice; the first time: {_cell(variant['failed_first'])}"
     if "cannot" in variant:
         yield f"- cannot run: {_cell(variant['cannot'])}"
         return

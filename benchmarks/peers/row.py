@@ -87,6 +87,7 @@ class Row:
     ``bound``: what bounds the row, measured; the report says it where a goal is not met.
     ``derive``: measures that follow from what a run measured and what it cost.
     ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
+    ``seconds_max``: a variant that takes longer has failed.
     """
 
     name: str
@@ -99,4 +100,5 @@ class Row:
     bound: str = ""
     quick: bool = True
     rounds: int = ROUNDS
+    seconds_max: float = 600.0
     derive: Callable[[Measures, Processes], Measures] = field(default=lambda *_: {})
