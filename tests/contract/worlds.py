@@ -91,7 +91,11 @@ class RealWorld:
         client = store._client
         client.remove_listener(store._on_state)
         client._stopped.set()
-        client._connection._socket.shutdown(socket.SHUT_RDWR)
+        connection = client._connection
+        connection._socket.shutdown(socket.SHUT_RDWR)
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(None, connection.connection_stopped.wait, 20)
+        connection.close()
 
 
 World = SimWorld | RealWorld

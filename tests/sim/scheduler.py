@@ -12,6 +12,7 @@ own taking part.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from asyncio import events
 from collections import deque
@@ -32,14 +33,12 @@ class Deadlock(Exception):
 class Owner:
     """Something that can be stopped as a whole: a simulated process."""
 
-    __slots__ = ("context", "dead", "held", "of", "paused", "tasks")
+    __slots__ = ("context", "dead", "held", "of", "paused")
 
     def __init__(self, of: Any = None) -> None:
         self.of = of
         self.paused = self.dead = False
         self.held: list[Handle] = []
-        self.tasks: set[asyncio.Task[Any]] = set()
-        """Kept, so that a dead owner's coroutines are not closed in the middle of a run."""
         self.context = copy_context()
         self.context.run(OWNER.set, self)
 
@@ -95,6 +94,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.steps = 0
         self.ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """Kept, so that a dead owner's coroutines are not closed in the middle of a run."""
         self._number = 0
         self._closed = self._running = self._ending = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], Any] | None = None
@@ -153,11 +154,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[Any]:
-        owner = OWNER.get() if context is None else context.get(OWNER)
         task = asyncio.Task(coroutine, loop=self, name=name or "sim", context=context)
-        if owner is not None:
-            owner.tasks.add(task)
-            task.add_done_callback(owner.tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop, context=OUTSIDE)
         return task
 
     def set_exception_handler(
@@ -225,12 +224,18 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Cancel what is left, of the dead too; let it end without any time passing."""
         self._ending = True
         with self._as_running():
-            for task in asyncio.all_tasks(self):
+            for task in list(self._tasks):
                 task.cancel()
             for _ in range(ENDING_STEPS_MAX):
                 if not self.ready:
                     break
                 self._step(self.ready.popleft())
+        for task in self._tasks:
+            # Its owner died, or was stopped, before its first step.
+            coroutine = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # type: ignore[arg-type]
+                coroutine.close()
+        self._tasks.clear()
         self.ready.clear()
         self._timers.clear()
         self._closed = True

@@ -9,7 +9,6 @@ import argparse
 import logging
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -71,7 +70,6 @@ def main(what: str, run: Callable[[int], Counter[str]]) -> None:
     options = parser.parse_args()
     # What brokers say of the faults that are done to them is thousands of lines.
     logging.disable(logging.ERROR)
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
     began, counts = time.monotonic(), Counter[str]()
     for seed in range(options.first, options.first + options.seeds):
         try:

@@ -13,8 +13,6 @@ from broker_lite.coordinator.group import Group
 from broker_lite.metadata import group_claims, group_writer, znodes
 from broker_lite.metadata.store import Check, Operation, Set
 
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-
 SEEDS = 8
 PLANT_SEEDS = 10
 

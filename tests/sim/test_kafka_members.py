@@ -11,8 +11,6 @@ from sim.seeded import Violation
 from broker_lite.client.membership import assignors
 from broker_lite.client.membership.machine import NO_GENERATION, Machine
 
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-
 SEEDS = 6
 PLANT_SEEDS = 4
 

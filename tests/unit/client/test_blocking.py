@@ -81,6 +81,7 @@ class Server:
     def hang_up_all(self) -> None:
         for connection in self._open:
             connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
         self._open.clear()
 
     def close(self) -> None:
@@ -106,6 +107,13 @@ def reactor() -> Iterator[Reactor]:
     running.stop()
 
 
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    connections = Pool()
+    yield connections
+    connections.close()
+
+
 REQUEST = CallExchange(InitProducerIdRequest())
 
 
@@ -127,16 +135,13 @@ def ask(reactor: Reactor, endpoint: Endpoint, timeout_ms: float = 20_000, lane: 
     return found[0]
 
 
-def test_a_pool_uses_its_connections_again(server: Server) -> None:
-    pool = Pool()
+def test_a_pool_uses_its_connections_again(server: Server, pool: Pool) -> None:
     for _ in range(5):
         assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
     assert server.connections == 1
-    pool.close()
 
 
-def test_a_connection_that_ended_meanwhile_is_not_used(server: Server) -> None:
-    pool = Pool()
+def test_a_connection_that_ended_meanwhile_is_not_used(server: Server, pool: Pool) -> None:
     pool.ask(Send(server.endpoint, REQUEST))
     borrowed = pool.borrow(server.endpoint, 1000)
     server.hang_up_all()
@@ -147,19 +152,20 @@ def test_a_connection_that_ended_meanwhile_is_not_used(server: Server) -> None:
     assert server.connections == 2
 
 
-def test_each_borrower_has_a_connection_alone(server: Server) -> None:
-    pool = Pool()
+def test_each_borrower_has_a_connection_alone(server: Server, pool: Pool) -> None:
     one, two = (pool.borrow(server.endpoint, 1000) for _ in range(2))
     assert one is not two
     pool.give_back(one)
     pool.give_back(two)
-    assert pool.borrow(server.endpoint, 1000) in (one, two)
+    again = pool.borrow(server.endpoint, 1000)
+    assert again in (one, two)
+    pool.give_back(again)
 
 
 @pytest.mark.parametrize("kind", ["pool", "reactor"])
-def test_what_goes_wrong_on_the_way(server: Server, reactor: Reactor, kind: str) -> None:
-    pool = Pool()
-
+def test_what_goes_wrong_on_the_way(
+    server: Server, reactor: Reactor, pool: Pool, kind: str
+) -> None:
     def failure(endpoint: Endpoint, timeout_ms: float = 20_000) -> LogbusError:
         if kind == "reactor":
             found = ask(reactor, endpoint, timeout_ms)
@@ -302,9 +308,7 @@ def test_the_end_of_a_reactor_leaves_no_number_of_its_pipe() -> None:
     assert child.returncode == 0, child.stderr
 
 
-def test_several_brokers_at_once_and_one_of_them_dead(server: Server) -> None:
-    pool = Pool()
-
+def test_several_brokers_at_once_and_one_of_them_dead(server: Server, pool: Pool) -> None:
     def operation() -> Any:
         answers = yield SendAll([Send(server.endpoint, REQUEST), Send(dead(), REQUEST)])
         return answers
@@ -314,9 +318,9 @@ def test_several_brokers_at_once_and_one_of_them_dead(server: Server) -> None:
     assert isinstance(bad, NetworkError)
 
 
-def test_brokers_are_asked_in_turn_until_one_answers(server: Server) -> None:
+def test_brokers_are_asked_in_turn_until_one_answers(server: Server, pool: Pool) -> None:
     cluster = Cluster((dead(), server.endpoint), monotonic_ms)
-    found = Pool().run(requests.init_producer_id(cluster, monotonic_ms() + 10_000))
+    found = pool.run(requests.init_producer_id(cluster, monotonic_ms() + 10_000))
     assert found == (7, 0)
     assert cluster.candidates()[0] == server.endpoint
 

@@ -39,6 +39,7 @@ def test_they_are_served_and_nothing_else_is() -> None:
             writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
             answer = await reader.read()
             writer.close()
+            await writer.wait_closed()
             return answer
 
         assert b"logbus_connections 7" in await get(b"/metrics")
