@@ -73,28 +73,33 @@ class GroupOffsets:
         self._writer = GroupWriter(store, interval_ms=interval_ms, wait_connected=wait_connected)
         self._claims: dict[str, Claim] = {}
         self._claiming: dict[str, asyncio.Task[Claim]] = {}
+        self._claims_made = 0
 
     async def claim(self, group: str) -> Claim:
         """This broker's claim of the group, made if it is not held. Raises as ``make_claim``."""
-        claim, broker_epoch = self._claims.get(group), self._identity()[1]
+        claim, (broker_id, broker_epoch) = self._claims.get(group), self._identity()
         if broker_epoch == NO_EPOCH:
             raise CoordinationUnavailableError("this broker is not registered; try again later")
         if claim is not None and claim.held and claim.value.broker_epoch == broker_epoch:
             return claim
         task = self._claiming.get(group)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._make_claim(group))
+            task = asyncio.get_running_loop().create_task(
+                self._make_claim(group, broker_id, broker_epoch)
+            )
             self._claiming[group] = task
             task.add_done_callback(lambda _: self._claiming.pop(group, None))
         return await asyncio.shield(task)
 
-    async def _make_claim(self, group: str) -> Claim:
-        broker_id, broker_epoch = self._identity()
+    async def _make_claim(self, group: str, broker_id: int, broker_epoch: int) -> Claim:
+        self._claims_made += 1
         claim = await make_claim(
             self._store,
             group,
             broker_id=broker_id,
             broker_epoch=broker_epoch,
+            # No two registrations of any broker have one epoch.
+            name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
         if len(self._claims) > KNOWN_MAX:
@@ -233,9 +238,7 @@ class GroupOffsets:
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
         # Not by its version: a group that was deleted and made again begins at 0 anew.
-        if znode is None or _claim_of(znodes.decode_coordinator(path, znode.data)) != _claim_of(
-            claim.value
-        ):
+        if not claim.is_seen_in(znode):
             claim.held = False
         return claim.held
 
@@ -270,15 +273,15 @@ class GroupOffsets:
                 if await self._delete_group(claim) is None:
                     return
                 continue
-            check = Check(znodes.coordinator_path(group), claim.version)
+            checks = claim.checks
             wanted = [znodes.offset_path(group, *key) for key in partitions]
             there = await gather([self._store.get(path) for path in wanted])
             paths = [path for path, znode in zip(wanted, there) if znode is not None]
             self._writer.forget(group)
-            refused = await self._delete(check, paths, [])
+            refused = await self._delete(checks, paths, [])
             if refused is None:
                 return
-            if refused.operation.path == check.path and claim.version == check.version:
+            if refused.operation in checks and claim.checks == checks:
                 self.release(claim)
         raise WriteConflictError(f"group {group!r} is being written to; try again")
 
@@ -301,25 +304,26 @@ class GroupOffsets:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
 
     async def _delete_group(self, claim: Claim) -> Refused | None:
-        """The claim's znode, checked by every write, and the group's go last."""
+        """The claim's znodes, checked by every write, and the group's go last."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
         # What members have there is theirs to delete: it makes the write be refused, the first one
         # of several, before anything is lost.
         place = znodes.consumers_path(claim.group)
         theirs = f"{place}/"
         below = [each async for each in self._below(group)]
-        paths = [p for p in below if p not in (path, group) and not p.startswith(theirs)]
+        kept = {path, group, claim.mark}
+        paths = [p for p in below if p not in kept and not p.startswith(theirs)]
         paths.sort(key=lambda path: path != place)
         self.release(claim)
         self._writer.forget(claim.group)
-        last: list[Operation] = [Delete(path, claim.version), Delete(group)]
-        return await self._delete(Check(path, claim.version), paths, last)
+        last: list[Operation] = [Delete(claim.mark), Delete(path, claim.version), Delete(group)]
+        return await self._delete(claim.checks, paths, last)
 
     async def _delete(
-        self, check: Check, paths: list[str], last: list[Operation]
+        self, checks: tuple[Check, ...], paths: list[str], last: list[Operation]
     ) -> Refused | None:
         writes: list[list[Operation]] = [
-            [check, *(Delete(path) for path in paths[at : at + DELETES_PER_WRITE_MAX])]
+            [*checks, *(Delete(path) for path in paths[at : at + DELETES_PER_WRITE_MAX])]
             for at in range(0, len(paths), DELETES_PER_WRITE_MAX)
         ]
         for write in (*writes, last) if last else writes:
@@ -359,8 +363,3 @@ class GroupOffsets:
             async for inner in self._below(f"{path}/{name}"):
                 yield inner
         yield path
-
-
-def _claim_of(value: znodes.Coordinator) -> tuple[int, int, int]:
-    """Whose claim it is, and which; generations of one claim do not differ in it."""
-    return value.broker_id, value.broker_epoch, value.epoch

@@ -25,7 +25,6 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import Claim
 from broker_lite.metadata.loader import gather
 from broker_lite.metadata.store import (
-    Check,
     Create,
     MetadataStore,
     Operation,
@@ -200,7 +199,7 @@ class GroupWriter:
                     self._written(part)
                 return
             claim = owners[refused.position].writing.claim
-            if refused.operation.path == znodes.coordinator_path(claim.group):
+            if refused.operation.path in (check.path for check in claim.checks):
                 # No attempt of the others: each time there is one group less.
                 await self._lost(claim, parts)
                 continue
@@ -246,12 +245,10 @@ class GroupWriter:
 
     def _operations(self, part: Part) -> list[Operation]:
         claim = part.writing.claim
-        path = znodes.coordinator_path(claim.group)
-        operations: list[Operation] = []
-        if part.generation is None:
-            operations.append(Check(path, claim.version))
-        else:
-            operations.append(Set(path, znodes.encode_coordinator(part.generation), claim.version))
+        operations: list[Operation] = list(claim.checks)
+        if part.generation is not None:
+            path = znodes.coordinator_path(claim.group)
+            operations[0] = Set(path, znodes.encode_coordinator(part.generation), claim.version)
         for key, offset in part.offsets.items():
             path, data = znodes.offset_path(claim.group, *key), znodes.encode_offset(offset)
             known = self._known.get(znodes.topic_offsets_path(claim.group, key.topic), ())
@@ -276,7 +273,7 @@ class GroupWriter:
         paths = [znodes.coordinator_path(other.group) for other in others]
         found = await gather([self._store.get(path) for path in paths])
         for other, znode in zip(others, found):
-            if znode is None or znode.version != other.version:
+            if znode is None or znode.version != other.version or not other.is_seen_in(znode):
                 other.held = False
                 self.forget(other.group)
 

@@ -138,6 +138,11 @@ def coordinator_path(group: str) -> str:
     return f"{group_path(group)}/coordinator"
 
 
+def claim_path(group: str, claim: str) -> str:
+    """There for as long as this claim of the group holds; never set."""
+    return f"{coordinator_path(group)}/{claim}"
+
+
 def consumers_path(group: str) -> str:
     """The consumer registry of a native group."""
     return f"{group_path(group)}/ids"
@@ -220,13 +225,15 @@ class ProducerIdBlock(NamedTuple):
 
 class Coordinator(NamedTuple):
     """/consumers/<group>/coordinator. ``epoch`` counts claims, ``generation`` rebalances of Kafka
-    members: neither ever restarts. ``empty_since_ms``: None while there are members."""
+    members: neither ever restarts. ``empty_since_ms``: None while there are members. ``claim``: the
+    name of the claim's own znode below it, which no other claim of any group ever had."""
 
     broker_id: int
     broker_epoch: int
     epoch: int
     generation: int
     empty_since_ms: int | None
+    claim: str = ""
 
 
 class Subscription(NamedTuple):
@@ -428,6 +435,7 @@ def encode_coordinator(value: Coordinator) -> bytes:
             "epoch": value.epoch,
             "generation": value.generation,
             "empty_since_ms": value.empty_since_ms,
+            "claim": value.claim,
         }
     )
 
@@ -440,6 +448,7 @@ def decode_coordinator(path: str, data: bytes) -> Coordinator:
         value["epoch"],
         value["generation"],
         value["empty_since_ms"],
+        value.get("claim", ""),
     )
 
 

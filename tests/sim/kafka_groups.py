@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from sim.disk import SimClock
@@ -24,6 +25,7 @@ from sim.zk import SimZk
 
 from broker_lite.config import BrokerConfig
 from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.effects import JoinResult
 from broker_lite.errors import (
     LogbusError,
     MemberIdRequiredError,
@@ -32,9 +34,10 @@ from broker_lite.errors import (
     UnknownMemberIdError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_id_text
 from broker_lite.server.group_coordinator import GroupCoordinator
+from broker_lite.server.handlers import delete_groups
 from broker_lite.server.registry import BrokerRegistration, NewTopic, Registry
 
 GROUP = "g"
@@ -56,6 +59,10 @@ MOVED_ON = (
 )
 """After these a member commits nothing more in its generation. After others it may, and which of
 two commits of one member in one generation is the later, nobody can tell."""
+
+Generation = tuple[int, int]
+"""Of which of the groups of this name, and which one."""
+NOBODY = znodes.Coordinator(-1, -1, 0, 0, None)
 
 T = TypeVar("T")
 
@@ -112,6 +119,7 @@ class Member:
         self.owner = Owner(self)
         self.alive = True
         self.member_id, self.generation = "", -1
+        self.incarnation = 0
         self.positions: dict[int, int] = {}
         self.broker: BrokerProcess | None = None
         world.loop.create_task(self.run(), context=self.owner.context)
@@ -177,20 +185,21 @@ class Member:
                 "consumer", protocols, new_id, self.world.chance.random() < 0.8,
             )  # fmt: skip
 
-        joined = await self.ask(lambda groups: groups.join(GROUP, make), timeout_s=12.0)
+        joined, claim = await self.ask(lambda groups: _join(groups, make), timeout_s=12.0)
         if isinstance(joined.error, MemberIdRequiredError):
             self.member_id = joined.member_id
             return await self.join()
         if joined.error is not None:
             raise joined.error
         self.member_id, self.generation = joined.member_id, joined.generation
+        self.incarnation = self.world.incarnation_of(claim)
         parts: tuple[tuple[str, bytes], ...] = ()
         if joined.members and not joined.skip_assignment:
             ids = sorted(row.member_id for row in joined.members)
             parts = tuple(
                 (name, bytes(range(n, PARTITIONS, len(ids)))) for n, name in enumerate(ids)
             )
-            self.world.assigned(self.generation, dict(parts))
+            self.world.assigned((self.incarnation, self.generation), dict(parts))
 
         def sync(token: int) -> ev.Sync:
             return ev.Sync(token, self.member_id, self.instance_id, self.generation, parts)
@@ -224,10 +233,9 @@ class Member:
         """What is read now, in the present generation, whenever it arrives."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
+        when = f"{self.incarnation}/{generation}"
         offsets = {
-            TopicPartition(TOPIC, partition): CommittedOffset(
-                offset, metadata=f"{generation} {member}"
-            )
+            TopicPartition(TOPIC, partition): CommittedOffset(offset, metadata=f"{when} {member}")
             for partition, offset in self.positions.items()
         }
 
@@ -270,8 +278,11 @@ class World:
         self.slow = 0.0
         self.lossy = 0.0
         self._number = 0
-        self._assigned: dict[int, dict[str, bytes]] = {}
-        self._coordinator = znodes.Coordinator(-1, -1, 0, 0, None)
+        self._assigned: dict[Generation, dict[str, bytes]] = {}
+        self._incarnation = 0
+        self._incarnations: dict[str, int] = {}
+        """By claim."""
+        self._coordinator = NOBODY
         self._offsets: dict[str, CommittedOffset] = {}
 
     def next_number(self) -> int:
@@ -280,7 +291,13 @@ class World:
 
     # Checks.
 
-    def assigned(self, generation: int, parts: dict[str, bytes]) -> None:
+    def incarnation_of(self, claim: str | None) -> int:
+        """Which of the groups of this name a coordinator spoke of."""
+        if claim is None:
+            raise NetworkError("the coordinator gave the group up while it answered")
+        return self._incarnations[claim]
+
+    def assigned(self, generation: Generation, parts: dict[str, bytes]) -> None:
         """What the leader of a generation hands in; it may do so twice."""
         known = self._assigned.setdefault(generation, parts)
         if known != parts:
@@ -290,16 +307,26 @@ class World:
         """As ZooKeeper does it."""
         before = self._coordinator
         for operation in operations:
+            path = operation.path
+            if isinstance(operation, Delete):
+                self._deleted(path)
             if not isinstance(operation, Create | Set):
                 continue
-            path = operation.path
             if path == znodes.coordinator_path(GROUP):
                 self._claimed(znodes.decode_coordinator(path, operation.data))
             elif path.startswith(znodes.topic_offsets_path(GROUP, TOPIC) + "/"):
                 self._committed(path, operation.data, before.generation)
 
+    def _deleted(self, path: str) -> None:
+        self._offsets.pop(path, None)
+        if path == znodes.coordinator_path(GROUP):
+            self.counts["deletions"] += 1
+            self._coordinator = NOBODY
+            self._incarnation += 1
+
     def _claimed(self, now: znodes.Coordinator) -> None:
         before, self._coordinator = self._coordinator, now
+        self._incarnations[now.claim] = self._incarnation
         same = now.epoch == before.epoch and now.broker_epoch == before.broker_epoch
         if now.generation not in (before.generation, before.generation + same):
             self.fail(f"{before} was followed by {now}")
@@ -313,13 +340,14 @@ class World:
         self._offsets[path] = offset
         partition = int(path.rpartition("/")[2])
         word, _, member = offset.metadata.partition(" ")
-        if int(word) != generation:
-            self.fail(f"{offset} is written in generation {generation}")
+        present = self._incarnation, generation
+        if word != f"{self._incarnation}/{generation}":
+            self.fail(f"{offset} is written in generation {present}")
         owners = [
-            name for name, part in self._assigned.get(generation, {}).items() if partition in part
+            name for name, part in self._assigned.get(present, {}).items() if partition in part
         ]
         if member not in owners and not _is_again(member, owners):
-            self.fail(f"{partition}: {offset} is written in generation {generation} of {owners}")
+            self.fail(f"{partition}: {offset} is written in generation {present} of {owners}")
         if before is not None and before.offset > offset.offset:
             self.fail(f"{partition} went back from {before} to {offset}")
 
@@ -407,6 +435,8 @@ class World:
         while self.loop.time() < end:
             await asyncio.sleep(chance.expovariate(1.0))
             dice = chance.random()
+            if chance.random() < 0.1:
+                self.loop.create_task(self.delete(), context=OUTSIDE)
             if dice < 0.5:
                 self.trouble_members(dice * 2)
             else:
@@ -429,6 +459,17 @@ class World:
             self.counts["stops"] += 1
             member.owner.pause()
             self.later(self.chance.random() * 6.0, lambda: member.owner.resume(self.loop))
+
+    async def delete(self) -> None:
+        """Somebody deletes the group, again and again: it is done where the broker that is asked
+        knows of no member, as one does that took it over just now."""
+        for _ in range(self.chance.randrange(1, 15)):
+            await asyncio.sleep(self.chance.random() * 0.4)
+            with suppress(LogbusError):
+                asked = self.any_broker().groups.coordinator_of(GROUP)
+                if asked is not None:
+                    parts: Any = self.brokers[asked.broker_id]
+                    await self.call(parts, partial(delete_groups.delete, parts, GROUP), 6.0)
 
     def trouble_brokers(self, dice: float) -> None:
         broker = self.chance.choice(list(self.brokers.values()))
@@ -496,6 +537,15 @@ class World:
         if owned != list(range(PARTITIONS)):
             rows = {row.name: (row.generation, sorted(row.positions)) for row in self.living}
             raise Violation(f"partitions {owned} are owned: {rows}, {self._coordinator}")
+
+
+async def _join(
+    groups: GroupCoordinator, make: Callable[[int], ev.Join]
+) -> tuple[JoinResult, str | None]:
+    """The answer, and by which claim it was given, if that is known still."""
+    result = await groups.join(GROUP, make)
+    held = groups._held.get(GROUP)
+    return result, None if held is None else held.claim.value.claim
 
 
 def _is_again(member: str, owners: list[str]) -> bool:

@@ -25,14 +25,15 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
             build(
                 Response.DeletableGroupResult,
                 group_id=group,
-                error_code=await _delete(parts, group),
+                error_code=await delete(parts, group),
             )
             for group in message.groups_names
         ]
     )
 
 
-async def _delete(parts: Parts, group: str) -> int:
+async def delete(parts: Parts, group: str) -> int:
+    """Its error code."""
     try:
         parts.groups.check_coordinator(group)
         machine = parts.groups.find(group)

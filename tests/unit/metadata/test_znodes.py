@@ -61,6 +61,11 @@ BYTES = [
     ),
     (z.encode_group("kafka"), b'{"version":1,"kind":"kafka"}'),
     (
+        z.encode_coordinator(z.Coordinator(1, 99, 2, 7, None, "99-3")),
+        b'{"version":1,"broker":1,"broker_epoch":99,"epoch":2,"generation":7,'
+        b'"empty_since_ms":null,"claim":"99-3"}',
+    ),
+    (
         z.encode_offset(OFFSET),
         b'{"version":1,"offset":5,"leader_epoch":2,"metadata":"note",'
         b'"topic_id":"TTTTTTTTTTTTTTTTTTTTTT","commit_ms":1234}',
