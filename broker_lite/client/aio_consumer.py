@@ -33,7 +33,7 @@ from broker_lite.model import (
 )
 
 OPERATION_TIMEOUT_MS = 30_000
-RECORDS_AHEAD = 256
+RECORDS_AHEAD = 1024
 
 
 class AsyncConsumer:

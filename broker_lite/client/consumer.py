@@ -55,8 +55,8 @@ from broker_lite.model import (
 OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 WAIT_SLICE_S = 3600.0
-RECORDS_AHEAD = 256
-"""Records that iteration makes at once: few enough to die before a garbage collection."""
+RECORDS_AHEAD = 1024
+"""Records of which iteration makes columns at once; each record is made in its turn."""
 
 
 class Consumer:

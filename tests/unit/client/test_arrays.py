@@ -21,19 +21,19 @@ def test_bytes_there_and_back(values: list[bytes | None]) -> None:
     column = binary_of(values)
     column.validate(full=True)
     assert column.to_pylist() == values
-    assert python_of(column, len(values)) == values
+    assert list(python_of(column, len(values))) == values
 
 
 def test_slices() -> None:
     column = binary_of(VALUES * 5)
     for start in range(0, 30, 7):
         part = column.slice(start, 9)
-        assert python_of(part, len(part)) == part.to_pylist()
+        assert list(python_of(part, len(part))) == part.to_pylist()
         assert nulls_of(part).tolist() == [value is None for value in part.to_pylist()]
 
 
 def test_a_missing_column_is_all_none() -> None:
-    assert python_of(None, 3) == [None] * 3
+    assert list(python_of(None, 3)) == [None] * 3
 
 
 def test_fixed_width() -> None:
@@ -61,7 +61,7 @@ def test_pandas_is_not_imported() -> None:
         "import sys\n"
         "from broker_lite.client.arrays import *\n"
         "import numpy as np, pyarrow as pa\n"
-        "column = binary_of([b'a', None]); python_of(column, 2)\n"
+        "column = binary_of([b'a', None]); list(python_of(column, 2))\n"
         "fixed(np.arange(3), pa.int64()); headers_of([[('h', b'x')]])\n"
         "assert 'pandas' not in sys.modules\n"
     )
@@ -71,4 +71,4 @@ def test_pandas_is_not_imported() -> None:
 def test_buffers_longer_than_their_values() -> None:
     offsets = pa.py_buffer(np.array([0, 1, 3], np.int32).tobytes() + b"odd")
     column = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
-    assert python_of(column, 2) == [b"a", b"bc"]
+    assert list(python_of(column, 2)) == [b"a", b"bc"]
