@@ -140,13 +140,19 @@ def set_log_append_time(
 ) -> BatchHeader:
     """Mark the one batch that fills ``buffer`` as stamped by the broker at ``now_ms``.
 
-    This is the one stamp that lies inside the CRC, which is computed anew.
+    This and the newest time lie inside the CRC, which is computed anew.
     """
     attributes = header.attributes | fmt.ATTRIBUTE_LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(buffer, fmt.CRC_FROM, attributes)
-    _MAX_TIMESTAMP.pack_into(buffer, _POSITION_MAX_TIMESTAMP, now_ms)
-    crc = set_crc(buffer)
-    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+    return set_max_timestamp(buffer, header._replace(attributes=attributes), now_ms)
+
+
+def set_max_timestamp(
+    buffer: bytearray | memoryview, header: BatchHeader, newest_ms: int
+) -> BatchHeader:
+    """Write the newest time of the one batch that fills ``buffer``, and the CRC that it makes."""
+    _MAX_TIMESTAMP.pack_into(buffer, _POSITION_MAX_TIMESTAMP, newest_ms)
+    return header._replace(max_timestamp=newest_ms, crc=set_crc(buffer))
 
 
 def check_crc(buffer: Buffer, header: BatchHeader) -> None:

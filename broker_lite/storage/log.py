@@ -22,7 +22,8 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_PRODUCER, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
-from broker_lite.record.batch import BatchHeader, set_log_append_time, stamp
+from broker_lite.record.batch import BatchHeader, set_log_append_time, set_max_timestamp, stamp
+from broker_lite.record.transcode import newest_timestamp
 from broker_lite.storage import paths
 from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.directory import DataDirectory
@@ -105,6 +106,8 @@ class Log(LogBounds):
             header = set_log_append_time(buffer, header, now_ms)
             append_time = now_ms
         else:
+            if header.max_timestamp < header.base_timestamp and not header.is_columns:
+                header = set_max_timestamp(buffer, header, newest_timestamp(buffer, header))
             _check_timestamps(header, config, now_ms)
         base = self._tail[0]
         latest = self.leader_epochs.latest
