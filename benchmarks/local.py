@@ -26,7 +26,7 @@ VALUE_BYTES = 1000
 ROWS = 4000
 LIMITS = {
     "cluster_ready_s": 4.0,
-    "broker_idle_mb": 95.0,
+    "broker_idle_mb": 60.0,
     "broker_after_produce_mb": 180.0,
     "import_pyspark_logbus_ms": 50.0,
     "logbus_help_s": 0.2,

@@ -21,7 +21,8 @@ from broker_lite.client.blocking import Pool, PooledConnection, monotonic_ms, sh
 from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.discovery import parse_endpoints
-from broker_lite.client.local_files import FILE_BYTES, LocalRange, machine_id
+from broker_lite.client.local_files import FILE_BYTES, LocalRange
+from broker_lite.client.machine import machine_id
 from broker_lite.client.received import (
     NOTHING,
     Cut,

@@ -12,8 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from functools import lru_cache
-from pathlib import Path
 
 from broker_lite.client.received import Cut, cut
 from broker_lite.client.rooms import received_rooms
@@ -21,7 +19,7 @@ from broker_lite.errors import CorruptMessageError
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.format import HEADER_BYTES
-from broker_lite.wire.fetch import MACHINE_BYTES, StoredRange
+from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
 """Of one answer: it costs no memory, so only as little as keeps a query's reads near its end."""
@@ -32,18 +30,6 @@ AHEAD_BYTES = 8 << 20
 _AHEAD_STEP = 128 << 10
 """What the kernel reads ahead for one call, unless it was told otherwise."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-@lru_cache(maxsize=1)
-def machine_id() -> bytes:
-    """What only this machine's processes know, 16 bytes: Linux draws it at every boot. Empty
-    where there is no such thing."""
-    try:
-        found = bytes.fromhex(_BOOT_ID.read_text("ascii").replace("-", ""))
-    except (OSError, ValueError):
-        return b""
-    return found if len(found) == MACHINE_BYTES else b""
 
 
 class LocalRange:

@@ -1,7 +1,8 @@
 """CRC-32C (Castagnoli), the checksum of a batch from byte 21 to its end.
 
-google-crc32c where its C code is there (tens of GB/s), else crcmod. A buffer is never copied:
-google-crc32c takes read-only objects alone, and an Arrow buffer over a writable one passes as such.
+google-crc32c where its C code is there (tens of GB/s), else crcmod. google-crc32c takes ``bytes``
+alone of the types here: what is none is copied in pieces that the processor's cache holds, at some
+20 us a MB. (An Arrow buffer over it would pass uncopied, but for 27 MB in every broker.)
 Pure; any thread.
 """
 
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from typing import Final
 
 import crcmod.predefined
-import pyarrow as pa
 
 try:
     import google_crc32c as _google
@@ -27,9 +27,17 @@ _crcmod: Final[Callable[[object, int], int]] = crcmod.predefined.mkPredefinedCrc
 IMPLEMENTATION: Final = "google-crc32c" if _native else "crcmod"
 
 
+_PIECE_BYTES: Final = 64 << 10
+
+
 def crc32c(buffer: Buffer, crc: int = 0) -> int:
     """The checksum of ``buffer``; ``crc``, that of what precedes it, continues one."""
     if not _native:
         return _crcmod(buffer, crc)
-    crc = _google.extend(crc, buffer if type(buffer) is bytes else pa.py_buffer(buffer))
+    if type(buffer) is bytes or len(buffer) <= _PIECE_BYTES:
+        crc = _google.extend(crc, bytes(buffer))
+        return crc
+    view = memoryview(buffer)
+    for start in range(0, len(view), _PIECE_BYTES):
+        crc = _google.extend(crc, bytes(view[start : start + _PIECE_BYTES]))
     return crc

@@ -16,7 +16,6 @@ from broker_lite.errors import CorruptMessageError, LogbusError
 from broker_lite.model import NO_EPOCH
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, check_crc, read_header
-from broker_lite.record.transcode import columns_to_rows
 from broker_lite.storage.log import Log
 from broker_lite.storage.reader import LogSlice
 from broker_lite.wire.fetch import FileRange, HasFileno, Part, StoredRange
@@ -194,7 +193,7 @@ def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
             if row.check or header.is_columns:
                 _check(row, buffer, header, expected)
             if row.rows_only and header.is_columns:
-                rows = columns_to_rows(buffer, header)
+                rows = _as_rows(buffer, header)
                 if out.length and out.length + len(rows) > max_bytes:
                     break
                 out.add_bytes(rows)
@@ -211,6 +210,13 @@ def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
             return Prepared(error=error, error_offset=offset)
         # What is before it is good: the reader meets the bad batch with its next fetch.
     return Prepared(tuple(out.parts), out.length, checked_end)
+
+
+def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
+    # Loads pyarrow and numpy, which a broker does without until such a reader comes.
+    from broker_lite.record.transcode import columns_to_rows
+
+    return columns_to_rows(columns, header)
 
 
 def _batches(found: LogSlice) -> Iterator[tuple[int, memoryview, BatchHeader]]:

@@ -14,17 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, ParamSpec, TypeVar
 
-import numpy as np
-
 from broker_lite.errors import (
     CorruptMessageError,
     OffsetOutOfRangeError,
     StorageError,
 )
 from broker_lite.model import ListedOffset, OffsetAndEpoch, PartitionKey
-from broker_lite.record import arrow, transcode
 from broker_lite.record import format as fmt
-from broker_lite.record.arrays import numpy_of
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.offset_index import Entry
@@ -463,19 +459,11 @@ class LogReader:
         whole = read_batch(segment.file, position, segment.size_bytes)
         if whole is None:
             return None
-        decode = arrow.decode if header.is_columns else transcode.rows_to_columns
-        columns = decode(whole[1], header)
-        if columns.timestamp is None:
-            constant = header.constant_timestamp
-            return ListedOffset(first, constant, header.leader_epoch)
-        times = numpy_of(columns.timestamp, np.int64)
-        deltas = columns.offset_deltas
-        offsets = header.base_offset + (np.arange(len(times)) if deltas is None else deltas)
-        rows = np.flatnonzero((times >= timestamp) & (offsets >= first))
-        if not len(rows):
-            return None
-        row = rows[0]
-        return ListedOffset(int(offsets[row]), int(times[row]), header.leader_epoch)
+        # Loads pyarrow and numpy, which a broker that nobody asks for times does without.
+        from broker_lite.record.row_times import first_row
+
+        row = first_row(whole[1], header, first, timestamp)
+        return None if row is None else ListedOffset(*row, header.leader_epoch)
 
     @_translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:

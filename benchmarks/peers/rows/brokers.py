@@ -78,7 +78,7 @@ ROWS = (
         variants=(_variant("none"),),
         note=f"a GB in and the same GB out count as two; {FLUSH_NOTE}",
         bound=(
-            "logbus's broker takes some 85 MB before its first record (Python, its libraries, the "
+            "logbus's broker takes some 45 MB before its first record (Python, its libraries, the "
             "message tables: rss_mb in results/broker.json), so the ratio hangs on how far Kafka's "
             "collector let the heap grow, which more bytes and more topics raise"
         ),

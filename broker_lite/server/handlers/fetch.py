@@ -14,7 +14,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from broker_lite.client.local_files import machine_id
+from broker_lite.client.machine import machine_id
 from broker_lite.errors import (
     NO_ERROR,
     CorruptMessageError,

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from data_calls import columns_batch, rows_batch
 
-from broker_lite.client import local_files
-from broker_lite.client.local_files import LocalRange, machine_id
+from broker_lite.client import local_files, machine
+from broker_lite.client.local_files import LocalRange
+from broker_lite.client.machine import machine_id
 from broker_lite.client.received import RawBatch, check_crc
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header, stamp
@@ -152,7 +153,7 @@ def test_a_machine_is_known_by_its_boot(tmp_path: Path, monkeypatch: pytest.Monk
         path.unlink(missing_ok=True)
         if text is not None:
             path.write_text(text)
-        monkeypatch.setattr(local_files, "_BOOT_ID", path)
+        monkeypatch.setattr(machine, "_BOOT_ID", path)
         machine_id.cache_clear()
         return machine_id()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import sys
 from types import ModuleType
 
@@ -52,6 +53,14 @@ def test_any_buffer_at_any_position(kind: type) -> None:
     assert crc32c(kind(data)) == oracle(data)
     assert crc32c(view[21:]) == oracle(data[21:])
     assert crc32c(memoryview(bytearray(data))[3:777]) == oracle(data[3:777])
+
+
+@pytest.mark.parametrize("size", [(64 << 10) - 1, 64 << 10, (64 << 10) + 1, 200_000])
+def test_what_is_copied_in_pieces(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    for buffer in (data, bytearray(data), memoryview(data), memoryview(bytearray(data))):
+        assert crc32c(buffer) == oracle(data)
+        assert crc32c(memoryview(buffer)[3:], crc32c(data[:3])) == oracle(data)
 
 
 def test_falls_back_to_crcmod(without_wheel: ModuleType) -> None:
