@@ -23,7 +23,6 @@ from broker_lite.errors import (
 from broker_lite.model import NO_PRODUCER, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, set_log_append_time, set_max_timestamp, stamp
-from broker_lite.record.transcode import newest_timestamp
 from broker_lite.storage import paths
 from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.directory import DataDirectory
@@ -107,7 +106,7 @@ class Log(LogBounds):
             append_time = now_ms
         else:
             if header.max_timestamp < header.base_timestamp and not header.is_columns:
-                header = set_max_timestamp(buffer, header, newest_timestamp(buffer, header))
+                header = _with_newest_time(buffer, header)
             _check_timestamps(header, config, now_ms)
         base = self._tail[0]
         latest = self.leader_epochs.latest
@@ -359,6 +358,14 @@ class Log(LogBounds):
             self._tail[1].save_indexes(sync=True)
             self.save_snapshot(sync=True)
         self._closed = True
+
+
+def _with_newest_time(buffer: WritableBuffer, header: BatchHeader) -> BatchHeader:
+    """A batch of rows whose writer left the newest time out, as sarama before 1.46 does."""
+    # Loads numpy and pyarrow, which a broker does without until such a batch comes.
+    from broker_lite.record.transcode import newest_timestamp
+
+    return set_max_timestamp(buffer, header, newest_timestamp(buffer, header))
 
 
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
