@@ -185,7 +185,7 @@ class Member:
                 "consumer", protocols, new_id, self.world.chance.random() < 0.8,
             )  # fmt: skip
 
-        joined, claim = await self.ask(lambda groups: _join(groups, make), timeout_s=12.0)
+        joined, claim = await self.ask(lambda groups: join(groups, make), timeout_s=12.0)
         if isinstance(joined.error, MemberIdRequiredError):
             self.member_id = joined.member_id
             return await self.join()
@@ -539,7 +539,7 @@ class World:
             raise Violation(f"partitions {owned} are owned: {rows}, {self._coordinator}")
 
 
-async def _join(
+async def join(
     groups: GroupCoordinator, make: Callable[[int], ev.Join]
 ) -> tuple[JoinResult, str | None]:
     """The answer, and by which claim it was given, if that is known still."""

@@ -48,6 +48,8 @@ class Wire:
     def __init__(self, owner: MachineMember) -> None:
         self.owner, self.world = owner, owner.world
         self.tasks: set[asyncio.Task[None]] = set()
+        self.joined: dict[tuple[str, int], int] = {}
+        """Of which of the groups of this name a member's generation is."""
 
     def now_ms(self) -> float:
         return self.world.loop.time() * 1000
@@ -155,9 +157,10 @@ class Wire:
         self, broker: base.BrokerProcess, call: groups.OffsetCommitRequest
     ) -> groups.OffsetCommitResponse:
         generation, member = call.generation_id_or_member_epoch, call.member_id
+        when = f"{self.joined[member, generation]}/{generation}"
         rows = {
             TopicPartition(TOPIC, row.partition_index): CommittedOffset(
-                row.committed_offset, metadata=f"{generation} {member}"
+                row.committed_offset, metadata=f"{when} {member}"
             )
             for row in call.topics[0].partitions
         }
@@ -186,7 +189,10 @@ class Wire:
             )  # fmt: skip
 
         try:
-            found = await broker.groups.join(GROUP, make)
+            found, claim = await base.join(broker.groups, make)
+            if found.error is None:
+                incarnation = self.world.incarnation_of(claim)
+                self.joined[found.member_id, found.generation] = incarnation
         except LogbusError as error:
             return members.JoinGroupResponse(
                 0, wire_code(error), -1, None, None, "", False, call.member_id
@@ -210,7 +216,7 @@ class Wire:
         if parts:
             shares = {name: decode_assignment(data) for name, data in parts}
             self.world.assigned(
-                call.generation_id,
+                (self.joined[call.member_id, call.generation_id], call.generation_id),
                 {name: bytes(where.partition for where in share) for name, share in shares.items()},
             )
         try:
@@ -386,7 +392,7 @@ class World(base.World):
         self.members.append(MachineMember(self, name, instance))
         self.counts["joins"] += 1
 
-    def assigned(self, generation: int, parts: dict[str, bytes]) -> None:
+    def assigned(self, generation: base.Generation, parts: dict[str, bytes]) -> None:
         super().assigned(generation, parts)
         given = sorted(partition for part in parts.values() for partition in part)
         if len(set(given)) != len(given):
@@ -395,7 +401,7 @@ class World(base.World):
     def _committed(self, path: str, data: bytes, generation: int) -> None:
         """What nobody has in a generation its former owner may be giving up."""
         partition = int(path.rpartition("/")[2])
-        parts = self._assigned.get(generation, {})
+        parts = self._assigned.get((self._incarnation, generation), {})
         if self.assignors == "cooperative-sticky" and not any(
             partition in p for p in parts.values()
         ):

@@ -12,7 +12,7 @@ from broker_lite.client.membership import assignors
 from broker_lite.client.membership.machine import NO_GENERATION, Machine
 
 SEEDS = 6
-PLANT_SEEDS = 4
+PLANT_SEEDS = 12
 
 Patch = pytest.MonkeyPatch
 
