@@ -22,7 +22,6 @@ from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.local_files import FILE_BYTES, LocalRange
-from broker_lite.client.machine import machine_id
 from broker_lite.client.received import (
     NOTHING,
     Cut,
@@ -46,6 +45,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     error_for,
 )
+from broker_lite.machine import machine_id
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -181,6 +181,11 @@ class Reader:
             self.uvarint()
             self._advance(self.uvarint())
 
+    def ended(self, value: T) -> T:
+        """``value``, whose structure ends here, with tagged fields that nobody here knows."""
+        self.skip_tags()
+        return value
+
     def tags(self) -> dict[int, memoryview]:
         """Tagged fields by their numbers."""
         found = {}

@@ -4,7 +4,7 @@ Megabytes that are allocated and freed go back to the system each time, which th
 untouched pages one by one: that takes longer than filling them. A block is free when nobody has a
 view of it any more, on any thread and whatever made of it, so that nobody has to give anything
 back. What was not taken between two sweeps is given up. One thread takes and sweeps: a broker's
-loop for what it receives, a producer's for what it encodes.
+loop for what it receives, a producer's for what it encodes. (``client/rooms.py``: all threads.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WASTE_MAX = 4
 """A block is not used for what is smaller than it by this factor."""
 
 
-def is_free(block: bytearray) -> bool:
+def _is_free(block: bytearray) -> bool:
     """Whether nobody has a view of a block that is not empty: Python refuses to resize it while
     somebody does. Never the count of references, of which interpreters keep fewer and fewer."""
     try:
@@ -49,7 +49,7 @@ class ReusedMemory:
         blocks = self._blocks
         for place in range(len(blocks) - 1, -1, -1):
             block = blocks[place]
-            if size <= len(block) <= size * WASTE_MAX and is_free(block):
+            if size <= len(block) <= size * WASTE_MAX and _is_free(block):
                 del blocks[place]
                 self._untouched -= place < self._untouched
                 blocks.append(block)
@@ -77,7 +77,7 @@ class ReusedMemory:
             if self.kept_bytes <= down_to_bytes:
                 return
             block = blocks[place]
-            if is_free(block):
+            if _is_free(block):
                 del blocks[place]
                 self._untouched -= place < self._untouched
                 self.kept_bytes -= len(block)

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from broker_lite.client.machine import machine_id
 from broker_lite.errors import (
     NO_ERROR,
     CorruptMessageError,
@@ -23,6 +22,7 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     wire_code,
 )
+from broker_lite.machine import machine_id
 from broker_lite.model import NO_EPOCH, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.server import ranges

@@ -82,15 +82,11 @@ def _classic_range(reader: Reader) -> VersionRange:
 
 
 def _version_range(reader: Reader) -> VersionRange:
-    row = _classic_range(reader)
-    reader.skip_tags()
-    return row
+    return reader.ended(_classic_range(reader))
 
 
 def _supported_feature(reader: Reader) -> FeatureRange:
-    row = FeatureRange(reader.string(), reader.i16(), reader.i16())
-    reader.skip_tags()
-    return row
+    return reader.ended(FeatureRange(reader.string(), reader.i16(), reader.i16()))
 
 
 def _finalized_feature(reader: Reader) -> FeatureRange:
@@ -169,21 +165,21 @@ class MetadataRequest:
 
     @staticmethod
     def decode(reader: Reader) -> MetadataResponse:
-        response = MetadataResponse(
-            reader.i32(),
-            reader.array(_broker),
-            reader.nullable_string(),
-            reader.i32(),
-            reader.array(_topic),
+        return reader.ended(
+            MetadataResponse(
+                reader.i32(),
+                reader.array(_broker),
+                reader.nullable_string(),
+                reader.i32(),
+                reader.array(_topic),
+            )
         )
-        reader.skip_tags()
-        return response
 
 
 def _broker(reader: Reader) -> MetadataBroker:
-    row = MetadataBroker(reader.i32(), reader.string(), reader.i32(), reader.nullable_string())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        MetadataBroker(reader.i32(), reader.string(), reader.i32(), reader.nullable_string())
+    )
 
 
 def _topic(reader: Reader) -> MetadataTopic:
@@ -203,17 +199,17 @@ def _topic(reader: Reader) -> MetadataTopic:
 
 
 def _partition(reader: Reader) -> MetadataPartition:
-    row = MetadataPartition(
-        reader.i16(),
-        reader.i32(),
-        reader.i32(),
-        reader.i32(),
-        reader.array(Reader.i32),
-        reader.array(Reader.i32),
-        reader.array(Reader.i32),
+    return reader.ended(
+        MetadataPartition(
+            reader.i16(),
+            reader.i32(),
+            reader.i32(),
+            reader.i32(),
+            reader.array(Reader.i32),
+            reader.array(Reader.i32),
+            reader.array(Reader.i32),
+        )
     )
-    reader.skip_tags()
-    return row
 
 
 class DescribeClusterResponse(NamedTuple):

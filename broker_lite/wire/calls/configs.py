@@ -87,42 +87,40 @@ class DescribeConfigsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> DescribeConfigsResponse:
-        response = DescribeConfigsResponse(reader.i32(), reader.array(_described_resource))
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            DescribeConfigsResponse(reader.i32(), reader.array(_described_resource))
+        )
 
 
 def _described_resource(reader: Reader) -> DescribeConfigsResult:
-    row = DescribeConfigsResult(
-        reader.i16(),
-        reader.nullable_string(),
-        reader.i8(),
-        reader.string(),
-        reader.array(_described_config),
+    return reader.ended(
+        DescribeConfigsResult(
+            reader.i16(),
+            reader.nullable_string(),
+            reader.i8(),
+            reader.string(),
+            reader.array(_described_config),
+        )
     )
-    reader.skip_tags()
-    return row
 
 
 def _described_config(reader: Reader) -> DescribedConfig:
-    row = DescribedConfig(
-        reader.string(),
-        reader.nullable_string(),
-        reader.boolean(),
-        reader.i8(),
-        reader.boolean(),
-        reader.array(_synonym),
-        reader.i8(),
-        reader.nullable_string(),
+    return reader.ended(
+        DescribedConfig(
+            reader.string(),
+            reader.nullable_string(),
+            reader.boolean(),
+            reader.i8(),
+            reader.boolean(),
+            reader.array(_synonym),
+            reader.i8(),
+            reader.nullable_string(),
+        )
     )
-    reader.skip_tags()
-    return row
 
 
 def _synonym(reader: Reader) -> ConfigSynonym:
-    row = ConfigSynonym(reader.string(), reader.nullable_string(), reader.i8())
-    reader.skip_tags()
-    return row
+    return reader.ended(ConfigSynonym(reader.string(), reader.nullable_string(), reader.i8()))
 
 
 class AlterableConfig(NamedTuple):
@@ -182,12 +180,10 @@ class IncrementalAlterConfigsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> IncrementalAlterConfigsResponse:
-        response = IncrementalAlterConfigsResponse(reader.i32(), reader.array(_altered))
-        reader.skip_tags()
-        return response
+        return reader.ended(IncrementalAlterConfigsResponse(reader.i32(), reader.array(_altered)))
 
 
 def _altered(reader: Reader) -> AlterConfigsResult:
-    row = AlterConfigsResult(reader.i16(), reader.nullable_string(), reader.i8(), reader.string())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        AlterConfigsResult(reader.i16(), reader.nullable_string(), reader.i8(), reader.string())
+    )

@@ -37,15 +37,11 @@ class DeleteGroupsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> DeleteGroupsResponse:
-        response = DeleteGroupsResponse(reader.i32(), reader.array(_deleted_group))
-        reader.skip_tags()
-        return response
+        return reader.ended(DeleteGroupsResponse(reader.i32(), reader.array(_deleted_group)))
 
 
 def _deleted_group(reader: Reader) -> DeletedGroup:
-    row = DeletedGroup(reader.string(), reader.i16())
-    reader.skip_tags()
-    return row
+    return reader.ended(DeletedGroup(reader.string(), reader.i16()))
 
 
 class OffsetDeleteTopic(NamedTuple):

@@ -57,22 +57,20 @@ class FindCoordinatorRequest:
 
     @staticmethod
     def decode(reader: Reader) -> FindCoordinatorResponse:
-        response = FindCoordinatorResponse(reader.i32(), reader.array(_coordinator))
-        reader.skip_tags()
-        return response
+        return reader.ended(FindCoordinatorResponse(reader.i32(), reader.array(_coordinator)))
 
 
 def _coordinator(reader: Reader) -> Coordinator:
-    row = Coordinator(
-        reader.string(),
-        reader.i32(),
-        reader.string(),
-        reader.i32(),
-        reader.i16(),
-        reader.nullable_string(),
+    return reader.ended(
+        Coordinator(
+            reader.string(),
+            reader.i32(),
+            reader.string(),
+            reader.i32(),
+            reader.i16(),
+            reader.nullable_string(),
+        )
     )
-    reader.skip_tags()
-    return row
 
 
 class OffsetToCommit(NamedTuple):
@@ -145,21 +143,15 @@ class OffsetCommitRequest:
 
     @staticmethod
     def decode(reader: Reader) -> OffsetCommitResponse:
-        response = OffsetCommitResponse(reader.i32(), reader.array(_committed_topic))
-        reader.skip_tags()
-        return response
+        return reader.ended(OffsetCommitResponse(reader.i32(), reader.array(_committed_topic)))
 
 
 def _committed_topic(reader: Reader) -> CommittedTopic:
-    row = CommittedTopic(reader.string(), reader.array(_committed_partition))
-    reader.skip_tags()
-    return row
+    return reader.ended(CommittedTopic(reader.string(), reader.array(_committed_partition)))
 
 
 def _committed_partition(reader: Reader) -> CommittedPartition:
-    row = CommittedPartition(reader.i32(), reader.i16())
-    reader.skip_tags()
-    return row
+    return reader.ended(CommittedPartition(reader.i32(), reader.i16()))
 
 
 class OffsetFetchTopic(NamedTuple):
@@ -230,21 +222,17 @@ class OffsetFetchRequest:
 
     @staticmethod
     def decode(reader: Reader) -> OffsetFetchResponse:
-        response = OffsetFetchResponse(reader.i32(), reader.array(_fetched_group))
-        reader.skip_tags()
-        return response
+        return reader.ended(OffsetFetchResponse(reader.i32(), reader.array(_fetched_group)))
 
 
 def _fetched_group(reader: Reader) -> FetchedOffsetsGroup:
-    row = FetchedOffsetsGroup(reader.string(), reader.array(_fetched_topic), reader.i16())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        FetchedOffsetsGroup(reader.string(), reader.array(_fetched_topic), reader.i16())
+    )
 
 
 def _fetched_topic(reader: Reader) -> FetchedOffsetsTopic:
-    row = FetchedOffsetsTopic(reader.string(), reader.array(_fetched_offset))
-    reader.skip_tags()
-    return row
+    return reader.ended(FetchedOffsetsTopic(reader.string(), reader.array(_fetched_offset)))
 
 
 def _fetched_offset(reader: Reader) -> FetchedOffset:
@@ -321,15 +309,15 @@ class ListGroupsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> ListGroupsResponse:
-        response = ListGroupsResponse(reader.i32(), reader.i16(), reader.array(_listed_group))
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            ListGroupsResponse(reader.i32(), reader.i16(), reader.array(_listed_group))
+        )
 
 
 def _listed_group(reader: Reader) -> ListedGroup:
-    row = ListedGroup(reader.string(), reader.string(), reader.string(), reader.string())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        ListedGroup(reader.string(), reader.string(), reader.string(), reader.string())
+    )
 
 
 class DescribedGroupMember(NamedTuple):
@@ -374,9 +362,7 @@ class DescribeGroupsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> DescribeGroupsResponse:
-        response = DescribeGroupsResponse(reader.i32(), reader.array(_described_group))
-        reader.skip_tags()
-        return response
+        return reader.ended(DescribeGroupsResponse(reader.i32(), reader.array(_described_group)))
 
 
 def _described_group(reader: Reader) -> DescribedGroup:
@@ -395,13 +381,13 @@ def _described_group(reader: Reader) -> DescribedGroup:
 
 
 def _described_member(reader: Reader) -> DescribedGroupMember:
-    row = DescribedGroupMember(
-        reader.string(),
-        reader.nullable_string(),
-        reader.string(),
-        reader.string(),
-        bytes(reader.view() or b""),
-        bytes(reader.view() or b""),
+    return reader.ended(
+        DescribedGroupMember(
+            reader.string(),
+            reader.nullable_string(),
+            reader.string(),
+            reader.string(),
+            bytes(reader.view() or b""),
+            bytes(reader.view() or b""),
+        )
     )
-    reader.skip_tags()
-    return row

@@ -64,24 +64,20 @@ class DescribeLogDirsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> DescribeLogDirsResponse:
-        response = DescribeLogDirsResponse(reader.i32(), reader.i16(), reader.array(_log_dir))
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            DescribeLogDirsResponse(reader.i32(), reader.i16(), reader.array(_log_dir))
+        )
 
 
 def _log_dir(reader: Reader) -> LogDir:
-    row = LogDir(reader.i16(), reader.string(), reader.array(_topic), reader.i64(), reader.i64())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        LogDir(reader.i16(), reader.string(), reader.array(_topic), reader.i64(), reader.i64())
+    )
 
 
 def _topic(reader: Reader) -> LogDirTopic:
-    row = LogDirTopic(reader.string(), reader.array(_partition))
-    reader.skip_tags()
-    return row
+    return reader.ended(LogDirTopic(reader.string(), reader.array(_partition)))
 
 
 def _partition(reader: Reader) -> LogDirPartition:
-    row = LogDirPartition(reader.i32(), reader.i64(), reader.i64(), reader.boolean())
-    reader.skip_tags()
-    return row
+    return reader.ended(LogDirPartition(reader.i32(), reader.i64(), reader.i64(), reader.boolean()))

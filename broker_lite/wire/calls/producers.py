@@ -38,6 +38,6 @@ class InitProducerIdRequest:
 
     @staticmethod
     def decode(reader: Reader) -> InitProducerIdResponse:
-        response = InitProducerIdResponse(reader.i32(), reader.i16(), reader.i64(), reader.i16())
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            InitProducerIdResponse(reader.i32(), reader.i16(), reader.i64(), reader.i16())
+        )

@@ -60,9 +60,9 @@ class ElectLeadersRequest:
 
     @staticmethod
     def decode(reader: Reader) -> ElectLeadersResponse:
-        response = ElectLeadersResponse(reader.i32(), reader.i16(), reader.array(_election_result))
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            ElectLeadersResponse(reader.i32(), reader.i16(), reader.array(_election_result))
+        )
 
 
 class ReassignablePartition(NamedTuple):
@@ -127,15 +127,15 @@ class AlterPartitionReassignmentsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> AlterPartitionReassignmentsResponse:
-        response = AlterPartitionReassignmentsResponse(
-            reader.i32(),
-            reader.boolean(),
-            reader.i16(),
-            reader.nullable_string(),
-            reader.array(_reassigned_topic),
+        return reader.ended(
+            AlterPartitionReassignmentsResponse(
+                reader.i32(),
+                reader.boolean(),
+                reader.i16(),
+                reader.nullable_string(),
+                reader.array(_reassigned_topic),
+            )
         )
-        reader.skip_tags()
-        return response
 
 
 class OngoingPartition(NamedTuple):
@@ -176,11 +176,11 @@ class ListPartitionReassignmentsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> ListPartitionReassignmentsResponse:
-        response = ListPartitionReassignmentsResponse(
-            reader.i32(), reader.i16(), reader.nullable_string(), reader.array(_ongoing_topic)
+        return reader.ended(
+            ListPartitionReassignmentsResponse(
+                reader.i32(), reader.i16(), reader.nullable_string(), reader.array(_ongoing_topic)
+            )
         )
-        reader.skip_tags()
-        return response
 
 
 class UnregisterBrokerResponse(NamedTuple):
@@ -204,16 +204,14 @@ class UnregisterBrokerRequest:
 
     @staticmethod
     def decode(reader: Reader) -> UnregisterBrokerResponse:
-        response = UnregisterBrokerResponse(reader.i32(), reader.i16(), reader.nullable_string())
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            UnregisterBrokerResponse(reader.i32(), reader.i16(), reader.nullable_string())
+        )
 
     @staticmethod
     def decode_request(reader: Reader) -> UnregisterBrokerRequest:
         """The broker's side: the request whose body ``reader`` stands at."""
-        request = UnregisterBrokerRequest(reader.i32())
-        reader.skip_tags()
-        return request
+        return reader.ended(UnregisterBrokerRequest(reader.i32()))
 
 
 def encode_unregister_broker(response: UnregisterBrokerResponse, writer: Writer) -> None:
@@ -231,41 +229,35 @@ def _put_partitions(writer: Writer, row: TopicPartitions) -> None:
 
 
 def _election_result(reader: Reader) -> ReplicaElectionResult:
-    row = ReplicaElectionResult(reader.string(), reader.array(_elected_partition))
-    reader.skip_tags()
-    return row
+    return reader.ended(ReplicaElectionResult(reader.string(), reader.array(_elected_partition)))
 
 
 def _elected_partition(reader: Reader) -> PartitionResult:
-    row = PartitionResult(reader.i32(), reader.i16(), reader.nullable_string())
-    reader.skip_tags()
-    return row
+    return reader.ended(PartitionResult(reader.i32(), reader.i16(), reader.nullable_string()))
 
 
 def _reassigned_topic(reader: Reader) -> ReassignableTopicResponse:
-    row = ReassignableTopicResponse(reader.string(), reader.array(_reassigned_partition))
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        ReassignableTopicResponse(reader.string(), reader.array(_reassigned_partition))
+    )
 
 
 def _reassigned_partition(reader: Reader) -> ReassignablePartitionResponse:
-    row = ReassignablePartitionResponse(reader.i32(), reader.i16(), reader.nullable_string())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        ReassignablePartitionResponse(reader.i32(), reader.i16(), reader.nullable_string())
+    )
 
 
 def _ongoing_topic(reader: Reader) -> OngoingTopic:
-    row = OngoingTopic(reader.string(), reader.array(_ongoing_partition))
-    reader.skip_tags()
-    return row
+    return reader.ended(OngoingTopic(reader.string(), reader.array(_ongoing_partition)))
 
 
 def _ongoing_partition(reader: Reader) -> OngoingPartition:
-    row = OngoingPartition(
-        reader.i32(),
-        reader.array(Reader.i32),
-        reader.array(Reader.i32),
-        reader.array(Reader.i32),
+    return reader.ended(
+        OngoingPartition(
+            reader.i32(),
+            reader.array(Reader.i32),
+            reader.array(Reader.i32),
+            reader.array(Reader.i32),
+        )
     )
-    reader.skip_tags()
-    return row

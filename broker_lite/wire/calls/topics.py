@@ -98,35 +98,33 @@ class CreateTopicsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> CreateTopicsResponse:
-        response = CreateTopicsResponse(reader.i32(), reader.array(_created_topic))
-        reader.skip_tags()
-        return response
+        return reader.ended(CreateTopicsResponse(reader.i32(), reader.array(_created_topic)))
 
 
 def _created_topic(reader: Reader) -> CreatedTopic:
-    row = CreatedTopic(
-        reader.string(),
-        reader.uuid(),
-        reader.i16(),
-        reader.nullable_string(),
-        reader.i32(),
-        reader.i16(),
-        reader.nullable_array(_created_config) or (),
+    return reader.ended(
+        CreatedTopic(
+            reader.string(),
+            reader.uuid(),
+            reader.i16(),
+            reader.nullable_string(),
+            reader.i32(),
+            reader.i16(),
+            reader.nullable_array(_created_config) or (),
+        )
     )
-    reader.skip_tags()
-    return row
 
 
 def _created_config(reader: Reader) -> CreatedConfig:
-    row = CreatedConfig(
-        reader.string(),
-        reader.nullable_string(),
-        reader.boolean(),
-        reader.i8(),
-        reader.boolean(),
+    return reader.ended(
+        CreatedConfig(
+            reader.string(),
+            reader.nullable_string(),
+            reader.boolean(),
+            reader.i8(),
+            reader.boolean(),
+        )
     )
-    reader.skip_tags()
-    return row
 
 
 class DeletedTopic(NamedTuple):
@@ -169,17 +167,15 @@ class DeleteTopicsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> DeleteTopicsResponse:
-        response = DeleteTopicsResponse(reader.i32(), reader.array(_deleted_topic))
-        reader.skip_tags()
-        return response
+        return reader.ended(DeleteTopicsResponse(reader.i32(), reader.array(_deleted_topic)))
 
 
 def _deleted_topic(reader: Reader) -> DeletedTopic:
-    row = DeletedTopic(
-        reader.nullable_string() or "", reader.uuid(), reader.i16(), reader.nullable_string()
+    return reader.ended(
+        DeletedTopic(
+            reader.nullable_string() or "", reader.uuid(), reader.i16(), reader.nullable_string()
+        )
     )
-    reader.skip_tags()
-    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +229,15 @@ class CreatePartitionsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> CreatePartitionsResponse:
-        response = CreatePartitionsResponse(reader.i32(), reader.array(_partitions_result))
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            CreatePartitionsResponse(reader.i32(), reader.array(_partitions_result))
+        )
 
 
 def _partitions_result(reader: Reader) -> CreatePartitionsResult:
-    row = CreatePartitionsResult(reader.string(), reader.i16(), reader.nullable_string())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        CreatePartitionsResult(reader.string(), reader.i16(), reader.nullable_string())
+    )
 
 
 class DeleteRecordsPartition(NamedTuple):
@@ -301,18 +297,16 @@ class DeleteRecordsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> DeleteRecordsResponse:
-        response = DeleteRecordsResponse(reader.i32(), reader.array(_deleted_records_topic))
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            DeleteRecordsResponse(reader.i32(), reader.array(_deleted_records_topic))
+        )
 
 
 def _deleted_records_topic(reader: Reader) -> DeletedRecordsTopic:
-    row = DeletedRecordsTopic(reader.string(), reader.array(_deleted_records_partition))
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        DeletedRecordsTopic(reader.string(), reader.array(_deleted_records_partition))
+    )
 
 
 def _deleted_records_partition(reader: Reader) -> DeletedRecordsPartition:
-    row = DeletedRecordsPartition(reader.i32(), reader.i64(), reader.i16())
-    reader.skip_tags()
-    return row
+    return reader.ended(DeletedRecordsPartition(reader.i32(), reader.i64(), reader.i16()))

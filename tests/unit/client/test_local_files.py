@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from data_calls import columns_batch, rows_batch
 
-from broker_lite.client import local_files, machine
+from broker_lite.client import local_files
 from broker_lite.client.local_files import LocalRange
-from broker_lite.client.machine import machine_id
 from broker_lite.client.received import RawBatch, check_crc
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header, stamp
@@ -145,21 +144,3 @@ def test_only_the_very_file_that_the_broker_has_is_read(
     status = path.stat()
     with pytest.raises(FileNotFoundError):
         LocalRange(stored._replace(device=status.st_dev, inode=status.st_ino), WHERE, 3)
-
-
-def test_a_machine_is_known_by_its_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def known(text: str | None) -> bytes:
-        path = tmp_path / "boot_id"
-        path.unlink(missing_ok=True)
-        if text is not None:
-            path.write_text(text)
-        monkeypatch.setattr(machine, "_BOOT_ID", path)
-        machine_id.cache_clear()
-        return machine_id()
-
-    try:
-        assert known("00010203-0405-0607-0809-0a0b0c0d0e0f\n") == bytes(range(16))
-        assert known(None) == known("0001") == known("not hexadecimal") == b""
-    finally:
-        monkeypatch.undo()
-        machine_id.cache_clear()

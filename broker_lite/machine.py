@@ -1,4 +1,8 @@
-"""Which machine this is. Brokers ask too, and load nothing else for it. Any thread."""
+"""Which machine this is: readers and brokers on one machine find each other by it.
+
+A reader says it in a fetch, and a broker of the same machine may answer with the place of the
+records in its files. Any thread.
+"""
 
 from __future__ import annotations
 
