@@ -22,10 +22,12 @@ import kafka.protocol.metadata as metadata
 
 from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.wire.consumer_protocol import encode_subscription
 
 TOPIC = "t"
 PARTITIONS_A_MEMBER = 3
 MEMBER_ID_REQUIRED = 79
+SAID = encode_subscription([TOPIC])
 NOT_READY = (14, 15, 16)
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
@@ -61,7 +63,7 @@ async def take_part(connection: Connection, group: str, count: int) -> int:
     """Until the group has so many members and this one its part; the generation."""
     member = ""
     while True:
-        rows = [consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"x")]
+        rows = [consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=SAID)]
         joined = await connection.ask(
             "JoinGroup", 7, group_id=group, session_timeout_ms=30_000,
             rebalance_timeout_ms=60_000, member_id=member, group_instance_id=None,

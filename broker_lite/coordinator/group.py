@@ -21,6 +21,8 @@ from broker_lite.coordinator.members import (
     Roster,
     choose_protocol,
     is_same_subscription,
+    owes,
+    unreadable,
 )
 from broker_lite.errors import (
     FencedInstanceIdError,
@@ -184,6 +186,13 @@ class Group:
                 f"group {self.name!r} is of type {self._roster.protocol_type!r} and knows "
                 f"{self._roster.known()}; give an assignment strategy that all its members know"
             )
+        reason = unreadable(event.protocol_type, event.protocols)
+        if reason is not None:
+            # As Kafka's coordinator says of such a member where it reads subscriptions itself.
+            return InconsistentGroupProtocolError(
+                f"a consumer's subscription cannot be read {reason}; send "
+                "ConsumerProtocolSubscription, or join with another protocol type"
+            )
         if not event.member_id and own is None and self.size >= limits.size_max:
             return GroupMaxSizeReachedError(
                 f"group {self.name!r} has {self.size} members, as many as group.max.size allows"
@@ -236,10 +245,15 @@ class Group:
         fenced = FencedInstanceIdError(f"{event.instance_id!r} was started elsewhere")
         self._answer_waiting(member, fenced)
         before = member.metadata(self._protocol)
+        owed = owes(self._roster.protocol_type, before, member.assignment)
         self._roster.rename(member, event.new_member_id)
         self._roster.update(member, event)
-        settled = self.state is State.STABLE and is_same_subscription(
-            self._roster.protocol_type, before, member.metadata(self._protocol)
+        settled = (
+            self.state is State.STABLE
+            and not owed
+            and is_same_subscription(
+                self._roster.protocol_type, before, member.metadata(self._protocol)
+            )
         )
         if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
             self._wait_for_join(member, event.token)

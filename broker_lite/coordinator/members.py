@@ -17,6 +17,7 @@ from broker_lite.errors import (
     ProtocolError,
     UnknownMemberIdError,
 )
+from broker_lite.wire.consumer_protocol import decode_assignment, decode_member
 from broker_lite.wire.primitives import Reader
 
 CONSUMER = "consumer"
@@ -206,6 +207,28 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
         return frozenset(reader.classic_string() for _ in range(reader.classic_count()))
     except ProtocolError:
         return None
+
+
+def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
+    """Why nobody can lead a consumer that says this of itself; None of other kinds of members. A
+    leader that is a Java consumer ends by one, so does the next, until nobody is left."""
+    for row in protocols if protocol_type == CONSUMER else ():
+        try:
+            decode_member(row.metadata)
+        except ProtocolError as error:
+            return f"under {row.name!r}: {error.message}"
+    return None
+
+
+def owes(protocol_type: str | None, metadata: bytes, assignment: bytes) -> bool:
+    """Whether a consumer was told to give up what it said to have, and did not join since: it
+    waits for that, so that others may have it (KIP-429)."""
+    if protocol_type != CONSUMER:
+        return False
+    try:
+        return not set(decode_member(metadata).owned) <= set(decode_assignment(assignment))
+    except ProtocolError:
+        return False
 
 
 def is_same_subscription(protocol_type: str | None, before: bytes, now: bytes) -> bool:

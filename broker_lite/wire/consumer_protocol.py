@@ -56,7 +56,7 @@ def decode_member(data: Buffer) -> Subscription:
     version = reader.i16()
     if version < 0:
         raise ProtocolError("not a consumer's subscription")
-    topics = tuple(reader.classic_string() for _ in range(reader.classic_count()))
+    topics = tuple(reader.classic_string() for _ in range(_count(reader)))
     member = Subscription(topics, bytes(reader.classic_view() or b""))
     if version >= OWNED_FROM:
         member = member._replace(owned=_partitions(reader))
@@ -135,7 +135,14 @@ def _put_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> Non
 
 def _partitions(reader: Reader) -> tuple[TopicPartition, ...]:
     found = []
-    for _ in range(reader.classic_count()):
+    for _ in range(_count(reader)):
         topic = reader.classic_string()
-        found += [TopicPartition(topic, reader.i32()) for _ in range(reader.classic_count())]
+        found += [TopicPartition(topic, reader.i32()) for _ in range(_count(reader))]
     return tuple(found)
+
+
+def _count(reader: Reader) -> int:
+    count = reader.classic_count()
+    if count < 0:
+        raise ProtocolError("a list that may not be null is null")
+    return count

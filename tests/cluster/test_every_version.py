@@ -55,6 +55,7 @@ from broker_lite.wire.calls.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from broker_lite.wire.consumer_protocol import encode_subscription
 from broker_lite.wire.primitives import Writer
 
 pytestmark = pytest.mark.real
@@ -213,7 +214,8 @@ def fields_of(key: ApiKey, version: int, target: Target) -> dict[str, Any]:
         case ApiKey.DESCRIBE_GROUPS:
             return {"groups": [GROUP]}
         case ApiKey.JOIN_GROUP:
-            row = consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+            said = encode_subscription([name])
+            row = consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=said)
             return {
                 "group_id": GROUP,
                 "session_timeout_ms": 10_000,

@@ -15,6 +15,7 @@ from faults.replicated import POLL_S, Replicated
 from plain_connection import PlainConnection
 
 from broker_lite.errors import MemberIdRequiredError
+from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 30_000
 """No member dies by itself here."""
@@ -53,7 +54,7 @@ class GroupMember:
         deadline = time.monotonic() + WAIT_S
         while True:
             protocol = consumer.JoinGroupRequest.JoinGroupRequestProtocol(
-                name="range", metadata=b""
+                name="range", metadata=encode_subscription(["t"])
             )
             answer = self._ask(
                 "JoinGroup", 5, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS,

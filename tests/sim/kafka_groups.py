@@ -39,6 +39,7 @@ from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_i
 from broker_lite.server.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
 from broker_lite.server.registry import BrokerRegistration, NewTopic, Registry
+from broker_lite.wire.consumer_protocol import encode_subscription
 
 GROUP = "g"
 TOPIC = "t"
@@ -178,7 +179,7 @@ class Member:
         number = self.world.next_number()
 
         def make(token: int) -> ev.Join:
-            protocols = (ev.Protocol("range", b""),)
+            protocols = (ev.Protocol("range", encode_subscription([TOPIC])),)
             new_id = f"{self.name}-{number}"
             return ev.Join(
                 token, self.member_id, self.instance_id, "sim", "/sim", SESSION_MS, REBALANCE_MS,

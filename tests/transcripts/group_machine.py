@@ -1,7 +1,8 @@
 """A Kafka group driven by lines of text. ``now=`` sets the clock and stays.
 
 ``group generation=0 delay=0 size=1000`` begins; ``join who=a`` is a member's first join, and with
-``id=a-1`` a later one; ``protocols=range:t+u,sticky:t`` is what it knows and subscribes to.
+``id=a-1`` a later one; ``protocols=range:t+u,sticky:t`` is what it knows and subscribes to,
+``owned=t-0+t-1`` what it has. ``assign=a-1:work`` are bytes; ``share=a-1:t-0`` are partitions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.group import NEVER, Group
 from broker_lite.coordinator.members import subscribed_topics
 from broker_lite.errors import LogbusError, NotCoordinatorError
+from broker_lite.model import TopicPartition
+from broker_lite.wire.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_member,
+)
 
 Words = Mapping[str, str]
 
@@ -58,7 +66,10 @@ class GroupMachine:
             int(words.get("session", "10000")),
             int(words.get("rebalance", "60000")),
             words.get("type", "consumer"),
-            tuple(ev.Protocol(name, _subscription(topics)) for name, _, topics in rows),
+            tuple(
+                ev.Protocol(name, _subscription(topics, words.get("owned", "")))
+                for name, _, topics in rows
+            ),
             f"{words['who']}-{self._ids}",
             "old" not in words,
             "v8" not in words,
@@ -71,7 +82,15 @@ class GroupMachine:
             words["id"],
             words.get("instance"),
             int(words.get("generation", self.machine.generation)),
-            tuple((member, work.encode()) for member, _, work in rows),
+            (
+                *((member, work.encode()) for member, _, work in rows),
+                *(
+                    (member, encode_assignment(_wheres(share)))
+                    for member, _, share in (
+                        row.partition(":") for row in words.get("share", "").split(",") if row
+                    )
+                ),
+            ),
             words.get("type"),
             words.get("protocol"),
         )
@@ -131,7 +150,7 @@ class GroupMachine:
         for row in view.members:
             lines.append(
                 f"{row.member_id} {row.instance_id or '-'} {row.client_id} {row.client_host} "
-                f"{_topics(subscribed_topics(row.metadata))} <- {row.assignment.decode() or '-'}"
+                f"{_topics(subscribed_topics(row.metadata))} <- {_work(row.assignment) or '-'}"
             )
         return lines
 
@@ -144,7 +163,7 @@ def _result(result: Any) -> str:
             f" for {result.member_id}" if getattr(result, "member_id", "") else ""
         )
     if isinstance(result, fx.SyncResult):
-        return f"{result.assignment.decode() or 'nothing'} ({result.protocol_name})"
+        return f"{_work(result.assignment) or 'nothing'} ({result.protocol_name})"
     if not isinstance(result, fx.JoinResult):
         return "ok"
     rows = " ".join(
@@ -161,10 +180,25 @@ def _error(error: LogbusError | None) -> str:
     return "ok" if error is None else error.name
 
 
-def _subscription(topics: str) -> bytes:
-    """A consumer's, version 0; ``!`` is something else."""
+def _work(assignment: bytes) -> str:
+    if not assignment.startswith(b"\0"):
+        return assignment.decode()
+    return "+".join(f"{topic}-{partition}" for topic, partition in decode_assignment(assignment))
+
+
+def _wheres(text: str) -> list[TopicPartition]:
+    rows = (row.rpartition("-") for row in text.split("+") if row)
+    return [TopicPartition(topic, int(partition)) for topic, _, partition in rows]
+
+
+def _subscription(topics: str, owned: str = "") -> bytes:
+    """A consumer's, version 0 if it owns nothing; ``!`` is something else, ``-`` nothing."""
     if topics == "!":
         return b"\0\0?"
+    if topics == "-":
+        return b""
+    if owned:
+        return encode_member(Subscription(tuple(topics.split("+")), b"", tuple(_wheres(owned))), 1)
     names = [name.encode() for name in topics.split("+") if name]
     rows = b"".join(struct.pack(f">h{len(name)}s", len(name), name) for name in names)
     return struct.pack(">hi", 0, len(names)) + rows + struct.pack(">i", 0)

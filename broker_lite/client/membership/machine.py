@@ -118,6 +118,8 @@ class Machine:
         self._facts: dict[str, TopicFacts] = {}
         self._led: dict[str, TopicFacts] | None = None
         """By what it assigned, where it leads."""
+        self._wanted: frozenset[str] = frozenset()
+        """What those whom it led last are subscribed to, also topics that are not there (yet)."""
         self._unread: frozenset[str] = frozenset()
         """Whom it could not read when it led last."""
         self._protocol: str | None = None
@@ -307,6 +309,7 @@ class Machine:
             self._facts.update(found)
             self._lose_made_again(found)
             self._led = {topic: found[topic] for topic in wanted if topic in found}
+            self._wanted = frozenset(wanted)
             skips = answer.skip_assignment
             self._sync(() if skips else self._shares(answer.protocol_name, candidates))
 
@@ -413,8 +416,11 @@ class Machine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # While it joins, the answer to that will tell.
-                if not is_joining:
+                # While it joins, the answer to that will tell; but what it kept for it is others'.
+                if is_joining:
+                    if isinstance(error, UnknownMemberIdError) and self.owned:
+                        self._lose(frozenset(self.owned))
+                else:
                     self._lose_all()
                     self._must_join = True
                     if isinstance(error, UnknownMemberIdError):
@@ -437,7 +443,7 @@ class Machine:
 
     def _look(self) -> None:
         self._look_ms = self._now_ms + self._config.metadata_max_age_ms
-        names = {*self._topics, *(self._led or ())}
+        names = {*self._topics, *self._wanted}
         wanted = None if self._pattern is not None else tuple(sorted(names))
         self._looking = self._new_tag(self._looked)
         self._out.append(Describe(self._looking, wanted))
@@ -474,7 +480,7 @@ class Machine:
             self._must_join = True
 
     def _is_led(self, topic: str) -> bool:
-        return topic in self._topics or topic in (self._led or ())
+        return topic in self._topics or topic in self._wanted
 
     def _matching(self, found: Mapping[str, TopicFacts]) -> tuple[str, ...]:
         assert self._pattern is not None
@@ -548,6 +554,8 @@ class Machine:
 
     def _end(self, error: LogbusError) -> None:
         self._forget()
+        # Others need not wait for its session to end. Of no member nobody minds.
+        self._leave("the consumer ended", lambda _: None)
         self._lose_all()
         self.phase = ENDED
         self._out.append(Refuse(explained(error, self._group, self._config)))

@@ -91,3 +91,10 @@ def test_later_versions_have_more_behind() -> None:
 def test_bytes_of_another_kind_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_assignment(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\1" + b"\xff" * 4, b"\0\1\0\0\0\0" + b"\xff" * 8])
+def test_lists_that_are_null_are_no_subscription(data: bytes) -> None:
+    """Java's consumers end by them, so nobody who leads some may let them pass."""
+    with pytest.raises(ProtocolError):
+        decode_member(data)
