@@ -125,6 +125,7 @@ class DefaultSource(DataSource):
             poll_timeout_ms=found.poll_timeout_ms,
             request_timeout_ms=found.request_timeout_ms,
             client_id=found.client_id,
+            reads_once=streaming,
         )
         return found, plan
 

@@ -159,6 +159,7 @@ def _range(
         request_timeout_ms=plan.request_timeout_ms,
         pool=shared_pool(plan.client_id),
         local_reads=plan.local_reads,
+        reads_once=plan.reads_once,
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
     )
 

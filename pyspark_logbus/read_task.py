@@ -27,6 +27,8 @@ class ReadPlan:
     poll_timeout_ms: int
     request_timeout_ms: int
     client_id: str
+    reads_once: bool = False
+    """Of streams: a record is read once, so the page cache need not keep what the disk gave."""
 
 
 class ReadTask(InputPartition):

@@ -97,6 +97,7 @@ def read_range(
     pool: Pool | None = None,
     on_skipped: OnSkipped | None = None,
     local_reads: bool = True,
+    reads_once: bool = False,
 ) -> Iterator[FetchedBatch]:
     """The rows with ``start <= offset < end`` of one partition, batch by batch.
 
@@ -107,6 +108,7 @@ def read_range(
     answering for ``timeout_ms``; one that hangs for ``request_timeout_ms`` is asked anew.
     ``local_reads``: where the leader is on this machine and its files may be opened, they are read
     in place, on the calling thread; wherever that fails records are fetched as ever.
+    ``reads_once``: what they bring in from the disk does not stay in the page cache.
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
@@ -125,6 +127,7 @@ def read_range(
         request_timeout_ms=request_timeout_ms,
         skips=on_corrupt == "skip",
         local_reads=local_reads,
+        reads_once=reads_once,
     )
     return _rows(session, start, end, depth, on_skipped)
 
@@ -260,8 +263,10 @@ class _Session:
         request_timeout_ms: float,
         skips: bool,
         local_reads: bool,
+        reads_once: bool,
     ) -> None:
         self.where = where
+        self._reads_once = reads_once
         self._local_reads = local_reads and fetch_bytes >= LOCAL_BYTES_MIN
         self._file: LocalRange | None = None
         self.reads_files = False
@@ -309,6 +314,7 @@ class _Session:
             request_timeout_ms=self._request_timeout_ms,
             skips=self.skips,
             local_reads=self._local_reads,
+            reads_once=self._reads_once,
         )
         other._doubts, other._doubted_at = True, offset
         return other
@@ -405,7 +411,9 @@ class _Session:
             if not self._asks_for_files:
                 raise ProtocolError("a stored range, where records were asked for")
             try:
-                file = LocalRange(answer.stored, self.where, self._leader_epoch)
+                file = LocalRange(
+                    answer.stored, self.where, self._leader_epoch, reads_once=self._reads_once
+                )
             except OSError:
                 self._local_reads = False
                 return None

@@ -29,19 +29,35 @@ AHEAD_BYTES = 8 << 20
 """How far ahead a file that is not in memory is asked of its disk."""
 _AHEAD_STEP = 128 << 10
 """What the kernel reads ahead for one call, unless it was told otherwise."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class LocalRange:
-    """One open range, read from its beginning on. OSError where the file is not to be had."""
+    """One open range, read from its beginning on. OSError where the file is not to be had.
 
-    def __init__(self, stored: StoredRange, where: TopicPartition, leader_epoch: int) -> None:
+    ``reads_once``: what had to come from the disk does not stay in memory once it was read. A
+    backlog then costs the memory of a few MB over and over, and pushes out nothing that others
+    read; what was in memory before stays there.
+    """
+
+    def __init__(
+        self,
+        stored: StoredRange,
+        where: TopicPartition,
+        leader_epoch: int,
+        *,
+        reads_once: bool = False,
+    ) -> None:
         self._where = where
         self._leader_epoch = leader_epoch
         self._position = stored.position
         self._end = stored.position + stored.length
         self._asked = stored.position
         self._batch_bytes = 0
+        self._reads_once = reads_once
+        self._brought: list[tuple[int, int]] = []
+        """Stretches that were not in memory before, and are not let go yet."""
         self._fd = _open(stored)
 
     @property
@@ -62,6 +78,7 @@ class LocalRange:
                 found = self._cut(data, offset, at_boundary)
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
+        self._let_go(self._position)
         # The next batch's header came too: what it says is how much to read, if it is alone.
         self._batch_bytes = _size_of_first(data[taken:])
         return found
@@ -90,18 +107,29 @@ class LocalRange:
             count = 0
         if count == len(buffer):
             return count
-        self._read_ahead(position)
+        self._read_ahead(position + count, len(buffer) - count)
         return count + os.preadv(self._fd, [buffer[count:]], position + count)
 
-    def _read_ahead(self, position: int) -> None:
+    def _read_ahead(self, position: int, at_least: int) -> None:
         start = max(self._asked, position)
-        stop = min(position + AHEAD_BYTES, self._end)
+        stop = min(position + max(AHEAD_BYTES, at_least), self._end)
         for at in range(start, stop, _AHEAD_STEP):
             os.posix_fadvise(self._fd, at, _AHEAD_STEP, os.POSIX_FADV_WILLNEED)
+        if self._reads_once and start < stop:
+            self._brought.append((start, stop))
         self._asked = max(start, stop)
+
+    def _let_go(self, until: int) -> None:
+        """Of whole stretches only, from the page that the one before ended in."""
+        while self._brought and self._brought[0][1] <= until:
+            start, stop = self._brought.pop(0)
+            start -= start % _PAGE_BYTES
+            os.posix_fadvise(self._fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Idempotent."""
+        if self._fd >= 0:
+            self._let_go(self._asked)
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

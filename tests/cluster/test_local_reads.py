@@ -68,8 +68,8 @@ def reading(
     found = Reading(bus, cluster, f"{topic}-files")
 
     class Seen(LocalRange):
-        def __init__(self, stored: StoredRange, *rest: Any) -> None:
-            super().__init__(stored, *rest)
+        def __init__(self, stored: StoredRange, *rest: Any, **more: Any) -> None:
+            super().__init__(stored, *rest, **more)
             found.opened.append(stored)
 
     monkeypatch.setattr(fetcher, "LocalRange", Seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,42 @@ def test_what_is_not_in_memory_is_read_from_the_disk(
     monkeypatch.setattr(os, "preadv", cold)
     assert len(list(read_all(LocalRange(stored, WHERE, 3)))) == len(values)
     assert [at for at, _ in told] == list(range(0, stored.length, told[0][1])), "each once"
+
+
+@pytest.mark.parametrize("reads_once", [False, True])
+def test_a_stream_lets_go_of_what_it_brought_in_and_of_nothing_else(
+    tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch, reads_once: bool
+) -> None:
+    stored = write(tmp_path / "0.log", values)
+    page = os.sysconf("SC_PAGE_SIZE")
+    in_memory = 5 * page
+    told: dict[int, list[tuple[int, int]]] = {}
+    read = os.preadv
+
+    def advise(fd: int, at: int, size: int, what: int) -> None:
+        told.setdefault(what, []).append((at, at + size))
+
+    def partly_cold(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if not flags:
+            return read(fd, buffers, position)
+        if position >= in_memory:
+            raise BlockingIOError(11, "not in memory")
+        return read(fd, [buffers[0][: in_memory - position]], position)
+
+    monkeypatch.setattr(local_files, "READ_BYTES", 1000)
+    monkeypatch.setattr(local_files, "AHEAD_BYTES", 100_000)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(os, "preadv", partly_cold)
+    found = LocalRange(stored, WHERE, 3, reads_once=reads_once)
+    assert len(list(read_all(found))) == len(values)
+    gone = told.get(os.POSIX_FADV_DONTNEED, [])
+    if not reads_once:
+        assert not gone
+        return
+    assert len(gone) > 1, "not only at the end"
+    assert gone[0][0] == in_memory
+    assert gone[-1][1] == stored.length
+    assert all(a[1] - page < b[0] <= a[1] for a, b in itertools.pairwise(gone))
 
 
 def test_a_file_that_was_cut_ends_the_range_without_a_batch(
