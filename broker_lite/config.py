@@ -492,6 +492,9 @@ class ConsumerConfig(_Config):
         "a batch whose checksum is wrong: raise, or go past it",
         choices=("fail", "skip"),
     )
+    local_reads: bool = _key(
+        "local.reads.enable", True, "read files of a broker on this machine in place"
+    )
     request_timeout_ms: int = _key(
         "request.timeout.ms", 30 * SECOND, "longest wait for one answer", "ms", at_least=1
     )

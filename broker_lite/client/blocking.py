@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from broker_lite.client.connection import FRAME_BYTES_MAX, Connection, open_socket
+from broker_lite.client.connection import FRAME_BYTES_MAX, Connection, has_one_address, open_socket
 from broker_lite.client.rooms import received_rooms
 from broker_lite.client.steps import Exchange, Operation, Pause, Send, SendAll, Timer
 from broker_lite.errors import (
@@ -149,6 +149,11 @@ class Reactor:
         if connection is not None:
             connection.close(ClosedError(f"the connection to {endpoint} was given up"))
             self._touched.add(connection)
+
+    def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
+        """Whether there is an open connection, and to a process on this machine."""
+        connection = self._connections.get((endpoint, lane))
+        return connection is not None and connection.is_to_this_machine
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         timer = _Timer(callback)
@@ -336,10 +341,7 @@ class PooledConnection:
     @property
     def is_to_this_machine(self) -> bool:
         """Whether the peer has the address that we have."""
-        try:
-            return bool(self._sock.getsockname()[0] == self._sock.getpeername()[0])
-        except OSError:
-            return False
+        return has_one_address(self._sock)
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
         """Send one request; raises NetworkError or RequestTimedOutError."""

@@ -102,10 +102,11 @@ class Bus:
         partitions)`` when partitions come, are about to go, and went without warning
         (``Callbacks``). Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest"
         (default), "none"), ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000),
-        ``on_corrupt`` ("fail" or "skip"), ``isolation_level``, …; and those of ``MemberConfig``:
-        ``session_timeout_ms`` (45,000), ``max_poll_interval_ms`` (300,000), ``group_instance_id``
-        for static members, ``assignors`` ("range,cooperative-sticky"), … ``conf/client.conf``
-        explains them. Raises UnknownTopicOrPartitionError, InvalidConfigError,
+        ``on_corrupt`` ("fail" or "skip"), ``local_reads`` (True), ``isolation_level``, …; and
+        those of ``MemberConfig``: ``session_timeout_ms`` (45,000), ``max_poll_interval_ms``
+        (300,000), ``group_instance_id`` for static members, ``assignors``
+        ("range,cooperative-sticky"), … ``conf/client.conf`` explains them. Raises
+        UnknownTopicOrPartitionError, InvalidConfigError,
         InconsistentGroupProtocolError where the group's members are native ones.
         """
         from broker_lite.client.consumer import Consumer

@@ -87,6 +87,13 @@ class Connection:
         self.was_refused = reason is not None and reason.errno == errno.ECONNREFUSED
         self.close(NetworkError(f"cannot connect to {self.endpoint}: {_why(reason)}"))
 
+    @property
+    def is_to_this_machine(self) -> bool:
+        """Whether the peer has the address that we have; not before the connection is open."""
+        if self.connecting or self._sock is None:
+            return False
+        return has_one_address(self._sock)
+
     def fileno(self) -> int:
         return -1 if self._sock is None else self._sock.fileno()
 
@@ -231,6 +238,14 @@ def _is_own_end(sock: socket.socket) -> bool:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
         return False  # it ended meanwhile, as the next receive will tell
+
+
+def has_one_address(sock: socket.socket) -> bool:
+    """Whether both ends of a connection are on this machine, as far as addresses tell."""
+    try:
+        return bool(sock.getsockname()[0] == sock.getpeername()[0])
+    except OSError:
+        return False
 
 
 def _why(error: OSError | None) -> str:

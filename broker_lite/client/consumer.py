@@ -28,6 +28,7 @@ from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.following import Follower, Reset
+from broker_lite.client.in_place import InPlace
 from broker_lite.client.intake import JOINED_ROWS, Intake, Parts, arrow_rows
 from broker_lite.client.received import Record
 from broker_lite.client.starting import (
@@ -144,6 +145,7 @@ class Consumer:
             config,
             on_arrival=self._notify,
             on_view=lambda view: self._follower.look(view, self._intake.assignment()),
+            in_place=InPlace(self._reactor.is_to_this_machine) if config.local_reads else None,
         )
         self._intake = Intake(
             self._engine,
@@ -488,6 +490,7 @@ class Consumer:
         self._end = ClosedError("the consumer was closed")
         self._notify()
         self._reactor.stop()
+        self._engine.close()
         self._pool.close()
 
     def __enter__(self) -> Consumer:
@@ -502,6 +505,7 @@ class Consumer:
 
     def _forked(self) -> None:
         self._end = ClosedError("this consumer was made before a fork; make one in this process")
+        self._engine.close()
         self._condition = threading.Condition()
 
 

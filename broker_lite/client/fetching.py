@@ -25,8 +25,9 @@ from broker_lite.client.cluster import (
     made_again,
     unknown_topic,
 )
+from broker_lite.client.in_place import AHEAD_BYTES, InPlace
 from broker_lite.client.lineage import Lineage
-from broker_lite.client.received import LogTruncatedError, RawBatch, cut
+from broker_lite.client.received import Cut, LogTruncatedError, RawBatch, cut
 from broker_lite.client.steps import FetchExchange, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -57,6 +58,8 @@ LATE_MS = 500
 REPAIR_MS = 10_000
 """How long a damaged batch may take to be repaired where other replicas have it."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
+LOCAL_BYTES_MIN = 256 << 10
+"""Whoever allows a partition less of an answer reads no files, of which that is the least."""
 GONE_AFTER = 3
 """So many looks in a row that do not find a topic: it is gone."""
 
@@ -99,6 +102,12 @@ class _Source:
         self.lane = ""
         self.high_watermark = -1
 
+    @property
+    def after_epoch(self) -> int:
+        """Below which no epoch may be that comes next: one that others committed is asked about,
+        only one that was read here is believed."""
+        return self.lineage.last_epoch if self.at_boundary else NO_EPOCH
+
     def begin(
         self,
         offset: int,
@@ -121,7 +130,8 @@ class _Source:
 
 class FetchEngine:
     """Fetches for one consumer. ``on_arrival`` is called after each append to ``arrivals``;
-    ``on_view`` when the metadata was renewed."""
+    ``on_view`` when the metadata was renewed. ``in_place``: to read files of brokers on this
+    machine, which blocks the shell's thread while a disk does; None: never."""
 
     def __init__(
         self,
@@ -131,6 +141,7 @@ class FetchEngine:
         *,
         on_arrival: Callable[[], None],
         on_view: Callable[[ClusterView], None],
+        in_place: InPlace | None = None,
     ) -> None:
         self.arrivals: deque[Arrival] = deque()
         self._shell = shell
@@ -139,6 +150,7 @@ class FetchEngine:
         self._isolation_level = isolation_code(config.isolation_level)
         self._on_arrival = on_arrival
         self._on_view = on_view
+        self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
         """Which topic of each name is read: for good, since another's offsets mean nothing here."""
         self._sources: dict[TopicPartition, _Source] = {}
@@ -169,6 +181,7 @@ class FetchEngine:
     def doubt(self, where: TopicPartition, offset: int, generation: int) -> None:
         """``begin`` where a batch was damaged: the leader is to check it, and to have it repaired,
         and whoever leads then is asked again."""
+        self._in_place.refuse(where)
         self.begin({where: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 
     def begin(
@@ -201,8 +214,13 @@ class FetchEngine:
             # Hanging up answers at once, which would fetch it again.
             source.is_stopped = True
             self._abandon(where, source)
+            self._in_place.end(where)
             del self._sources[where]
             self.pump()
+
+    def close(self) -> None:
+        """Once the shell's thread has ended: give back what it had open."""
+        self._in_place.close_all()
 
     def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
         """Fetch these no longer, or again."""
@@ -221,6 +239,7 @@ class FetchEngine:
 
     def _abandon(self, where: TopicPartition, source: _Source) -> None:
         """A fetch of the old offset is under way: the partition is free for a new one."""
+        self._in_place.close(where)
         for (endpoint, lane), wheres in list(self._polls.items()):
             if where in wheres and source.lane == lane:
                 # Its answer may be half a second away; others in it are asked for again.
@@ -241,6 +260,10 @@ class FetchEngine:
         for where, source in self._sources.items():
             if source.lane or source.is_paused or source.is_stopped:
                 continue
+            if where in self._in_place:
+                self._read_on(where, source)
+                if where in self._in_place:
+                    continue
             if (
                 source.buffered_bytes >= self._buffer_bytes
                 or self._total_bytes >= self._total_bytes_max
@@ -291,6 +314,9 @@ class FetchEngine:
         self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
         if self._late_timer is None:
             self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+        machine, file_bytes = b"", 0
+        if not is_tail and not doubts and config.partition_fetch_bytes >= LOCAL_BYTES_MIN:
+            machine, file_bytes = self._in_place.asks(leader, lane, wheres)
         request = FetchRequest(
             topics,
             wait_ms,
@@ -299,6 +325,8 @@ class FetchEngine:
             isolation_level=self._isolation_level,
             columns_body_version=BODY_VERSION,
             flags=FLAG_DOUBTS if doubts else FLAG_CHECKS_CRC,
+            machine=machine,
+            file_bytes=file_bytes,
         )
         self._shell.request(
             leader,
@@ -360,6 +388,9 @@ class FetchEngine:
         source.high_watermark = row.high_watermark
         source.failures = 0
         source.doubted_until_ms = 0.0
+        if row.stored is not None:
+            self._in_place.open(where, row.stored, leader_epoch)
+            return
         if not len(row.records):
             # Read to the end of what may be seen: wait in the other lane.
             source.high_watermark = min(source.high_watermark, source.offset)
@@ -370,19 +401,30 @@ class FetchEngine:
             source.offset,
             leader_epoch,
             at_boundary=source.at_boundary,
-            # One that others committed is asked about; only one that was read here is believed.
-            after_epoch=source.lineage.last_epoch if source.at_boundary else NO_EPOCH,
+            after_epoch=source.after_epoch,
         )
         if found.batches:
-            size_bytes = sum(batch.header.size_bytes for batch in found.batches)
-            source.lineage.read(found.batches, source.offset, leader_epoch)
-            source.offset = found.next_offset
-            source.at_boundary = True
-            source.buffered_bytes += size_bytes
-            self._total_bytes += size_bytes
-            self._arrive(Arrival(where, source.generation, found.batches, size_bytes, None))
+            self._add(where, source, found, leader_epoch)
         elif found.damage is not None:
             self._damaged(where, found.damage)
+
+    def _read_on(self, where: TopicPartition, source: _Source) -> None:
+        """Out of the open range, a little ahead of the reader."""
+        while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
+            read = self._in_place.read(where, source.offset, source.at_boundary, source.after_epoch)
+            if read is not None:
+                self._add(where, source, *read)
+            if where not in self._in_place:
+                return
+
+    def _add(self, where: TopicPartition, source: _Source, found: Cut, leader_epoch: int) -> None:
+        size_bytes = sum(batch.header.size_bytes for batch in found.batches)
+        source.lineage.read(found.batches, source.offset, leader_epoch)
+        source.offset = found.next_offset
+        source.at_boundary = True
+        source.buffered_bytes += size_bytes
+        self._total_bytes += size_bytes
+        self._arrive(Arrival(where, source.generation, found.batches, size_bytes, None))
 
     def _arrive(self, arrival: Arrival) -> None:
         self.arrivals.append(arrival)
@@ -418,14 +460,14 @@ class FetchEngine:
             self._cluster.ask_another()
         self._renew()
 
-    def has_copies(self, where: TopicPartition) -> bool:
-        """Whether a damaged batch may be whole elsewhere; any thread."""
-        return self._cluster.view.has_copies(where)
+    def may_be_whole(self, where: TopicPartition) -> bool:
+        """Whether a damaged batch may be whole elsewhere, or was when it was read; any thread."""
+        return self._in_place.was_read(where) or self._cluster.view.has_copies(where)
 
     def _is_repaired(self, where: TopicPartition) -> bool:
         """Whether it is worth to ask again; that is arranged then."""
         source, now_ms = self._sources[where], self._shell.now_ms()
-        if not self.has_copies(where):
+        if not self._cluster.view.has_copies(where):
             return False
         if not source.doubted_until_ms:
             source.doubted_until_ms = now_ms + REPAIR_MS

@@ -336,7 +336,7 @@ class Intake:
 
     def _fetch_again(self, where: TopicPartition, start: int, base_offset: int) -> bool:
         """Whether a damaged batch is asked for once more, since another replica may have it."""
-        if self._doubted.get(where) == base_offset or not self._engine.has_copies(where):
+        if self._doubted.get(where) == base_offset or not self._engine.may_be_whole(where):
             return False
         self._doubted[where] = base_offset
         generation = self._begin(where, start)

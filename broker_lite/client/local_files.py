@@ -16,7 +16,7 @@ import stat
 from broker_lite.client.received import Cut, cut
 from broker_lite.client.rooms import received_rooms
 from broker_lite.errors import CorruptMessageError
-from broker_lite.model import TopicPartition
+from broker_lite.model import NO_EPOCH, TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.format import HEADER_BYTES
 from broker_lite.wire.fetch import StoredRange
@@ -65,17 +65,17 @@ class LocalRange:
         """Whether all of it was handed out."""
         return self._position >= self._end
 
-    def read(self, offset: int, at_boundary: bool) -> Cut:
+    def read(self, offset: int, at_boundary: bool, after_epoch: int = NO_EPOCH) -> Cut:
         """The next whole batches, at least one; none where ``damage`` says why, or the file ends
-        before the range does."""
+        before the range does. Arguments are those of ``cut``."""
         size = max(READ_BYTES // max(self._batch_bytes, 1), 1) * self._batch_bytes + HEADER_BYTES
         data = self._pread(size if self._batch_bytes else READ_BYTES)
-        found = self._cut(data, offset, at_boundary)
+        found = self._cut(data, offset, at_boundary, after_epoch)
         if not found.batches and found.damage is not None:
             needed = _size_of_first(data)
             if len(data) < needed <= self._end - self._position:
                 data = self._pread(needed + HEADER_BYTES)
-                found = self._cut(data, offset, at_boundary)
+                found = self._cut(data, offset, at_boundary, after_epoch)
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
         self._let_go(self._position)
@@ -83,8 +83,15 @@ class LocalRange:
         self._batch_bytes = _size_of_first(data[taken:])
         return found
 
-    def _cut(self, data: memoryview, offset: int, at_boundary: bool) -> Cut:
-        return cut(data, self._where, offset, self._leader_epoch, at_boundary=at_boundary)
+    def _cut(self, data: memoryview, offset: int, at_boundary: bool, after_epoch: int) -> Cut:
+        return cut(
+            data,
+            self._where,
+            offset,
+            self._leader_epoch,
+            at_boundary=at_boundary,
+            after_epoch=after_epoch,
+        )
 
     def _pread(self, size: int) -> memoryview:
         size = min(size, self._end - self._position)

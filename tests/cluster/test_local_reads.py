@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from broker_lite.client import Bus, fetcher, read_range
+from broker_lite.client import Bus, fetcher, in_place, read_range
+from broker_lite.client.consumer import Consumer
 from broker_lite.client.local_files import LocalRange
 from broker_lite.client.received import NOTHING, Cut, offsets_of
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
@@ -57,6 +58,19 @@ class Reading:
             assert int(rows.columns.value[rows.first_row].as_py()) == offsets[0]
             yield range(int(offsets[0]), int(offsets[-1]) + 1)
 
+    def consumer(self, **options: Any) -> Consumer:
+        return self.bus.consumer(self.where.topic, start="earliest", **options)
+
+    def consumed(self, consumer: Consumer, count: int) -> list[int]:
+        """The offsets of the next rows, which are what was written there."""
+        found: list[int] = []
+        while len(found) < count:
+            rows = consumer.poll_arrow(20.0, max_rows=count - len(found))
+            assert rows.num_rows
+            found += rows["offset"].to_pylist()
+            assert int(rows["value"][-1].as_py()) == found[-1]
+        return found
+
     def read(self, start: int = 0, end: int = ROWS, **options: Any) -> list[int]:
         return [offset for found in self.batches(start, end, **options) for offset in found]
 
@@ -73,6 +87,7 @@ def reading(
             found.opened.append(stored)
 
     monkeypatch.setattr(fetcher, "LocalRange", Seen)
+    monkeypatch.setattr(in_place, "LocalRange", Seen)
     return found
 
 
@@ -149,13 +164,19 @@ def test_records_are_sent_from_where_a_file_was_cut(
     assert (reads, len(reading.opened)) == (4, 1)
 
 
-def test_damage_in_a_file_is_named_or_skipped_as_ever(reading: Reading) -> None:
+def flip_a_bit_of_batch_seven(reading: Reading) -> int:
+    """Of its content; how many bytes a batch takes."""
     batch_bytes = reading.path.stat().st_size // (ROWS // BATCH)
     with reading.path.open("r+b") as file:
         file.seek(7 * batch_bytes + batch_bytes // 2)
         byte = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 255]))
+    return batch_bytes
+
+
+def test_damage_in_a_file_is_named_or_skipped_as_ever(reading: Reading) -> None:
+    batch_bytes = flip_a_bit_of_batch_seven(reading)
     delivered: list[int] = []
     with pytest.raises(CorruptMessageError, match="partition 0 offset 7000: "):
         for found in reading.batches():
@@ -173,3 +194,85 @@ def test_damage_in_a_file_is_named_or_skipped_as_ever(reading: Reading) -> None:
     assert reading.read(8000, on_corrupt="skip") == [
         n for n in good if n >= 8000 and n // 1000 != 12
     ]
+
+
+# A consumer that reads for itself. Its first fetch, which finds out where the broker is, is sent.
+
+
+def small(options: dict[str, Any]) -> dict[str, Any]:
+    """So that the first answer is far from all there is, and a file is asked for."""
+    return {"partition_fetch_bytes": 300_000, **options}
+
+
+def test_a_consumer_reads_in_place_and_goes_on_with_what_comes(reading: Reading) -> None:
+    with reading.consumer(**small({})) as consumer:
+        assert reading.consumed(consumer, ROWS) == list(range(ROWS))
+        assert [Path(stored.path) for stored in reading.opened] == [reading.path]
+        with reading.bus.producer() as producer:
+            producer.send(reading.where.topic, b"%d" % ROWS).result()
+        assert reading.consumed(consumer, 1) == [ROWS]
+        consumer.seek(reading.where, 5000)
+        assert reading.consumed(consumer, 3000) == list(range(5000, 8000))
+        consumer.pause()
+        assert not consumer.poll(0.05)
+        consumer.resume()
+        assert reading.consumed(consumer, ROWS - 7999) == list(range(8000, ROWS + 1))
+        assert len(reading.opened) > 1
+    assert str(reading.path) not in open_files()
+
+
+def open_files() -> list[str]:
+    return [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+
+
+def test_a_consumer_in_the_middle_of_a_file_gives_it_back(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_lite.client.local_files.READ_BYTES", 200_000)
+    monkeypatch.setattr("broker_lite.client.fetching.AHEAD_BYTES", 400_000)
+    with reading.consumer(**small({})) as consumer:
+        reading.consumed(consumer, 4000)
+        assert str(reading.path) in open_files()
+    assert str(reading.path) not in open_files()
+
+
+@pytest.mark.parametrize("options", [{"local_reads": False}, {"partition_fetch_bytes": 100_000}])
+def test_a_consumer_that_is_to_be_sent_records_opens_nothing(
+    reading: Reading, options: dict[str, Any]
+) -> None:
+    with reading.consumer(**small(options)) as consumer:
+        assert reading.consumed(consumer, ROWS) == list(range(ROWS))
+    assert reading.opened == []
+
+
+def test_a_consumer_is_sent_what_a_file_does_not_give(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: LocalRange, offset: int, *_: Any) -> Cut:
+        if offset >= 10_000:
+            raise OSError("the disk is gone")
+        return whole(self, offset, *_)
+
+    whole = LocalRange.read
+    monkeypatch.setattr("broker_lite.client.local_files.READ_BYTES", 200_000)
+    monkeypatch.setattr(LocalRange, "read", refuse)
+    with reading.consumer(**small({})) as consumer:
+        assert reading.consumed(consumer, ROWS) == list(range(ROWS))
+        assert len(reading.opened) == 1
+        consumer.seek(reading.where, 0)
+        assert reading.consumed(consumer, ROWS) == list(range(ROWS))
+        assert len(reading.opened) == 1, "its files are left alone"
+
+
+def test_a_consumer_asks_the_broker_for_what_is_damaged_in_a_file(reading: Reading) -> None:
+    """Only what the broker has no better is an error, or skipped."""
+    flip_a_bit_of_batch_seven(reading)
+    with reading.consumer(**small({})) as consumer:
+        assert reading.consumed(consumer, 7000) == list(range(7000))
+        assert reading.opened
+        with pytest.raises(CorruptMessageError, match="partition 0 offset 7000: "):
+            consumer.poll(20.0)
+    with reading.consumer(**small({"on_corrupt": "skip"})) as consumer:
+        good = [n for n in range(ROWS) if n // BATCH != 7]
+        assert reading.consumed(consumer, len(good)) == good
+        assert consumer.skipped == [(reading.where, 7000, 8000)]
