@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker_lite.client.local_files import FILE_BYTES, LocalRange, machine_id
+from broker_lite.client.local_files import FILE_BYTES, LocalRange
 from broker_lite.client.received import Cut
+from broker_lite.machine import machine_id
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.fetch import StoredRange
 
