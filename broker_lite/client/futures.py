@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any, NamedTuple, Protocol
 
 from broker_lite.errors import ClosedError, LogbusError, RequestTimedOutError
@@ -59,6 +60,7 @@ class Outcome:
     __slots__ = (
         "_left",
         "batches",
+        "callback",
         "callbacks",
         "done",
         "error",
@@ -85,7 +87,11 @@ class Outcome:
         self.error: LogbusError | None = None
         self.seen = False
         self._left = 0
-        self.callbacks: deque[RecordFuture | tuple[Callable[[Any], None], Any]] | None = None
+        self.callback: Callable[[Any], None] | None = None
+        """What most records are called back with: the first callback of a record."""
+        self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
+        """A record's index where that is its callback: nothing that the garbage collector has to
+        follow, of which a hundred thousand may wait. Else the callback and what it is given."""
 
     # -- the sender's thread
 
@@ -148,6 +154,8 @@ class Outcome:
         if callbacks is None:
             with self.waking:
                 if self.callbacks is None:
+                    if isinstance(future, RecordFuture):
+                        self.callback = callback
                     self.callbacks = deque()
                 callbacks = self.callbacks
         callbacks.append((callback, future))
@@ -163,10 +171,10 @@ class Outcome:
             except IndexError:  # the other thread was first
                 return
             try:
-                if isinstance(waiting, RecordFuture):
-                    waiting.callback(waiting)
+                if waiting.__class__ is int:
+                    self.callback(RecordFuture(self, waiting))  # type: ignore[misc]
                 else:
-                    callback, future = waiting
+                    callback, future = waiting  # type: ignore[misc]
                     callback(future)
             except Exception:
                 logger.exception("a callback of a sent record failed")
@@ -185,14 +193,23 @@ class Outcome:
 
 
 class RecordFuture:
-    """A record on its way."""
+    """A record on its way. All futures of one record are equal, and have one hash."""
 
-    __slots__ = ("_index", "callback", "outcome")
+    __slots__ = ("_index", "outcome")
 
     def __init__(self, outcome: Outcome, index: int) -> None:
         self.outcome = outcome
-        self.callback: Any = None
         self._index = index
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RecordFuture)
+            and other.outcome is self.outcome
+            and other._index == self._index
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.outcome), self._index))
 
     def done(self) -> bool:
         """Whether the record was acknowledged or has failed."""
@@ -234,19 +251,20 @@ class RecordFuture:
         return None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:
-        """Call back with this future once it is done, on the sender's thread: be quick there.
+        """Call back with this record's future once it is done, on the sender's thread: be quick
+        there. It is equal to this one, but may be another object.
 
         A callback that raises is logged and changes nothing for the other records.
         """
         outcome = self.outcome
-        callbacks = outcome.callbacks
-        if callbacks is None or self.callback is not None:
+        callbacks, common = outcome.callbacks, outcome.callback
+        if callbacks is None or not (
+            # A bound method is another object each time that it is asked for.
+            callback is common or (callback.__class__ is MethodType and callback == common)
+        ):
             outcome.add_done_callback(callback, self)
             return
-        # As Outcome.add_done_callback, but with nothing new for the garbage collector to follow:
-        # a hundred thousand of these wait at times, and it goes through them again and again.
-        self.callback = callback
-        callbacks.append(self)
+        callbacks.append(self._index)
         if outcome.done:
             outcome.call_back()
 

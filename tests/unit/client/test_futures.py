@@ -58,6 +58,29 @@ def test_several_callbacks_of_one_record_run_in_their_order() -> None:
     assert called == [("a", first), ("b", second), ("c", second)]
 
 
+def test_one_callback_of_many_records_keeps_no_futures_and_gets_equal_ones() -> None:
+    """A garbage collection went through a hundred thousand of them again and again."""
+    outcome, _ = make()
+    called: list[RecordFuture] = []
+
+    class Heard:
+        def delivered(self, future: RecordFuture) -> None:
+            called.append(future)
+
+    heard, futures = Heard(), [RecordFuture(outcome, index) for index in range(4)]
+    for future in futures:
+        future.add_done_callback(heard.delivered)
+    futures[2].add_done_callback(Heard().delivered)
+    assert outcome.callbacks is not None
+    assert list(outcome.callbacks)[1:4] == [1, 2, 3]
+    outcome.finish(None)
+    assert called == [*futures, futures[2]]
+    waiting = dict.fromkeys(futures, "under way")
+    assert [waiting.pop(future) for future in called[:4]] == ["under way"] * 4
+    other, _ = make()
+    assert RecordFuture(other, 0) != futures[0] != futures[1]
+
+
 def test_a_callback_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     outcome, _ = make()
     called: list[RecordFuture] = []
