@@ -13,7 +13,9 @@ from pathlib import Path
 
 import confluent_kafka
 
-JAVA, NODE, GO = (Path(__file__).parent / "compat" / name for name in ("java", "node", "go"))
+JAVA, NODE, GO, SARAMA = (
+    Path(__file__).parent / "compat" / name for name in ("java", "node", "go", "sarama")
+)
 
 SPARK_CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -37,7 +39,7 @@ def names() -> dict[str, str]:
     """Each client's name with its version. A client that is not installed stays without one."""
     (tools,) = re.findall(r"<kafka.version>(.+)</kafka.version>", (JAVA / "pom.xml").read_text())
     packages = json.loads((NODE / "package.json").read_text())["dependencies"]
-    (go,) = re.findall(r"franz-go v(\S+)", (GO / "go.mod").read_text())
+    go = _version(GO / "go.mod", "franz-go")
     rdkafka = confluent_kafka.libversion()[0]
     return {
         "librdkafka": f"confluent-kafka {version('confluent-kafka')} (librdkafka {rdkafka})",
@@ -47,8 +49,15 @@ def names() -> dict[str, str]:
         "java": f"Apache Kafka {tools} tools",
         "kafkajs": f"kafkajs {packages['kafkajs']}",
         "franz-go": f"franz-go {go}",
+        "sarama": f"sarama {_version(SARAMA / 'go.mod', 'IBM/sarama')}",
+        "old sarama": f"sarama {_version(SARAMA / 'old.mod', 'Shopify/sarama')}",
         "spark": f"Spark's Kafka connector {SPARK_CONNECTOR[0].rpartition(':')[2]}",
     }
+
+
+def _version(module: Path, name: str) -> str:
+    """Of a dependency that Go's module file names."""
+    return re.findall(rf"{name} v(\S+)", module.read_text())[0]
 
 
 def _kcat_name() -> str:

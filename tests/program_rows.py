@@ -125,6 +125,14 @@ class FranzGo(Lines):
         self.command = [program]
 
 
+class Sarama(Lines):
+    """Empty keys, values and headers' values are none to it."""
+
+    def __init__(self, servers: str, name: str, program: str) -> None:
+        super().__init__(servers)
+        self.name, self.command = name, [program]
+
+
 class Kafkajs(Lines):
     """Its headers are a map: those of a name stand together, and none is null."""
 

@@ -197,10 +197,21 @@ _INDEX: Field = ("partition_index", "int32")
 _ERROR: Field = ("error_code", "int16")
 _NAME: Field = ("name", "string")
 _THROTTLE: Field = ("throttle_time_ms", "int32")
+_MESSAGE: Field = ("error_message", "string?")
+_RESOURCE: tuple[Field, ...] = (("resource_type", "int8"), ("resource_name", "string"))
+_DESCRIBE_ACLS, _CREATE_ACLS, _DELETE_ACLS, _ALTER_REPLICA_LOG_DIRS = 29, 30, 31, 34
 
 
 def _topics(*partition: Field) -> Field:
     return ("topics", [_NAME, ("partitions", list(partition))])
+
+
+def _acl(text: str) -> tuple[Field, ...]:
+    """One, or a filter of them, where texts may be null."""
+    return (
+        ("resource_type", "int8"), ("resource_name", text), ("principal", text), ("host", text),
+        ("operation", "int8"), ("permission_type", "int8"),
+    )  # fmt: skip
 
 
 _OLD: dict[int, tuple[Any, Any]] = {
@@ -257,6 +268,26 @@ _OLD: dict[int, tuple[Any, Any]] = {
         _table("0", _THROTTLE, ("results", [
             _ERROR, ("error_message", "string?"), ("resource_type", "int8"),
             ("resource_name", "string"), ("configs", [_NAME, ("value", "string?")])])),
+    ),
+    _DESCRIBE_ACLS: (
+        _table("0", *_acl("string?")),
+        _table("0", _THROTTLE, _ERROR, _MESSAGE, ("resources", [
+            *_RESOURCE, ("acls", [*_acl("string")[2:]])])),
+    ),
+    _CREATE_ACLS: (
+        _table("0", ("creations", [*_acl("string")])),
+        _table("0", _THROTTLE, ("results", [_ERROR, _MESSAGE])),
+    ),
+    _DELETE_ACLS: (
+        _table("0", ("filters", [*_acl("string?")])),
+        _table("0", _THROTTLE, ("filter_results", [
+            _ERROR, _MESSAGE, ("matching_acls", [_ERROR, _MESSAGE, *_acl("string")])])),
+    ),
+    _ALTER_REPLICA_LOG_DIRS: (
+        _table("0", ("dirs", [
+            ("path", "string"), ("topics", [_NAME, ("partitions", "[]int32")])])),
+        _table("0", _THROTTLE, ("results", [
+            ("topic_name", "string"), ("partitions", [_INDEX, _ERROR])])),
     ),
 }  # fmt: skip
 """What clients before Kafka 2.1 send and expect: request and response of the versions that the

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from client_programs import Note
 from client_rows import ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
-from program_rows import Console, FranzGo, Kafkajs, Kcat
+from program_rows import Console, FranzGo, Kafkajs, Kcat, Sarama
 from spark_queries import Queries
 
 from broker_lite import client
@@ -45,6 +45,8 @@ def queries(spark: Any, bus: client.Bus, tmp_path: Path) -> Queries:
         Aiokafka.name,
         Kcat.name,
         pytest.param(FranzGo.name, marks=pytest.mark.compat),
+        pytest.param("sarama", marks=pytest.mark.compat),
+        pytest.param("old sarama", marks=pytest.mark.compat),
         pytest.param(Kafkajs.name, marks=pytest.mark.compat),
         pytest.param(Console.name, marks=pytest.mark.compat),
     ]
@@ -57,6 +59,10 @@ def other(request: pytest.FixtureRequest, cluster: LocalCluster) -> RowClient:
         Aiokafka.name: lambda: Aiokafka(servers),
         Kcat.name: lambda: Kcat(servers, fixture("kcat")),
         FranzGo.name: lambda: FranzGo(servers, fixture("go_client")),
+        "sarama": lambda: Sarama(servers, "sarama", fixture("sarama_clients")["sarama"]),
+        "old sarama": lambda: Sarama(
+            servers, "old sarama", fixture("sarama_clients")["old sarama"]
+        ),
         Kafkajs.name: lambda: Kafkajs(servers, fixture("node_folder")),
         Console.name: lambda: Console(servers, fixture("class_path")),
     }

@@ -32,6 +32,8 @@ Command = Callable[[str, str], Member]
     params=[
         "kcat",
         pytest.param("franz-go", marks=pytest.mark.compat),
+        pytest.param("sarama", marks=pytest.mark.compat),
+        pytest.param("old sarama", marks=pytest.mark.compat),
         pytest.param("kafkajs", marks=pytest.mark.compat),
         pytest.param("java", marks=pytest.mark.compat),
     ]
@@ -61,6 +63,10 @@ def start(
         program = request.getfixturevalue("go_client")
         return Member([program, "member", servers, topic, group, session], RECORD, tmp_path)
 
+    def sarama(topic: str, group: str) -> Member:
+        program = request.getfixturevalue("sarama_clients")[kind]
+        return Member([program, "member", servers, topic, group, session], RECORD, tmp_path)
+
     def kafkajs(topic: str, group: str) -> Member:
         program = ["node", str(NODE / "member.mjs"), servers, topic, group, session]
         return Member(program, RECORD, request.getfixturevalue("node_folder"))
@@ -85,7 +91,8 @@ def start(
         record = re.compile(r"^Partition:(\d+)\tOffset:(\d+)")
         return Member([*jvm, *tool, *where, *options], record, tmp_path)
 
-    return {"kcat": kcat, "franz-go": franz_go, "kafkajs": kafkajs, "java": java}[kind]
+    made: dict[str, Command] = {"kcat": kcat, "franz-go": franz_go, "kafkajs": kafkajs}
+    return {**made, "java": java, "sarama": sarama, "old sarama": sarama}[kind]
 
 
 def test_a_member_joins_another_is_killed_the_last_leaves(

@@ -17,7 +17,7 @@ from wire_samples import message, plain
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import refusals
-from broker_lite.wire.api import is_served, parse_header
+from broker_lite.wire.api import parse_header
 from broker_lite.wire.primitives import Writer
 
 CODE = UnsupportedVersionError.code
@@ -34,7 +34,7 @@ OLD: list[tuple[Any, Any]] = [
     for name, asks in sorted(vars(module).items())
     if "Request_v" in name
     and asks.API_KEY in refusals._OLD
-    and not is_served(asks.API_KEY, asks.API_VERSION)
+    and refusals._OLD[asks.API_KEY][0]._versions[1] >= asks.API_VERSION
     and (answers := getattr(module, name.replace("Request", "Response"), None)) is not None
 ]  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_what_clients_before_kafka_2_1_send_is_refused_in_its_own_shape(
     assert int.from_bytes(octets[4:8], "big") == 7
     answer = answers.decode(octets[8:])
     assert answer.encode() == octets[8:]
-    assert repr(answer).count(f"error_code={CODE}") in (2, 4)
+    assert repr(answer).count(f"error_code={CODE}") in (1, 2, 4)
 
 
 def values(schema: Any, rng: random.Random) -> list[Any]:
