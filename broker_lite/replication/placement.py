@@ -38,7 +38,8 @@ def place(
         raise BrokerNotAvailableError("no broker is registered; try again")
     if factor > len(brokers):
         raise InvalidReplicationFactorError(
-            f"replication_factor={factor}: brokers that live: {len(brokers)} "
+            f"replication_factor={factor}: only {len(brokers)} "
+            f"{'broker lives' if len(brokers) == 1 else 'brokers live'} "
             f"({', '.join(str(broker.broker_id) for broker in sorted_brokers(brokers))}); start "
             "more, or give fewer replicas"
         )
