@@ -3,7 +3,8 @@
 ``python benchmarks/metadata.py [--partitions N] [--rounds R]``: one JSON object on standard output.
 Three brokers' registries, each in a process of its own; one is killed with -9 and its peers say at
 once that they suspect it, as their broken connections make them. Timed until both others' snapshots
-show a live leader for every partition: where the dead one was the controller, and where it was not.
+show a live leader for every partition: where the dead one was the controller, and where it was not;
+and what that costs ZooKeeper: its processor's time, and reads of the two others.
 """
 
 from __future__ import annotations
@@ -18,14 +19,41 @@ import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from peers.meter import cpu_seconds
 
 from broker_lite.config import BrokerConfig
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.metadata.store import Znode
+from broker_lite.metadata.zookeeper import ZooKeeperStore
 from broker_lite.model import Endpoint
 from broker_lite.server.registry import BrokerRegistration, NewTopic, Registry
 
 PARTITIONS_PER_TOPIC = 100
 BROKERS = (1, 2, 3)
+
+
+class Failover(NamedTuple):
+    """``reads`` of znodes and their lists of children, by the brokers that are left."""
+
+    seconds: float
+    zookeeper_cpu_seconds: float
+    reads: int
+
+
+class CountingStore(ZooKeeperStore):
+    """ZooKeeper, and how often it was read."""
+
+    reads = 0
+
+    async def get(self, path: str, *, watch: bool = False) -> Znode | None:
+        self.reads += 1
+        return await super().get(path, watch=watch)
+
+    async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
+        self.reads += 1
+        return await super().children(path, watch=watch)
 
 
 class Broker:
@@ -58,7 +86,8 @@ def _serve(pipe: Connection, address: str, broker_id: int, counter: int) -> None
 
 async def _run(pipe: Connection, address: str, broker_id: int, counter: int) -> None:
     config = BrokerConfig(broker_id=broker_id, zookeeper_connect=address)
-    registry = Registry(config, now_ms=lambda: time.time_ns() // 1_000_000)
+    store = CountingStore(address, session_timeout_ms=config.zookeeper_session_timeout_ms)
+    registry = Registry(config, now_ms=lambda: time.time_ns() // 1_000_000, store=store)
     await registry.start(
         BrokerRegistration(
             broker_id, Endpoint("127.0.0.1", 9000 + broker_id), f"directory-{broker_id}", counter
@@ -82,10 +111,11 @@ async def _run(pipe: Connection, address: str, broker_id: int, counter: int) -> 
                 pipe.send("seen")
             case "lose":
                 [dead] = words
+                before = store.reads
                 view = registry.snapshot.brokers[dead]
                 registry.suspect(dead, view.broker_epoch)
                 await _until(functools.partial(_led_by_others, registry, dead))
-                pipe.send("moved")
+                pipe.send(store.reads - before)
             case "close":
                 await registry.close()
                 pipe.send("closed")
@@ -111,8 +141,8 @@ async def _until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def measure(address: str, partitions: int, *, controller: bool) -> float:
-    """Seconds from the kill until both others see all partitions led."""
+def measure(address: str, pid: int, partitions: int, *, controller: bool) -> Failover:
+    """From the kill until both others see all partitions led. ``pid``: ZooKeeper's."""
     brokers = {number: Broker(address, number, 1) for number in BROKERS}
     names = [f"t{number}" for number in range(partitions // PARTITIONS_PER_TOPIC)]
     chief = next(n for n, broker in brokers.items() if broker.do("is_controller"))
@@ -122,17 +152,16 @@ def measure(address: str, partitions: int, *, controller: bool) -> float:
         broker.do("sees", partitions, len(BROKERS))
     dead = chief if controller else next(number for number in BROKERS if number != chief)
     others = [broker for number, broker in brokers.items() if number != dead]
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), cpu_seconds(pid)
     brokers[dead].kill()
     for broker in others:
         broker.ask("lose", dead)
-    for broker in others:
-        broker.pipe.recv()
-    seconds = time.perf_counter() - start
+    reads = [int(broker.pipe.recv()) for broker in others]
+    found = Failover(time.perf_counter() - start, cpu_seconds(pid) - cpu, sum(reads))
     for broker in others:
         broker.do("close")
         broker.process.join()
-    return seconds
+    return found
 
 
 def main() -> None:
@@ -145,14 +174,23 @@ def main() -> None:
         zookeeper = EmbeddedZooKeeper(directory)
         address = zookeeper.start()
         try:
+            assert zookeeper.pid is not None
             for name, controller in (("a_broker", False), ("the_controller", True)):
-                seconds = [
-                    measure(f"{address}/{name}-{n}", options.partitions, controller=controller)
+                rounds = [
+                    measure(
+                        f"{address}/{name}-{n}",
+                        zookeeper.pid,
+                        options.partitions,
+                        controller=controller,
+                    )
                     for n in range(options.rounds)
                 ]
+                seconds, cpu, reads = zip(*rounds)
                 figures[name] = {
                     "seconds_median": round(statistics.median(seconds), 3),
                     "seconds_max": round(max(seconds), 3),
+                    "zookeeper_cpu_seconds_median": round(statistics.median(cpu), 3),
+                    "reads_median": statistics.median(reads),
                 }
         finally:
             zookeeper.stop()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import MetadataStore, Set
+from broker_lite.metadata.notices import Notices, decode_notices
+from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, StateChange, TopicView
 
 READS_AT_ONCE_MAX = 100
@@ -22,28 +23,6 @@ TOPICS_AT_ONCE_MAX = 20
 ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
-
-
-class Notices(NamedTuple):
-    """/changes as read: ``sequence`` is its version."""
-
-    sequence: int
-    changes: tuple[znodes.Change, ...]
-
-
-class Announcement(NamedTuple):
-    """A notice to be added: what to write, and what /changes holds once it was written."""
-
-    write: Set
-    after: Notices
-
-
-def announce(notices: Notices, topics: Mapping[str, tuple[int, ...] | None]) -> Announcement:
-    """Add a notice of changed topics (None) or states; nothing stands for the cluster itself."""
-    change = znodes.Change(notices.sequence + 1, topics)
-    kept = znodes.kept_changes((*notices.changes, change))
-    write = Set(znodes.CHANGES, znodes.encode_changes(kept), notices.sequence)
-    return Announcement(write, Notices(change.sequence, kept))
 
 
 async def gather(
@@ -95,7 +74,7 @@ async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:
         return Notices(-1, ())
-    return Notices(znode.version, znodes.decode_changes(znodes.CHANGES, znode.data))
+    return Notices(znode.version, decode_notices(znode.data))
 
 
 async def load_topics(store: MetadataStore) -> dict[str, TopicView]:
@@ -165,13 +144,11 @@ async def load_states(
 async def refresh_topics(
     store: MetadataStore,
     topics: Mapping[str, TopicView],
-    changed: Mapping[str, frozenset[int] | None],
+    changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """``topics`` with what notices named read again: whole topics (None) or some states."""
+    """``topics`` as of notices (``notices.Merged``); what they do not say is read."""
     fresh = dict(topics)
-    reads = [
-        _refresh(store, name, topics.get(name), partitions) for name, partitions in changed.items()
-    ]
+    reads = [_refresh(store, name, topics.get(name), told) for name, told in changed.items()]
     for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):
         if topic is None:
             fresh.pop(name, None)
@@ -184,40 +161,21 @@ async def _refresh(
     store: MetadataStore,
     name: str,
     known: TopicView | None,
-    partitions: frozenset[int] | None,
+    told: Mapping[int, LeaderAndIsr | None] | None,
 ) -> TopicView | None:
-    if partitions is None or known is None:
+    if told is None or known is None or max(told) >= len(known.partitions):
         return await load_topic(store, name)
-    states = await load_states(store, name, sorted(partitions))
-    if len(states) != len(partitions) or max(partitions) >= len(known.partitions):
+    unsaid = [partition for partition, state in told.items() if state is None]
+    states = await load_states(store, name, unsaid)
+    if len(states) != len(unsaid):
         return await load_topic(store, name)
+    for partition, state in told.items():
+        # What was read before may be newer. It is of the same topic: had that been made anew by
+        # then, one of these notices would say so.
+        if state is not None and state.version > known.partitions[partition].state.version:
+            states[partition] = state
     views = tuple(
         dataclasses.replace(view, state=states.get(view.partition, view.state))
         for view in known.partitions
     )
     return dataclasses.replace(known, partitions=views)
-
-
-def merge_notices(
-    notices: Notices, seen: int
-) -> tuple[dict[str, frozenset[int] | None], bool] | None:
-    """What the notices after ``seen`` name, and whether one of them is about the cluster itself.
-
-    None if one is missing: somebody wrote at the same moment, or too many were written; then only
-    reading everything helps.
-    """
-    changed: dict[str, frozenset[int] | None] = {}
-    cluster = False
-    wanted = set(range(seen + 1, notices.sequence + 1))
-    for change in notices.changes:
-        if change.sequence not in wanted:
-            continue
-        wanted.discard(change.sequence)
-        cluster = cluster or not change.topics
-        for topic, partitions in change.topics.items():
-            known = changed.get(topic, frozenset())
-            if partitions is None or known is None:
-                changed[topic] = None
-            else:
-                changed[topic] = known | frozenset(partitions)
-    return None if wanted else (changed, cluster)

@@ -20,7 +20,8 @@ from broker_lite.errors import (
     WriteConflictError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.loader import announce, load_features, load_notices
+from broker_lite.metadata.loader import load_features, load_notices
+from broker_lite.metadata.notices import CLUSTER_CHANGED, announce, encode_notices
 from broker_lite.metadata.store import Create, Delete, MetadataStore, Operation, Set, write_surely
 from broker_lite.metadata.znodes import Disk, Registration
 
@@ -42,7 +43,7 @@ async def prepare(store: MetadataStore, cluster_id: str, new_id: Callable[[], st
             await store.write([Create(path)])
     for path, data in (
         (znodes.FEATURES, znodes.encode_features({})),
-        (znodes.CHANGES, znodes.encode_changes(())),
+        (znodes.CHANGES, encode_notices(())),
         (znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0)),
     ):
         if await store.get(path) is None:
@@ -142,7 +143,7 @@ class Registrar:
             znode = await self._store.get(self._path)
             if znode is None or znode.session_id != self._store.session_id:
                 return
-            write = [Set(self._path, data, znode.version), announce(notices, {}).write]
+            write = [Set(self._path, data, znode.version), announce(notices, CLUSTER_CHANGED).write]
             if await write_surely(self._store, write, self._wait_connected) is None:
                 return
 

@@ -15,7 +15,7 @@ know, and nobody writes one before ``/features`` has it as "metadata".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -28,7 +28,6 @@ from broker_lite.model import (
     Endpoint,
     LeaderAndIsr,
     ReplicaId,
-    StateChange,
 )
 
 VERSION = 2
@@ -58,11 +57,6 @@ PERSISTENT_PATHS = (
 )
 """Made by every broker that starts, parents first."""
 
-CHANGES_KEPT_MAX = 64
-"""Notices that /changes holds: a broker that missed more reads everything again."""
-CHANGES_BYTES_MAX = 64 << 10
-"""And so many bytes of them, but always the newest: they go with every write of the controller,
-and ZooKeeper takes 1 MB at once, of which creating a large topic needs most."""
 GROUP_PATH_LENGTH_MAX = 750
 
 KIND_KAFKA = "kafka"
@@ -262,16 +256,9 @@ class FirstLook(NamedTuple):
     partition_count: int
 
 
-class Change(NamedTuple):
-    """A notice: which topics changed as a whole (None) or in the states of some partitions."""
-
-    sequence: int
-    topics: Mapping[str, tuple[int, ...] | None]
-
-
 def encode_registration(value: Registration) -> bytes:
     later = {"draining": True} if value.draining else {}
-    return _encode(
+    return encode_value(
         {
             "broker": value.broker_id,
             "listeners": [
@@ -294,7 +281,7 @@ def encode_registration(value: Registration) -> bytes:
 
 
 def decode_registration(path: str, data: bytes) -> Registration:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     listener = next(row for row in value["listeners"] if row["inter_broker"])
     return Registration(
         value["broker"],
@@ -309,11 +296,11 @@ def decode_registration(path: str, data: bytes) -> Registration:
 
 
 def encode_disk(value: Disk) -> bytes:
-    return _encode({"broker": value.broker_id, "start_counter": value.start_counter})
+    return encode_value({"broker": value.broker_id, "start_counter": value.start_counter})
 
 
 def decode_disk(path: str, data: bytes) -> Disk:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return Disk(value["broker"], value["start_counter"])
 
 
@@ -324,11 +311,13 @@ def encode_assignment(value: Assignment) -> bytes:
         for partition, move in sorted(value.moves.items())
     }
     later = {"moves": moves} if moves else {}
-    return _encode({"topic_id": value.topic_id, "partitions": replicas, **later}, 2 if later else 1)
+    return encode_value(
+        {"topic_id": value.topic_id, "partitions": replicas, **later}, 2 if later else 1
+    )
 
 
 def decode_assignment(path: str, data: bytes) -> Assignment:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     replicas = value["partitions"]
     return Assignment(
         value["topic_id"],
@@ -341,7 +330,7 @@ def decode_assignment(path: str, data: bytes) -> Assignment:
 
 
 def encode_state(value: LeaderAndIsr) -> bytes:
-    return _encode(
+    return encode_value(
         {
             "leader": value.leader,
             "leader_epoch": value.leader_epoch,
@@ -357,7 +346,7 @@ def encode_state(value: LeaderAndIsr) -> bytes:
 
 def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
     """``version`` is the znode's: it is part of the value and not of its bytes."""
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return LeaderAndIsr(
         value["leader"],
         value["leader_epoch"],
@@ -369,66 +358,66 @@ def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
 
 
 def encode_controller(broker_id: int, broker_epoch: int) -> bytes:
-    return _encode({"broker": broker_id, "broker_epoch": broker_epoch})
+    return encode_value({"broker": broker_id, "broker_epoch": broker_epoch})
 
 
 def decode_controller(path: str, data: bytes) -> tuple[int, int]:
     """The controller's broker id, and the broker epoch in which it was elected."""
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return int(value["broker"]), int(value["broker_epoch"])
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
-    return _encode({"epoch": epoch})
+    return encode_value({"epoch": epoch})
 
 
 def decode_controller_epoch(path: str, data: bytes) -> int:
-    return int(_decode(path, data)["epoch"])
+    return int(decode_value(path, data)["epoch"])
 
 
 def encode_features(features: Mapping[str, int]) -> bytes:
-    return _encode({"features": dict(sorted(features.items()))})
+    return encode_value({"features": dict(sorted(features.items()))})
 
 
 def decode_features(path: str, data: bytes) -> dict[str, int]:
-    return dict(_decode(path, data)["features"])
+    return dict(decode_value(path, data)["features"])
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    return _encode({"config": dict(sorted(config.items()))})
+    return encode_value({"config": dict(sorted(config.items()))})
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    return dict(_decode(path, data)["config"])
+    return dict(decode_value(path, data)["config"])
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _encode({"id": cluster_id})
+    return encode_value({"id": cluster_id})
 
 
 def decode_cluster_id(path: str, data: bytes) -> str:
-    return str(_decode(path, data)["id"])
+    return str(decode_value(path, data)["id"])
 
 
 def encode_producer_ids(value: ProducerIdBlock) -> bytes:
-    return _encode({"broker": value.broker_id, "first": value.first, "next": value.next})
+    return encode_value({"broker": value.broker_id, "first": value.first, "next": value.next})
 
 
 def decode_producer_ids(path: str, data: bytes) -> ProducerIdBlock:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return ProducerIdBlock(value["broker"], value["first"], value["next"])
 
 
 def encode_group(kind: str) -> bytes:
-    return _encode({"kind": kind})
+    return encode_value({"kind": kind})
 
 
 def decode_group(path: str, data: bytes) -> str:
-    return str(_decode(path, data)["kind"])
+    return str(decode_value(path, data)["kind"])
 
 
 def encode_coordinator(value: Coordinator) -> bytes:
-    return _encode(
+    return encode_value(
         {
             "broker": value.broker_id,
             "broker_epoch": value.broker_epoch,
@@ -441,7 +430,7 @@ def encode_coordinator(value: Coordinator) -> bytes:
 
 
 def decode_coordinator(path: str, data: bytes) -> Coordinator:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return Coordinator(
         value["broker"],
         value["broker_epoch"],
@@ -453,7 +442,7 @@ def decode_coordinator(path: str, data: bytes) -> Coordinator:
 
 
 def encode_subscription(value: Subscription) -> bytes:
-    return _encode(
+    return encode_value(
         {
             "topics": list(value.topics),
             "pattern": value.pattern,
@@ -465,32 +454,32 @@ def encode_subscription(value: Subscription) -> bytes:
 
 
 def decode_subscription(path: str, data: bytes) -> Subscription:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     topics, pattern, streams = value["topics"], value["pattern"], value["streams"]
     host, client_id = value.get("host", ""), value.get("client_id", "")
     return Subscription(tuple(topics), pattern, int(streams), str(host), str(client_id))
 
 
 def encode_owner(value: Owner) -> bytes:
-    return _encode({"consumer": value.consumer, "stream": value.stream})
+    return encode_value({"consumer": value.consumer, "stream": value.stream})
 
 
 def decode_owner(path: str, data: bytes) -> Owner:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return Owner(str(value["consumer"]), int(value["stream"]))
 
 
 def encode_first_look(value: FirstLook) -> bytes:
-    return _encode({"topic_id": value.topic_id, "partitions": value.partition_count})
+    return encode_value({"topic_id": value.topic_id, "partitions": value.partition_count})
 
 
 def decode_first_look(path: str, data: bytes) -> FirstLook:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return FirstLook(str(value["topic_id"]), int(value["partitions"]))
 
 
 def encode_offset(value: CommittedOffset) -> bytes:
-    return _encode(
+    return encode_value(
         {
             "offset": value.offset,
             "leader_epoch": value.leader_epoch,
@@ -502,7 +491,7 @@ def encode_offset(value: CommittedOffset) -> bytes:
 
 
 def decode_offset(path: str, data: bytes) -> CommittedOffset:
-    value = _decode(path, data)
+    value = decode_value(path, data)
     return CommittedOffset(
         value["offset"],
         value.get("leader_epoch", NO_EPOCH),
@@ -512,52 +501,8 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
     )
 
 
-def kept_changes(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """The newest ones, as many as are kept."""
-    kept: list[Change] = []
-    size = 0
-    for change in reversed(changes[-CHANGES_KEPT_MAX:]):
-        size += len(json.dumps(_change_row(change)))
-        if kept and size > CHANGES_BYTES_MAX:
-            break
-        kept.append(change)
-    return tuple(reversed(kept))
-
-
-def named_states(changes: Iterable[StateChange]) -> dict[str, tuple[int, ...] | None]:
-    """What the notice of changed states names."""
-    rows: dict[str, list[int]] = {}
-    for change in changes:
-        rows.setdefault(change.topic, []).append(change.partition)
-    return {name: tuple(row) for name, row in rows.items()}
-
-
-def encode_changes(changes: Sequence[Change]) -> bytes:
-    return _encode({"changes": [_change_row(change) for change in changes]})
-
-
-def _change_row(change: Change) -> dict[str, Any]:
-    topics = {
-        topic: None if partitions is None else list(partitions)
-        for topic, partitions in sorted(change.topics.items())
-    }
-    return {"sequence": change.sequence, "topics": topics}
-
-
-def decode_changes(path: str, data: bytes) -> tuple[Change, ...]:
-    return tuple(
-        Change(
-            row["sequence"],
-            {
-                topic: None if partitions is None else tuple(partitions)
-                for topic, partitions in row["topics"].items()
-            },
-        )
-        for row in _decode(path, data)["changes"]
-    )
-
-
-def _encode(value: dict[str, Any], version: int = 1) -> bytes:
+def encode_value(value: dict[str, Any], version: int = 1) -> bytes:
+    """A znode's bytes; ``version`` is the lowest that can say them."""
     return json.dumps({"version": version, **value}, separators=(",", ":")).encode()
 
 
@@ -572,7 +517,9 @@ class _Value(dict[str, Any]):
         raise UnsupportedVersionError(f"znode {self.path} has no {key!r}; it is not logbus's")
 
 
-def _decode(path: str, data: bytes) -> _Value:
+def decode_value(path: str, data: bytes) -> dict[str, Any]:
+    """What a znode says. Raises UnsupportedVersionError, also where a key is asked for that is
+    not there."""
     try:
         value = json.loads(data)
         version = value["version"]

@@ -23,6 +23,7 @@ from broker_lite.errors import (
     WriteConflictError,
 )
 from broker_lite.metadata import loader, znodes
+from broker_lite.metadata.notices import Notices, announce
 from broker_lite.metadata.store import (
     RETRY_S,
     Check,
@@ -56,7 +57,7 @@ from broker_lite.replication.controller_events import (
     WriteRefused,
     Written,
 )
-from broker_lite.server.controller_writes import changed_topics, operations_of
+from broker_lite.server.controller_writes import news_of, operations_of
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class ControllerShell:
         self._next_token = 0
         self._task: asyncio.Task[None] | None = None
         self._features_version = 0
-        self._notices = loader.Notices(-1, ())
+        self._notices = Notices(-1, ())
 
     @property
     def is_active(self) -> bool:
@@ -405,7 +406,7 @@ class ControllerShell:
             write, features_version=self._features_version, directories=directories
         )
         while True:
-            announcement = loader.announce(self._notices, changed_topics(write))
+            announcement = announce(self._notices, news_of(write))
             whole = [self._fence, *operations, announcement.write]
             refused = await write_surely(self._store, whole, self._reconnected)
             if refused is None:

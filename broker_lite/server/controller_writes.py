@@ -1,10 +1,16 @@
-"""The controller's writes as operations on znodes, and what their notices name. Pure."""
+"""The controller's writes as operations on znodes, and what their notices say. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from broker_lite.metadata import znodes
+from broker_lite.metadata.notices import (
+    CLUSTER_CHANGED,
+    News,
+    states_changed,
+    topic_changed,
+)
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import PartitionView, StateChange, TopicView
 from broker_lite.replication.controller_effects import (
@@ -18,16 +24,17 @@ from broker_lite.replication.controller_effects import (
     WriteStates,
     WriteTopic,
 )
+from broker_lite.replication.holding import as_written
 
 
-def changed_topics(write: Write) -> dict[str, tuple[int, ...] | None]:
-    """What the notice of a write names; nothing stands for the cluster itself."""
+def news_of(write: Write) -> News:
+    """What the notice of a write says."""
     match write:
         case WriteFeatures() | RemoveDisks():
-            return {}
+            return CLUSTER_CHANGED
         case WriteStates():
-            return znodes.named_states(write.changes)
-    return {write.topic.name: None}
+            return states_changed(as_written(write.changes))
+    return topic_changed(write.topic.name)
 
 
 def operations_of(

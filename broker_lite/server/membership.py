@@ -17,6 +17,7 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import CoordinationUnavailableError, LogbusError
 from broker_lite.metadata import loader, znodes
 from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.metadata.notices import merge
 from broker_lite.metadata.registration import Registrar
 from broker_lite.metadata.store import (
     ChildrenChanged,
@@ -321,14 +322,13 @@ class Membership:
         self._changes_due = False
         try:
             notices = await loader.load_notices(self._store, watch=True)
-            merged = loader.merge_notices(notices, self._sequence)
+            merged = merge(notices, self._sequence)
             if merged is None:
                 await self._reload()
                 return
-            changed, cluster = merged
-            topics = await loader.refresh_topics(self._store, self._fresh.topics, changed)
+            topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
             features = self._fresh.features
-            if cluster:
+            if merged.cluster:
                 # Of the features, or of a broker that is draining.
                 self._brokers_due = True
                 features = await self._load_features()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from broker_lite.errors import CoordinationUnavailableError
 from broker_lite.metadata import loader, znodes
+from broker_lite.metadata.notices import Notices, announce, merge, states_changed
 from broker_lite.metadata.store import (
     RETRY_S,
     Check,
@@ -35,6 +36,7 @@ from broker_lite.model import (
 )
 from broker_lite.replication.controller_effects import STATES_PER_WRITE_MAX
 from broker_lite.replication.election import withdrawn
+from broker_lite.replication.holding import as_written
 from broker_lite.server.controller_writes import set_state
 
 _log = logging.getLogger(__name__)
@@ -123,12 +125,11 @@ class StateWrites:
             if not left or epoch is None:
                 break
             rows = list(left.items())
-            named = znodes.named_states(change for _, change in rows)
-            notice = loader.announce(notices, named).write
+            news = states_changed(as_written(change for _, change in rows))
             operations: list[Operation] = [
                 Check(znodes.CONTROLLER_EPOCH, epoch.version),
                 *(set_state(change) for _, change in rows),
-                notice,
+                announce(notices, news).write,
             ]
             refused = await write_surely(self._store, operations, reconnected)
             if refused is None:
@@ -150,14 +151,14 @@ class StateWrites:
             del left[number]
 
     async def _still_meant(
-        self, changes: dict[int, StateChange], seen: Seen, notices: loader.Notices
+        self, changes: dict[int, StateChange], seen: Seen, notices: Notices
     ) -> dict[int, StateChange]:
         """Without those of topics that are gone or other ones than ours, as of these notices, and
         without those by which a replica joins that was moved away: it may have no log any more."""
         ids = {change.topic for change in changes.values()}
-        merged = loader.merge_notices(notices, seen.sequence)
+        merged = merge(notices, seen.sequence)
         doubtful = [
-            name for name in sorted(ids) if merged is None or merged[0].get(name, ()) is None
+            name for name in sorted(ids) if merged is None or merged.topics.get(name, ()) is None
         ]
         found: dict[str, znodes.Assignment] = {
             name: znodes.Assignment(

@@ -384,8 +384,8 @@ ROWS = (
         "sessions with ZooKeeper",
         sessions,
         (1, 10, 50, 100),
-        note=f"a notice of {registries.STATES} changed states, which every session reads, as "
-        "brokers do; the sessions are one process's, so notice_to_all_s is mostly that process; "
+        note=f"a notice of {registries.STATES} changed states, which every session takes from it, "
+        "as brokers do; the sessions are one process's, so notice_to_all_s is mostly that process; "
         "zookeeper_cpu_… is ZooKeeper's own",
     ),
     _row(

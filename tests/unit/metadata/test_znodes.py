@@ -70,10 +70,6 @@ BYTES = [
         b'{"version":1,"offset":5,"leader_epoch":2,"metadata":"note",'
         b'"topic_id":"TTTTTTTTTTTTTTTTTTTTTT","commit_ms":1234}',
     ),
-    (
-        z.encode_changes((z.Change(3, {"t": None, "a": (0, 1)}),)),
-        b'{"version":1,"changes":[{"sequence":3,"topics":{"a":[0,1],"t":null}}]}',
-    ),
 ]
 
 
@@ -95,17 +91,6 @@ def test_what_is_written_is_read() -> None:
     assert z.decode_offset("/p", z.encode_offset(OFFSET)) == OFFSET
     block = z.ProducerIdBlock(1, 0, 1000)
     assert z.decode_producer_ids("/p", z.encode_producer_ids(block)) == block
-
-
-def test_only_the_newest_notices_are_kept() -> None:
-    changes = tuple(z.Change(number, {"t": None}) for number in range(100))
-    assert z.kept_changes(changes) == changes[-z.CHANGES_KEPT_MAX :]
-    large = tuple(z.Change(n, {"t" * 249: tuple(range(4000))}) for n in range(5))
-    assert z.kept_changes(large) == large[-2:]
-    assert len(z.encode_changes(large[-2:])) < z.CHANGES_BYTES_MAX
-    huge = z.Change(7, {f"{n:0200}": (1,) for n in range(500)})
-    assert z.kept_changes((*large, huge)) == (huge,)
-    assert z.decode_changes("/changes", z.encode_changes(large)) == large
 
 
 @pytest.mark.parametrize(

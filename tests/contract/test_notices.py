@@ -1,0 +1,99 @@
+"""What a notice says needs no read: brokers that follow /changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+from brokers import Broker, Cluster, create, run
+from three_brokers import broker_of, has_version, isr_of, left, suspect, three, view_of, write
+from worlds import World, until
+
+from broker_lite.metadata import loader, notices, znodes
+from broker_lite.metadata.notices import News, Notice, Notices
+from broker_lite.metadata.store import MetadataStore, Set, Znode
+from broker_lite.model import ReplicaId
+
+PARTITIONS = 20
+
+
+def count_reads(store: MetadataStore) -> Counter[str]:
+    """Of which znodes a broker asks from now on, by the last part of their paths."""
+    reads: Counter[str] = Counter()
+    get = store.get
+
+    async def counted(path: str, **options: Any) -> Znode | None:
+        reads[path.rpartition("/")[2]] += 1
+        return await get(path, **options)
+
+    store.get = counted  # type: ignore[method-assign]
+    return reads
+
+
+def test_nobody_reads_the_states_that_a_notice_says(world: World) -> None:
+    """A broker that died cost each of the others a read for each of its replicas."""
+
+    async def body(cluster: Cluster) -> None:
+        await three(cluster)
+        await create(cluster.controller(), "t", PARTITIONS, factor=3)
+        for partition in range(PARTITIONS):
+            await cluster.led("t", partition)
+        chief = cluster.controller().registry.snapshot.controller_id
+        dead = next(number for number in (1, 2, 3) if number != chief)
+        others = [b for b in cluster.running if b.registry._config.broker_id != dead]
+        reads = [count_reads(broker.store) for broker in others]
+        suspect(cluster, dead)
+        for partition in range(PARTITIONS):
+            await left(others, dead, partition)
+        # What a leader writes is told as well, and what was told is good to write on.
+        leader = broker_of(cluster, view_of(others[0]).state.leader)
+        state = await write(leader, tuple(isr_of(leader)))
+        assert state is not None
+        for broker in others:
+            await has_version(broker, state.version)
+        again = await write(leader, (leader.registry._config.broker_id,))
+        assert again is not None and again.version == state.version + 1
+        for broker in others:
+            await has_version(broker, again.version)
+        assert [counter["state"] for counter in reads] == [0, 0]
+        for partition in range(PARTITIONS):
+            found = await loader.load_states(others[0].store, "t", [partition])
+            assert {partition: view_of(others[0], partition).state} == found
+            assert view_of(others[0], partition) == view_of(others[1], partition)
+
+    run(world, body)
+
+
+async def told_in_names(broker: Broker, news: News, isr: tuple[ReplicaId, ...]) -> None:
+    """Write t-0 as a broker does that does not know of states in notices."""
+    store, path = broker.store, znodes.state_path("t", 0)
+    znode = await store.get(path)
+    found = await store.get(znodes.CHANGES)
+    assert znode is not None and found is not None
+    state = dataclasses.replace(znodes.decode_state(path, znode.data, znode.version), isr=isr)
+    known = notices.decode_notices(found.data)
+    bare = tuple(Notice(each.sequence, News(each.news.topics)) for each in known)
+    notice = notices.announce(Notices(found.version, bare), news).write
+    refused = await store.write([Set(path, znodes.encode_state(state), znode.version), notice])
+    assert refused is None
+
+
+def test_states_that_a_notice_does_not_say_are_read(world: World) -> None:
+    """Brokers of before write names alone, and leave states out of what they write again."""
+
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        await create(cluster.controller(), "t", 2, factor=3)
+        await cluster.led("t", 0)
+        await until(lambda: all(len(isr_of(b)) == 3 for b in brokers))
+        one, *others = brokers
+        before = view_of(one).state
+        reads = [count_reads(broker.store) for broker in others]
+        await told_in_names(one, News({"t": [0]}), before.isr[:2])
+        for broker in brokers:
+            await has_version(broker, before.version + 1)
+            assert view_of(broker).state.isr == before.isr[:2]
+        assert [counter["state"] for counter in reads] == [1, 1]
+
+    run(world, body)

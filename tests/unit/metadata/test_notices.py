@@ -1,0 +1,154 @@
+"""Notices: their bytes, what several say together, and how many are kept with how much."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.metadata import notices as n
+from broker_lite.metadata.notices import News, Notice, Notices, merge, states_changed
+from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
+
+ONE, TWO = ReplicaId(1, "D"), ReplicaId(2, "E")
+STATE = LeaderAndIsr(2, 5, (TWO, ONE), 3, 7, 99)
+
+
+def state(version: int) -> LeaderAndIsr:
+    return dataclasses.replace(STATE, version=version)
+
+
+def changes(topic: str, *versions: int) -> list[StateChange]:
+    """Of partitions 0, 1 and so on."""
+    return [StateChange(topic, at, state(version), "T") for at, version in enumerate(versions)]
+
+
+def after(*news: News) -> Notices:
+    """/changes as these leave it, in its bytes and back."""
+    notices = Notices(0, ())
+    for each in news:
+        notices = n.announce(notices, each).after
+    data = n.encode_notices(notices.notices)
+    return Notices(notices.sequence, n.decode_notices(data))
+
+
+def test_bytes() -> None:
+    told = states_changed([StateChange("b", 4, STATE, "T"), *changes("a", 1)])
+    made = (Notice(3, News({"t": None, "a": (0, 1)})), Notice(4, told), Notice(5, News({})))
+    assert n.encode_notices(made) == (
+        b'{"version":1,"changes":['
+        b'{"sequence":3,"topics":{"a":[0,1],"t":null}},'
+        b'{"sequence":4,"topics":{"a":[0],"b":[4]},"states":{"replicas":[[2,"E"],[1,"D"]],'
+        b'"topics":{"a":[[1,2,5,99,3,0,1]],"b":[[7,2,5,99,3,0,1]]}}},'
+        b'{"sequence":5,"topics":{}}]}'
+    )
+
+
+def test_notices_after_the_last_one_seen_are_merged() -> None:
+    notices = after(
+        n.topic_changed("old"),
+        News({"t": [0], "u": [1]}),
+        News({"t": [2], "u": None}),
+        News({"u": [3]}),
+    )
+    assert merge(notices, 1) == ({"t": {0: None, 2: None}, "u": None}, False)
+    assert merge(notices, 3) == ({"u": {3: None}}, False)
+    assert merge(notices, 4) == ({}, False)
+
+
+def test_the_last_notice_that_names_a_partition_says_its_state() -> None:
+    names_only = News({"t": [1]})
+    notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
+    assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False)
+    assert merge(notices, 2) == ({"t": {1: None}}, False)
+    again = after(names_only, states_changed(changes("t", 4, 9)))
+    assert merge(again, 0) == ({"t": {0: state(4), 1: state(9)}}, False)
+
+
+def test_of_a_topic_that_was_made_anew_no_state_is_believed() -> None:
+    notices = after(
+        states_changed(changes("t", 40)), n.topic_changed("t"), states_changed(changes("t", 1))
+    )
+    assert merge(notices, 0) == ({"t": None}, False)
+    assert merge(notices, 2) == ({"t": {0: state(1)}}, False)
+
+
+def test_a_broker_that_does_not_know_of_states_reads_and_keeps_the_names() -> None:
+    """What it writes again has no states; who reads that reads the znodes."""
+    notices = after(states_changed(changes("t", 4, 9)))
+    rows = json.loads(n.encode_notices(notices.notices))["changes"]
+    bare = [{key: row[key] for key in ("sequence", "topics")} for row in rows]
+    data = json.dumps({"version": 1, "changes": bare}).encode()
+    assert merge(Notices(1, n.decode_notices(data)), 0) == ({"t": {0: None, 1: None}}, False)
+
+
+def test_a_missing_notice_means_reading_everything() -> None:
+    four, five = Notice(4, n.topic_changed("t")), Notice(5, n.topic_changed("t"))
+    assert merge(Notices(5, (four, five)), 2) is None
+    assert merge(Notices(5, (Notice(3, News({})), five)), 2) is None
+
+
+def test_a_notice_without_topics_is_about_the_cluster() -> None:
+    assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True)
+
+
+def numbered(news: Sequence[News]) -> tuple[Notice, ...]:
+    return tuple(Notice(number, each) for number, each in enumerate(news))
+
+
+def told(notices: Sequence[Notice]) -> list[bool]:
+    return [notice.news.told is not None for notice in notices]
+
+
+def test_only_the_newest_notices_are_kept() -> None:
+    many = numbered([n.topic_changed("t")] * 100)
+    assert n.kept_notices(many) == many[-n.KEPT_MAX :]
+    large = numbered([News({"t" * 249: tuple(range(4000))})] * 5)
+    assert n.kept_notices(large) == large[-3:]
+    assert len(n.encode_notices(large[-3:])) < n.KEPT_BYTES_MAX
+    huge = Notice(7, News({f"{number:0200}": (1,) for number in range(500)}))
+    assert n.kept_notices((*large, huge)) == (huge,)
+
+
+def test_the_newest_of_them_say_states() -> None:
+    small = numbered([states_changed(changes("t", 1))] * 20)
+    assert told(n.kept_notices(small)) == [False] * 12 + [True] * 8
+    # As many as one write has, in a large and old cluster.
+    write = states_changed(
+        StateChange(f"topic-{number // 100}", number % 100, large_state(number), "T")
+        for number in range(500)
+    )
+    kept = n.kept_notices(numbered([write] * 4))
+    assert told(kept) == [False, False, True, True]
+    assert len(n.encode_notices(kept)) < n.KEPT_BYTES_MAX
+    # More than there is room for: the names alone.
+    names = [StateChange(f"{number:0100}", 0, STATE, "T") for number in range(500)]
+    assert told(n.kept_notices(numbered([states_changed(names)]))) == [False]
+
+
+def large_state(number: int) -> LeaderAndIsr:
+    brokers = [1000 + (number + k) % 100 for k in range(3)]
+    isr = tuple(ReplicaId(broker, f"{broker:022}") for broker in brokers)
+    return LeaderAndIsr(brokers[0], 2_000, isr, 1_000, 5_000, 1 << 36)
+
+
+REPLICAS = st.builds(ReplicaId, st.integers(0, 3), st.sampled_from(["D", "E", "F"]))
+NUMBERS = st.integers(-1, 1 << 40)
+STATES = st.builds(
+    LeaderAndIsr, NUMBERS, NUMBERS, st.lists(REPLICAS, max_size=4).map(tuple), NUMBERS, NUMBERS
+)
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), STATES, min_size=1))
+def test_states_are_read_as_they_were_told(states: dict[tuple[str, int], LeaderAndIsr]) -> None:
+    news = states_changed(StateChange(*where, state, "T") for where, state in states.items())
+    found = merge(after(news), 0)
+    assert found is not None
+    assert {
+        (topic, partition): state
+        for topic, row in found.topics.items()
+        for partition, state in (row or {}).items()
+    } == states
