@@ -57,7 +57,7 @@ def test_executors_import_the_client_and_pyarrow_and_no_planning():
     assert not {"kazoo", "asyncio", "kafka", "pyspark_logbus.stream_planner"} & found
     assert not {
         name for name in found if name.startswith(("broker_lite.server", "broker_lite.m"))
-    } - {"broker_lite.model"}
+    } - {"broker_lite.machine", "broker_lite.model"}
 
 
 def test_names_are_found_when_they_are_used():
