@@ -270,6 +270,9 @@ class BrokerConfig(_Config):
         choices=("unverified", "always", "never"),
     )
     local_reads: bool = _key("local.reads.enable", True, "readers on this machine may read files")
+    unread_cached_bytes: int = _key(
+        "unread.cached.bytes", 16 * MIB, "what nobody reads leaves memory", "bytes", at_least=-1
+    )
     disk_threads: int = _key(
         "disk.threads", 2, "threads that append and flush", at_least=1, at_most=64
     )
@@ -284,11 +287,7 @@ class BrokerConfig(_Config):
         at_least=10,
     )
     retention_check_interval_ms: int = _key(
-        "log.retention.check.interval.ms",
-        5 * MINUTE,
-        "how often old segments are looked for",
-        "ms",
-        at_least=10,
+        "log.retention.check.interval.ms", 5 * MINUTE, "how often segments go", "ms", at_least=10
     )
     file_delete_delay_ms: int = _key(
         "file.delete.delay.ms",

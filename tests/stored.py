@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 
 from broker_lite.config import TopicConfig
@@ -16,6 +17,8 @@ from broker_lite.storage.memory import MemFile
 KEY = PartitionKey("topicAAAAAAAAAAAAAAAAA", 3)
 DATA = "/data"
 FOLDER = f"{DATA}/{KEY.topic_id}-{KEY.partition}"
+RWF_DONTCACHE = 0x80
+"""What Linux 6.14 knows and Python has no name for."""
 SMALL = TopicConfig(segment_bytes=4096, max_message_bytes=4096, index_interval_bytes=256)
 
 
@@ -34,6 +37,17 @@ def batch(
     data += bytes([fill]) * (size - len(data))
     data[fmt.POSITION_CRC : fmt.CRC_FROM] = crc32c(bytes(data[fmt.CRC_FROM :])).to_bytes(4, "big")
     return data
+
+
+def is_resident(path: str, position: int) -> bool:
+    """Whether a byte of a real file is in the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.preadv(fd, [bytearray(1)], position, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def append(log: Log, data: bytearray | None = None, *, epoch: int = 1, now_ms: int = 0) -> Appended:

@@ -72,6 +72,8 @@ class AppendJob(NamedTuple):
     token: int
     batch: Batch
     leader_epoch: int
+    keep: bool = True
+    """Whether it is to stay in memory, as below."""
 
 
 class FollowJob(NamedTuple):
@@ -82,6 +84,7 @@ class FollowJob(NamedTuple):
     payload: memoryview
     leader_epoch: int
     columns: Callable[[int], None]
+    keep: bool = True
 
 
 class SyncJob(NamedTuple):
@@ -163,7 +166,7 @@ def _append(job: AppendJob, now_ms: int) -> Event:
     try:
         validate_for_append(batch.buffer, batch.header, batch.max_bytes)
         base, following, append_ms, duplicate = log.append_as_leader(
-            batch.buffer, batch.header, job.leader_epoch, now_ms
+            batch.buffer, batch.header, job.leader_epoch, now_ms, keep=job.keep
         )
     except LogbusError as error:
         return AppendFailed(job.token, error)
@@ -176,7 +179,7 @@ def _append(job: AppendJob, now_ms: int) -> Event:
 def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
     log, target = job.target.log, job.target
     try:
-        following = log.append_as_follower(job.payload, job.leader_epoch, now_ms)
+        following = log.append_as_follower(job.payload, job.leader_epoch, now_ms, keep=job.keep)
         columns_end = _columns_end(job.payload, following)
     except LogbusError as error:
         results.append((target, FetchedAppendFailed(error), None))

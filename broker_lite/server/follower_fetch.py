@@ -276,6 +276,7 @@ class _Fetch:
         for row in rows:
             replica = row.replica
             assert replica is not None
+            replica.readership.came(now_ms)
             start = row.wanted.fetch_offset
             is_quick = is_quick and replica.trust.is_recent(now_ms, start)
             end = replica.role.log_end_offset

@@ -54,6 +54,7 @@ from broker_lite.server.disk import AppendJob, CallJob, Disk, FollowJob, SyncJob
 from broker_lite.server.fetcher import Fetchers
 from broker_lite.server.isr_writes import IsrWrites
 from broker_lite.server.purgatory import Waiters
+from broker_lite.server.readership import LARGE_BYTES, Readership
 from broker_lite.server.trust import Trust
 from broker_lite.storage.log import Log
 
@@ -67,6 +68,7 @@ class Owner(Protocol):
     disk: Disk
     fetchers: Fetchers
     isr_writes: IsrWrites
+    unread_cached_bytes: int
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None: ...
 
@@ -92,6 +94,7 @@ class Replica:
         "log",
         "min_insync",
         "partition",
+        "readership",
         "role",
         "start_waiters",
         "topic",
@@ -108,6 +111,7 @@ class Replica:
         self.log = log
         self.role = role
         self.trust = Trust(log.log_end_offset)
+        self.readership = Readership(owner.unread_cached_bytes)
         self.waiters = Waiters()
         """Who waits for the high watermark: consumers' fetches."""
         self.end_waiters = Waiters()
@@ -247,7 +251,9 @@ class Replica:
             kind = type(effect)
             if kind is Append:
                 assert isinstance(effect, Append)
-                self._queue.put(AppendJob(self, effect.token, effect.payload, effect.leader_epoch))
+                batch, epoch = effect.payload, effect.leader_epoch
+                keep = len(batch.buffer) < LARGE_BYTES or self._keeps(len(batch.buffer))
+                self._queue.put(AppendJob(self, effect.token, batch, epoch, keep))
             elif kind is Sync:
                 self._queue.put(SyncJob(self))
             elif kind is HighWatermark:
@@ -284,7 +290,16 @@ class Replica:
     def _append_fetched(self, effect: AppendFetched) -> None:
         self.trust.appending(self._owner.clock.monotonic_ms(), self.role.log_end_offset)
         columns = self.trust.has_columns
-        self._queue.put(FollowJob(self, effect.payload, effect.leader_epoch, columns))
+        keep = self._keeps(len(effect.payload))
+        self._queue.put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
+
+    def _keeps(self, size: int) -> bool:
+        """Whether so much, to be appended now, is to stay in memory."""
+        now_ms = self._owner.clock.monotonic_ms()
+        if self.readership.keeps(now_ms, size):
+            return True
+        self.trust.leaving_memory(now_ms)
+        return False
 
     def _start_epoch(self, leader_epoch: int) -> None:
         log = self.log

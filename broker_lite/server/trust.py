@@ -23,10 +23,11 @@ RANGES_MAX = 64
 class Trust:
     """What is known of one log in this process; nothing that was there at the start is trusted."""
 
-    __slots__ = ("_marks", "_ranges", "rows_from")
+    __slots__ = ("_left_ms", "_marks", "_ranges", "rows_from")
 
     def __init__(self, log_end_offset: int) -> None:
         self.rows_from = log_end_offset
+        self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
         """(time, log end then): everything from that offset on was appended since that time."""
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
@@ -39,6 +40,10 @@ class Trust:
             marks.append((now_ms, log_end_offset))
             while len(marks) > 1 and marks[1][0] <= now_ms - TRUST_MS:
                 marks.popleft()
+
+    def leaving_memory(self, now_ms: int) -> None:
+        """What is about to be appended will not stay in the page cache."""
+        self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:
         """A batch of columns that ends there is in the log."""
@@ -60,9 +65,12 @@ class Trust:
         self.rows_from = min(self.rows_from, offset)
 
     def is_recent(self, now_ms: int, start: int) -> bool:
-        """Whether all from ``start`` on was appended, checked, within the trusted time."""
+        """Whether all from ``start`` on was appended, checked, within the trusted time, and has not
+        left memory at once."""
         since = now_ms - TRUST_MS
-        return any(at_ms > since and start >= offset for at_ms, offset in self._marks)
+        return self._left_ms <= since and any(
+            at_ms > since and start >= offset for at_ms, offset in self._marks
+        )
 
     def is_checked(self, now_ms: int, start: int, end: int) -> bool:
         """Whether [start, end) may be sent to a reader that does not check."""

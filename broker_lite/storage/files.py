@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from mmap import PAGESIZE
 from typing import Protocol
@@ -32,8 +33,9 @@ class File(Protocol):
     def fileno(self) -> int:
         """For ``sendfile``; OSError where there is none (memory)."""
 
-    def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write all at the end and return the position of the first byte."""
+    def append(self, buffers: Sequence[Buffer], *, keep: bool = True) -> int:
+        """Write all at the end and return the position of the first byte. Where the system can,
+        what is not to be kept leaves memory when it is on disk."""
 
     def pread(self, position: int, length: int) -> bytes:
         """Up to ``length`` bytes; fewer only where the file ends."""
@@ -97,10 +99,11 @@ class Files(Protocol):
 class OsFile:
     """A file descriptor that closes with its last reference."""
 
-    __slots__ = ("_fd", "path", "size")
+    __slots__ = ("_can_drop", "_fd", "path", "size")
 
     def __init__(self, fd: int, path: str, size: int) -> None:
         self._fd = fd
+        self._can_drop = _DONTCACHE != 0
         self.path = path
         self.size = size
 
@@ -110,18 +113,29 @@ class OsFile:
     def fileno(self) -> int:
         return self._fd
 
-    def append(self, buffers: Sequence[Buffer]) -> int:
+    def append(self, buffers: Sequence[Buffer], *, keep: bool = True) -> int:
         start = self.size
-        written = (
-            os.pwrite(self._fd, buffers[0], start)
-            if len(buffers) == 1
-            else os.pwritev(self._fd, buffers[:IOV_MAX], start)
-        )
+        if not keep and self._can_drop:
+            written = self._write_and_drop(buffers, start)
+        elif len(buffers) == 1:
+            written = os.pwrite(self._fd, buffers[0], start)
+        else:
+            written = os.pwritev(self._fd, buffers[:IOV_MAX], start)
         total = sum(map(len, buffers)) if len(buffers) > 1 else len(buffers[0])
         if written < total:
             self._append_rest(buffers, written, total)
         self.size = start + total
         return start
+
+    def _write_and_drop(self, buffers: Sequence[Buffer], start: int) -> int:
+        try:
+            return os.pwritev(self._fd, buffers[:IOV_MAX], start, _DONTCACHE)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+        # An older kernel, or a file system that cannot.
+        self._can_drop = False
+        return os.pwritev(self._fd, buffers[:IOV_MAX], start)
 
     def _append_rest(self, buffers: Sequence[Buffer], written: int, total: int) -> None:
         views = [memoryview(buffer).cast("B") for buffer in buffers]
@@ -162,6 +176,8 @@ class OsFile:
 
 
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
+_DONTCACHE = 0x80 if sys.platform == "linux" else 0
+"""RWF_DONTCACHE of pwritev2, which Python has no name for: Linux 6.14 and later."""
 
 
 class _OsLock:

@@ -84,9 +84,17 @@ class Log(LogBounds):
     # -- appending -----------------------------------------------------------------------------
 
     def append_as_leader(
-        self, buffer: WritableBuffer, header: BatchHeader, leader_epoch: int, now_ms: int
+        self,
+        buffer: WritableBuffer,
+        header: BatchHeader,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        keep: bool = True,
     ) -> Appended:
         """Judge, stamp and write one client's batch, which fills ``buffer``.
+
+        Without ``keep`` it leaves memory once it is on disk (``File.append``), below too.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
         OutOfOrderSequenceError, and StorageError (nothing of the batch is visible then; see
@@ -118,10 +126,12 @@ class Log(LogBounds):
             self.start_epoch(leader_epoch)
         stamp(buffer, header, base, leader_epoch)
         header = header._replace(base_offset=base, leader_epoch=leader_epoch)
-        self._write(buffer, (header,), now_ms)
+        self._write(buffer, (header,), now_ms, keep)
         return Appended(base, self._tail[0], append_time, False)
 
-    def append_as_follower(self, buffer: memoryview, leader_epoch: int, now_ms: int) -> int:
+    def append_as_follower(
+        self, buffer: memoryview, leader_epoch: int, now_ms: int, *, keep: bool = True
+    ) -> int:
         """Write a leader's batches as they are; returns the next offset. Sequences are not judged.
 
         They must continue the log and be sound (CorruptMessageError, before anything is written).
@@ -141,7 +151,7 @@ class Log(LogBounds):
             count, length = self._run(headers)
             try:
                 self._follow_epoch(headers[0].leader_epoch, headers[0].base_offset)
-                self._write(buffer[:length], tuple(headers[:count]), now_ms)
+                self._write(buffer[:length], tuple(headers[:count]), now_ms, keep)
             except StorageError:
                 if self._tail[0] == began or self._data.failure or self._retired:
                     raise
@@ -170,7 +180,13 @@ class Log(LogBounds):
             count, length = count + 1, length + header.size_bytes
         return count, length
 
-    def _write(self, buffer: WritableBuffer, headers: tuple[BatchHeader, ...], now_ms: int) -> None:
+    def _write(
+        self,
+        buffer: WritableBuffer,
+        headers: tuple[BatchHeader, ...],
+        now_ms: int,
+        keep: bool = True,
+    ) -> None:
         config, first = self.config, headers[0]
         active = self._tail[1]
         size = active.size_bytes
@@ -182,7 +198,7 @@ class Log(LogBounds):
         ):
             active = self._roll(first.base_offset)
         try:
-            position = active.append(buffer, now_ms)
+            position = active.append(buffer, now_ms, keep=keep)
         except OSError as error:
             raise self._repair(active, error) from error
         interval = config.index_interval_bytes

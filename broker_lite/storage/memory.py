@@ -145,7 +145,7 @@ class MemFile:
     def fileno(self) -> int:
         raise OSError(errno.ENOTSUP, "a file in memory has no descriptor", self.path)
 
-    def append(self, buffers: Sequence[Buffer]) -> int:
+    def append(self, buffers: Sequence[Buffer], *, keep: bool = True) -> int:
         self._alive()
         if not self._writable:
             raise OSError(errno.EBADF, "not opened for writing", self.path)

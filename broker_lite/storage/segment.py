@@ -270,14 +270,15 @@ class Segment:
 
     # -- appending -----------------------------------------------------------------------------
 
-    def append(self, buffer: Buffer, now_ms: int) -> int:
+    def append(self, buffer: Buffer, now_ms: int, *, keep: bool = True) -> int:
         """Write whole batches whose headers are final; returns the position of the first.
+        ``keep``: whether they are to stay in memory.
 
         The caller then calls ``note`` for each. An OSError may leave a partial tail: ``repair``.
         """
         file = self._file
         assert file is not None and file.size == self.size_bytes
-        position = file.append((buffer,))
+        position = file.append((buffer,), keep=keep)
         if self.first_append_ms < 0:
             self.first_append_ms = now_ms
         self.last_append_ms = now_ms

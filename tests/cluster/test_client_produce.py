@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,9 @@ from broker_lite.errors import (
     MessageTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
+from tests.stored import is_resident
 
 
 def everything(bus: Bus, topic: str, count: int) -> list[tuple[int, int, bytes | None]]:
@@ -41,6 +44,27 @@ def test_a_record_and_all_that_belongs_to_it(bus: Bus, topic: str) -> None:
     with bus.consumer(topic, start="earliest") as consumer:
         record = next(iter(consumer))
     assert record == (topic, sent.partition, 0, 123, b"k", b"value", [("h", b"x")])
+
+
+def test_what_nobody_reads_is_read_from_the_disk(
+    bus: Bus, cluster: LocalCluster, topic: str
+) -> None:
+    """Beyond unread.cached.bytes it need not be in memory; then a reader keeps it there."""
+    name = f"{topic}-unread"
+    bus.create_topic(name, 1, replication_factor=1)
+    batch = pa.record_batch({"value": pa.array([b"%01000d" % n for n in range(1000)])})
+    with bus.producer() as producer:
+        for _ in range(24):
+            producer.send_arrow(name, batch)
+        producer.flush(30)
+        (path,) = Path(cluster.directory).rglob(f"{bus.cluster().topic_id(name)}-0/*.log")
+        stayed = [is_resident(str(path), at << 20) for at in range(24)]
+        assert all(stayed[:15])
+        values = [value for _, _, value in everything(bus, name, 24_000)]
+        assert values == batch.column("value").to_pylist() * 24
+        producer.send_arrow(name, batch)
+        producer.flush(30)
+    assert is_resident(str(path), path.stat().st_size - 1000)
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ import pytest
 
 from broker_lite.storage import Files, MemFiles, OsFiles, PowerCut
 from broker_lite.storage.files import OsFile
+from tests.stored import RWF_DONTCACHE, is_resident
 
 World = tuple[Files, str]
 
@@ -42,6 +44,18 @@ def test_many_buffers_in_one_append(world: World) -> None:
     file.append([b"%04d" % i for i in range(3000)])
     assert file.size == 12_000
     assert file.pread(0, 12_000) == b"".join(b"%04d" % i for i in range(3000))
+
+
+def test_what_is_not_kept_in_memory_is_written_like_everything_else(world: World) -> None:
+    files, folder = world
+    file = files.create(f"{folder}/a")
+    parts = [b"%06d" % n * (n % 700 + 1) for n in range(300)]
+    for n, part in enumerate(parts):
+        file.append([part[:5], part[5:]], keep=n % 3 == 0)
+        if n % 50 == 0:
+            file.datasync()
+    assert file.size == sum(map(len, parts))
+    assert file.pread(0, file.size + 1) == b"".join(parts)
 
 
 def test_create_refuses_what_is_there_and_open_what_is_not(world: World) -> None:
@@ -170,6 +184,29 @@ def test_os_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.Monke
     file.append([b"0123456789"])
     file.append([b"abcdefg", b"hijklmn"])
     assert file.pread(0, 99) == b"0123456789abcdefghijklmn"
+
+
+def test_os_what_is_not_kept_leaves_memory_where_the_system_can(tmp_path: Path) -> None:
+    file = OsFiles().create(str(tmp_path / "a"))
+    data = os.urandom(2 << 20)
+    file.append([data], keep=False)
+    file.datasync()
+    try:
+        os.pwritev(file.fileno(), [b"x"], 0, RWF_DONTCACHE)
+        is_able = True
+    except OSError:
+        is_able = False
+    assert is_resident(str(tmp_path / "a"), 1 << 20) is not is_able
+    assert file.pread(1, file.size) == data[1:]
+
+
+def test_os_where_everything_stays_in_memory_it_is_written_all_the_same() -> None:
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("needs a file system in memory")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        file = OsFiles().create(f"{folder}/a")
+        assert [file.append([b"abc", b"de"], keep=False) for _ in range(3)] == [0, 5, 10]
+        assert file.pread(0, 99) == b"abcde" * 3
 
 
 def test_os_file_that_is_full_keeps_its_size(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ class _Fetch:
                     else:
                         replica = replicas.find(topic.name, wanted.partition)
                     replica.check_leader(wanted.current_leader_epoch)
+                    replica.readership.came(self._reply.began_ms)
                     diverging = _diverging(replica.log, wanted)
                     if diverging is None:
                         _check_range(replica, wanted.fetch_offset)

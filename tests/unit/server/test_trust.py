@@ -24,6 +24,19 @@ def test_appends_are_trusted_for_a_minute() -> None:
     assert not trust.is_recent(START + TRUST_MS, 149)
 
 
+def test_what_leaves_memory_is_read_again_before_it_is_trusted() -> None:
+    trust = Trust(100)
+    trust.appending(START, 100)
+    trust.leaving_memory(START)
+    assert not trust.is_checked(START + 1, 100, 150)
+    trust.checked(START + 2, 100, 120)
+    assert trust.is_checked(START + 3, 100, 120)
+    later = START + TRUST_MS
+    trust.appending(later, 150)
+    assert trust.is_recent(later, 150)
+    assert not trust.is_recent(later, 149)
+
+
 def test_many_appends_are_remembered_by_the_second() -> None:
     trust = Trust(0)
     for second in range(300):
