@@ -1,7 +1,8 @@
 """Sources and sinks that do nothing, as the ground that Python data sources stand on.
 
-``floor`` reads ready Arrow batches from memory and drains what it is given; ``floorstream`` offers
-two rows a micro-batch for ever. Imported by Spark's workers, so this folder must be on PYTHONPATH.
+``floor`` reads ready Arrow batches from memory and drains what it is given, as a stream two rows a
+micro-batch for ever; ``nothing`` is a stream without a row. Imported by Spark's workers, so this
+folder must be on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 DDL = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -102,6 +104,37 @@ class FloorStreamReader(DataSourceStreamReader):
 
     def read(self, partition):
         yield ready_batch(2, 10).slice(0, partition.value)
+
+
+class Nothing(DataSource):
+    """A stream that never has a row: what starting and ending a query costs Spark itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return DDL
+
+    def streamReader(self, schema):
+        return NothingReader()
+
+
+class NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def prepareForTriggerAvailableNow(self):
+        pass
+
+    def initialOffset(self):
+        return {"n": 0}
+
+    def latestOffset(self, start, limit):
+        return start
+
+    def partitions(self, start, end):
+        return []
+
+    def read(self, partition):
+        return iter(())
 
 
 class _Drain:

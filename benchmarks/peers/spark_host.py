@@ -66,17 +66,33 @@ class Host:
     def stream(self, side: str, address: str, topic: str) -> dict[str, Any]:
         """A backlog to its end with availableNow; from ``start()`` until the query ended."""
         before = time.perf_counter()
-        query = (
+        query = self._to_the_end(
             self._stream(side, address, topic, {"startingOffsets": "earliest"})
-            .writeStream.format("noop")
-            .trigger(availableNow=True)
-            .option("checkpointLocation", self._checkpoint())
-            .start()
         )
-        query.awaitTermination()
         seconds = time.perf_counter() - before
         rows = sum(p.numInputRows for p in query.recentProgress)
         return {"seconds": seconds, "rows": rows, "batches": len(query.recentProgress)}
+
+    def stream_nothing(self) -> dict[str, Any]:
+        """The same from a Python source that does nothing: what Spark itself takes for it."""
+        from spark_floor import Nothing
+
+        self.spark.dataSource.register(Nothing)
+        before = time.perf_counter()
+        self._to_the_end(self.spark.readStream.format("nothing").load())
+        return {"seconds": time.perf_counter() - before}
+
+    def read_nothing(self) -> dict[str, Any]:
+        """A batch read from a Python source whose one task has a single ready batch."""
+        from spark_floor import Floor
+
+        self.spark.dataSource.register(Floor)
+        before = time.perf_counter()
+        reader = self.spark.read.format("floor").options(
+            rows=1000, tasks=4, batchrows=1000 // 4, valuebytes=100
+        )
+        self._noop(reader.load())
+        return {"seconds": time.perf_counter() - before}
 
     def generate(self, folder: str) -> dict[str, Any]:
         """What the rows to be written cost alone."""
@@ -169,6 +185,16 @@ class Host:
     def _stream(self, side: str, address: str, topic: str, options: dict[str, str]) -> Any:
         reader = self.spark.readStream.format(side).option("kafka.bootstrap.servers", address)
         return reader.option("subscribe", topic).options(**options).load()
+
+    def _to_the_end(self, frame: Any) -> Any:
+        query = (
+            frame.writeStream.format("noop")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", self._checkpoint())
+            .start()
+        )
+        query.awaitTermination()
+        return query
 
     def _save(
         self, frame: Any, side: str, address: str, topic: str, options: dict[str, str]

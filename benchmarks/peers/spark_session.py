@@ -68,15 +68,20 @@ class SparkHost:
         self._folder = tempfile.mkdtemp(prefix="logbus-bench-spark-")
         self._log = (Path(self._folder) / "log").open("w+b")
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+        modules = f"{SCRIPT.parents[1]}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(SCRIPT), json.dumps(self._conf), self._folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=os.environ | {"PYSPARK_PYTHON": self._python, "PATH": path},
+            env=os.environ | {"PYSPARK_PYTHON": self._python, "PATH": path, "PYTHONPATH": modules},
         )
-        self._answer("start")
+        try:
+            self._answer("start")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

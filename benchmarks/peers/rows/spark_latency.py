@@ -124,6 +124,5 @@ ROWS = (
         note="a query with the default trigger from one topic to another; confluent-kafka sends "
         f"and receives on both sides; {RECORDS} records a run with random pauses; p50 of each run, "
         "p99 of all warm runs so far",
-        rounds=3,
     ),
 )

@@ -65,7 +65,6 @@ ROWS = (
         open=open_first,
         variants=PLAIN[:1],
         note=f"{FILLED}; from load() to the end, without the start of the session",
-        rounds=3,
     ),
     Row(
         "spark-read-two-columns",
