@@ -18,7 +18,7 @@ from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.spark import Both, both, variant
 
-RECORDS = 25
+RECORDS = 20
 WARM_UP = 4
 PAUSE_SECONDS_MAX = 0.1
 """Between records, at random, so that no rhythm of a query's is met again and again."""
