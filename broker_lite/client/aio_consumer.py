@@ -304,12 +304,21 @@ class AsyncConsumer:
         the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
         made again; the other topics' offsets are committed."""
         rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
+        grants = self._grants(rows)
         if self._committing is not None:
             # One that is under way would undo a later one.
             await asyncio.wait([self._committing])
-        await self._commit(rows)
+        await self._commit(rows, grants)
 
-    async def _commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """By which a group's member has these now: to be asked with how far it came."""
+        return {}
+
+    async def _commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
         if not rows:
             return
         operation = requests.commit_offsets(self._cluster, self._group(), rows, self._deadline())
@@ -329,13 +338,18 @@ class AsyncConsumer:
         """Send off what is done with; nobody waits for the answer."""
         self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
         if self._committing is None or self._committing.done():
+            rows = self._intake.settled()
             self._committing = self._shell.loop.create_task(
-                self._try_commit(self._intake.settled())
+                self._try_commit(rows, self._grants(rows))
             )
 
-    async def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+    async def _try_commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
         try:
-            await self._commit(rows)
+            await self._commit(rows, grants)
             self.commit_error = None
         except LogbusError as error:
             self.commit_error = error

@@ -389,7 +389,8 @@ class Consumer:
             self._cluster,
             self.group,
             self._intake.settled(),
-            monotonic_ms() + self.config.request_timeout_ms,
+            # Not later than somebody waits for it: it would undo the commit that did not wait on.
+            monotonic_ms() + min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS),
         )
         self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
 

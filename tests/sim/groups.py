@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from sim.seeded import Violation, main, play
 from sim.zk import SimZk, ZkService
 
 from broker_lite.client.native.assignment import assign, covers
-from broker_lite.client.native.events import Start
+from broker_lite.client.native.events import Give, Lose, Start, Take
 from broker_lite.client.native.machine import MEMBER
 from broker_lite.client.native.member import Member
 from broker_lite.errors import (
@@ -72,6 +72,65 @@ class FairZk(ZkService):
         return asyncio.get_running_loop()
 
 
+class StreamReader:
+    """A thread of the application: it hears what has changed when it asks for more records, and
+    commits what it has read before that, as production's readers do."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader, self.world = reader, reader.world
+        self.queue: deque[Give | Take | Lose] = deque()
+        self.positions: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, Start] = {}
+        self.busy_until = 0.0
+
+    def ask(self) -> None:
+        now, chance = self.world.loop.time(), self.world.chance
+        if now < self.busy_until or not self.reader.alive:
+            return
+        is_at_work = chance.random() < 0.03 and not self.world.is_calm
+        self.busy_until = now + chance.random() * (3.0 if is_at_work else 0.1)
+        if chance.random() < 0.3:
+            self.reader.spawn(self.commit())
+        self.take_changes()
+        for where in list(self.positions):
+            if now * 1000 < self.reader.member.lease_until_ms:
+                self.world.handed_out(self.reader, where)
+                self.positions[where] += chance.randrange(1, 20)
+
+    def commit(self) -> Coroutine[Any, Any, None]:
+        """Of what is read now, whenever it is awaited."""
+        rows = {where: self.reached(where) for where in self.positions}
+        grants = {where: self.starts[where].grant for where in rows}
+
+        async def carry_out() -> None:
+            with suppress(LogbusError):
+                for error in (await self.reader.member.commit(rows, grants)).values():
+                    self.world.counts[type(error).__name__] += 1
+                    if not isinstance(error, EXPECTED):
+                        self.world.fail(f"{self.reader.name}: a commit failed: {error}")
+
+        return carry_out()
+
+    def reached(self, where: TopicPartition) -> CommittedOffset:
+        return CommittedOffset(self.positions[where], topic_id=self.starts[where].topic_id)
+
+    def take_changes(self) -> None:
+        while self.queue:
+            change = self.queue.popleft()
+            where = change.where
+            if isinstance(change, Give):
+                committed = change.start.committed
+                self.positions[where] = 0 if committed is None else committed.offset
+                self.starts[where] = change.start
+                continue
+            if isinstance(change, Take):
+                final = self.reached(where) if self.world.chance.random() < 0.8 else None
+                self.reader.member.settled(where, final, self.starts[where].grant)
+                self.world.counts["given up"] += 1
+            if where in self.positions:
+                del self.positions[where], self.starts[where]
+
+
 class Reader:
     """One consumer: a production member, and an application that hands out what it owns."""
 
@@ -84,9 +143,7 @@ class Reader:
         self.alive = True
         self.refused: LogbusError | None = None
         self.expired_at = -1e9
-        self.positions: dict[TopicPartition, int] = {}
-        self.topic_ids: dict[TopicPartition, str] = {}
-        self.stopping: set[TopicPartition] = set()
+        self.streams = [StreamReader(self) for _ in range(subscription.streams)]
         self.member = Member(
             GROUP,
             name,
@@ -109,53 +166,26 @@ class Reader:
                 await asyncio.sleep(0.5)
         chance = self.world.chance
         while self.alive and self.refused is None:
-            await asyncio.sleep(0.01 + chance.random() * 0.1)
-            self.hand_out()
-            if chance.random() < 0.3:
-                self.spawn(self.commit())
+            await asyncio.sleep(0.01 + chance.random() * 0.02)
+            for each in self.streams:
+                each.ask()
 
-    def hand_out(self) -> None:
-        now_ms = self.world.loop.time() * 1000
-        for where in list(self.positions):
-            if self.alive and where not in self.stopping and now_ms < self.member.lease_until_ms:
-                self.world.handed_out(self, where)
-                self.positions[where] += self.world.chance.randrange(1, 20)
-
-    async def commit(self) -> None:
-        rows = {
-            where: CommittedOffset(at, topic_id=self.topic_ids[where])
-            for where, at in self.positions.items()
-        }
-        with suppress(LogbusError):
-            for error in (await self.member.commit(rows)).values():
-                self.world.counts[type(error).__name__] += 1
-                if not isinstance(error, EXPECTED):
-                    self.world.fail(f"{self.name}: a commit failed: {error}")
+    @property
+    def positions(self) -> set[TopicPartition]:
+        return {where for each in self.streams for where in each.positions}
 
     # What the member calls.
 
     def give(self, stream: int, where: TopicPartition, start: Start) -> None:
         self.world.counts["claims"] += 1
-        self.positions[where] = 0 if start.committed is None else start.committed.offset
-        self.topic_ids[where] = start.topic_id
-        self.stopping.discard(where)
+        self.streams[stream].queue.append(Give(stream, where, start))
 
     def take(self, stream: int, where: TopicPartition) -> None:
-        self.stopping.add(where)
-        self.spawn(self.settle(where))
-
-    async def settle(self, where: TopicPartition) -> None:
-        chance = self.world.chance
-        await asyncio.sleep(chance.random() * (0.02 if chance.random() < 0.9 else 1.0))
-        at = self.positions.pop(where, None) if where in self.stopping else None
-        self.stopping.discard(where)
-        final = None if at is None else CommittedOffset(at, topic_id=self.topic_ids[where])
-        self.member.settled(where, final if chance.random() < 0.8 else None)
+        self.streams[stream].queue.append(Take(stream, where))
 
     def lose(self, stream: int, where: TopicPartition) -> None:
         self.world.counts["losses"] += 1
-        self.positions.pop(where, None)
-        self.stopping.discard(where)
+        self.streams[stream].queue.append(Lose(stream, where))
 
     def renewed(self) -> None:
         self.world.counts["renewals"] += 1
@@ -172,7 +202,8 @@ class Reader:
 
     async def leave(self) -> None:
         self.alive = False
-        await self.commit()
+        for each in self.streams:
+            await each.commit()
         await self.member.close()
 
 
@@ -187,6 +218,7 @@ class World:
         self.readers: list[Reader] = []
         self.counts: Counter[str] = Counter()
         self.requests = 0
+        self.is_calm = False
         self.problems: list[BaseException] = []
         self.topics: dict[str, Assignment] = {}
         self._offsets: dict[str, CommittedOffset] = {}
@@ -364,6 +396,7 @@ class World:
     # The end.
 
     async def settle(self) -> None:
+        self.is_calm = True
         await asyncio.sleep(2 * SESSION_S)
         self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
         for reader in self.readers:
@@ -409,8 +442,8 @@ class World:
                     raise Violation(f"{topic}-{name} has an owner and should have none")
         for reader in self.living:
             mine = {where for where, owner in expected.items() if owner.consumer == reader.name}
-            if set(reader.positions) != mine:
-                raise Violation(f"{reader.name} reads {set(reader.positions)}, owns {mine}")
+            if reader.positions != mine:
+                raise Violation(f"{reader.name} reads {reader.positions}, owns {mine}")
             assert all(covers(reader.subscription, where.topic) for where in mine)
 
 

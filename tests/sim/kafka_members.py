@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -270,6 +270,7 @@ class MachineMember(base.Member):
         self.alive = True
         self.asks = 0
         self.seen = -1
+        self.committing: asyncio.Task[None] | None = None
         self.wire = Wire(self)
         self.reads = Reads()
         self.share = Share(self.reads, deque())  # type: ignore[arg-type]
@@ -331,6 +332,11 @@ class MachineMember(base.Member):
             if self.member.is_idle:
                 self.world.counts["idle"] += 1
                 self.member.polled()
+            if chance.random() < 0.2 and (self.committing is None or self.committing.done()):
+                # As an automatic commit: what it has read, though its owner may have changed since,
+                # and nobody waits for it.
+                commit = self.commit(self.reads.positions)
+                self.committing = self.world.loop.create_task(commit)
             try:
                 await self.take_changes()
             except LogbusError as error:
@@ -338,7 +344,7 @@ class MachineMember(base.Member):
             if self.wire.now_ms() < self.member.lease_until_ms:
                 for where in self.reads.positions:
                     self.reads.positions[where] += chance.randrange(1, 20)
-            if chance.random() < 0.4:
+            if chance.random() < 0.2:
                 await self.try_commit(self.reads.positions)
         if self.member.refused is None and chance.random() < 0.8:
             await self.try_commit(self.reads.positions)
@@ -366,13 +372,24 @@ class MachineMember(base.Member):
             self.share.begin(Starts(*begun.starts))
 
     async def try_commit(self, wheres: Iterable[TopicPartition]) -> None:
+        commit = self.commit(wheres)
+        if self.committing is not None:
+            # One that is under way would undo a later one.
+            await asyncio.wait([self.committing])
+        await commit
+
+    def commit(self, wheres: Iterable[TopicPartition]) -> Coroutine[Any, Any, None]:  # type: ignore[override]
+        """Of what is read now, whenever it is awaited."""
         rows = {where: CommittedOffset(self.reads.positions[where]) for where in wheres}
-        if not rows:
-            return
-        operation = commit(self.cluster, GROUP, rows, self.share, self.deadline_ms())
-        with suppress(LogbusError):
-            for error in (await self.wire.run(operation)).values():
-                self.world.counts["not owner"] += isinstance(error, NotOwnerError)
+        grants = self.share.grants(rows)
+
+        async def carry_out() -> None:
+            operation = commit(self.cluster, GROUP, rows, grants, self.share, self.deadline_ms())
+            with suppress(LogbusError):
+                for error in (await self.wire.run(operation)).values():
+                    self.world.counts["not owner"] += isinstance(error, NotOwnerError)
+
+        return carry_out()
 
 
 class World(base.World):

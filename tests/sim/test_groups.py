@@ -12,6 +12,7 @@ import pytest
 from sim import groups
 from sim.seeded import Violation
 
+from broker_lite.client.native.events import Commit
 from broker_lite.client.native.holdings import Holdings
 from broker_lite.client.native.member import Member
 from broker_lite.client.native.view import View
@@ -89,9 +90,33 @@ def _unversioned(patch: Patch, *, of_claims: bool) -> None:
     patch.setattr(Holdings, "_write", blind)
 
 
+def claims_are_alike(patch: Patch) -> None:
+    """What was read under a former claim is committed under the present one."""
+    commit = Holdings.commit
+
+    def blind(holdings: Holdings, event: Commit) -> None:
+        held = holdings.held.items()
+        commit(holdings, event._replace(grants={where: row.grant for where, row in held}))
+
+    patch.setattr(Holdings, "commit", blind)
+
+
+def last_words_are_alike(patch: Patch) -> None:
+    """A reader's last word of a former claim is taken for that of the present one."""
+    settled = Holdings.settled
+
+    def blind(holdings: Holdings, where: Any, final: Any, grant: int) -> None:
+        held = holdings.held.get(where)
+        settled(holdings, where, final, grant if held is None else held.grant)
+
+    patch.setattr(Holdings, "settled", blind)
+
+
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
+        (claims_are_alike, 0),
+        (last_words_are_alike, 12),
         (no_lease, 0),
         (the_consumer_registry_is_not_watched, 0),
         (commits_are_not_compared, 5),

@@ -87,16 +87,22 @@ class NativeMachine:
     def _settle(self, words: Words) -> None:
         offset = words.get("offset")
         final = None if offset is None else CommittedOffset(int(offset))
-        self._step(ev.Settled(_where(words["of"]), final))
+        grant = self.machine.holdings.held.get(_where(words["of"]))
+        number = 0 if grant is None else grant.grant
+        self._step(ev.Settled(_where(words["of"]), final, int(words.get("grant", number))))
 
     def _commit(self, words: Words) -> None:
         rows = {
             _where(name): CommittedOffset(int(offset))
             for name, offset in words.items()
-            if name not in ("number", "now", "unanswered")
+            if name not in ("number", "now", "unanswered", "grant")
+        }
+        held = self.machine.holdings.held
+        grants = {
+            where: int(words.get("grant", held[where].grant)) for where in rows if where in held
         }
         self.is_deaf = "unanswered" in words
-        self._step(ev.Commit(int(words["number"]), rows))
+        self._step(ev.Commit(int(words["number"]), rows, grants))
         self._drain()
         self.is_deaf = False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from broker_lite.client import requests
 from broker_lite.client.aio_consumer import AsyncConsumer
@@ -133,7 +133,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         new = share.begin(begun.starts)
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
-            await self._try_commit(begun.commits)
+            await self._try_commit(begun.commits, share.grants(begun.commits))
         await done(self._callbacks.assigned(self, new))
 
     async def _give_up(self, change: Take | Lose) -> None:
@@ -143,7 +143,8 @@ class AsyncMemberConsumer(AsyncConsumer):
             if self.config.auto_commit and going:
                 await self._await_commit()
                 settled = self._intake.settled()
-                await self._try_commit({where: settled[where] for where in going})
+                rows = {where: settled[where] for where in going}
+                await self._try_commit(rows, self._share.grants(rows))
             await done(self._callbacks.revoked(self, going))
         finally:
             self._share.let_go(change)
@@ -155,13 +156,26 @@ class AsyncMemberConsumer(AsyncConsumer):
             # One that is under way would undo a later one.
             await asyncio.wait([self._committing])
 
-    async def _commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._share.grants(wheres)
+
+    async def _commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
         if rows:
-            operation = commit(self._cluster, self._group(), rows, self._share, self._deadline())
+            operation = commit(
+                self._cluster, self._group(), rows, grants, self._share, self._deadline()
+            )
             requests.raise_first(await self._shell.run(operation))
 
-    async def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        await super()._try_commit(rows)
+    async def _try_commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
+        await super()._try_commit(rows, grants)
         if isinstance(self.commit_error, NotOwnerError):
             # No trouble: its next owner has what was committed, and goes on.
             self.commit_error = None

@@ -164,18 +164,20 @@ class Seat(Protocol):
     def identity(self) -> Identity | None:
         """As whom; None: it is no member."""
 
-    def holds(self, where: TopicPartition) -> bool:
-        """Whether a partition is still the reader's, by the grant that it read it under."""
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        """Whether a partition is still the reader's by this grant."""
 
 
 def commit(
     cluster: Cluster,
     group: str,
     rows: Mapping[TopicPartition, CommittedOffset],
+    grants: Mapping[TopicPartition, int],
     seat: Seat,
     deadline_ms: float,
 ) -> Operation[PerPartition[None]]:
     """Commit as a member of the present generation: what each partition's commit came to.
+    ``grants``: by which the reader had these when it had come so far.
 
     NotOwnerError: it is not the member's any more, and nothing was changed. While a generation
     gathers in which the member keeps the partition, that is waited for; RebalanceInProgressError
@@ -188,7 +190,7 @@ def commit(
         # First as whom, then what: so no commit is made in a generation that came in between.
         identity = seat.identity
         for where in list(pending):
-            if identity is None or not seat.holds(where):
+            if identity is None or not seat.holds(where, grants.get(where)):
                 done[where] = not_owner(where)
                 del pending[where]
         if identity is None or not pending:

@@ -8,6 +8,7 @@ is refused here, whatever generation the member is in by now.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from broker_lite.client.intake import Intake
 from broker_lite.client.membership.beginning import FirstLook
@@ -32,9 +33,13 @@ class Share:
     def identity(self) -> Identity | None:
         return None if self.member is None else self.member.identity
 
-    def holds(self, where: TopicPartition) -> bool:
-        """Whether the reader's grant of a partition holds still."""
-        return self.member is not None and self.member.holds(where, self._grants.get(where))
+    def grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """By which the reader has these now: to be asked with how far it came, on its thread."""
+        return {where: self._grants[where] for where in wheres if where in self._grants}
+
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        """Whether a grant of a partition holds still."""
+        return self.member is not None and self.member.holds(where, grant)
 
     def __bool__(self) -> bool:
         """Whether there is something to be taken or begun."""
@@ -57,7 +62,7 @@ class Share:
         wheres = sorted(where for where in change.wheres if where in reads)
         if isinstance(change, Lose):
             return [], wheres
-        lost = [where for where in wheres if not self.holds(where)]
+        lost = [where for where in wheres if not self.holds(where, self._grants.get(where))]
         return [where for where in wheres if where not in lost], lost
 
     def let_go(self, change: Take | Lose) -> None:

@@ -191,7 +191,10 @@ class MemberConsumer(Consumer):
     def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
         if rows:
             deadline_ms = monotonic_ms() + timeout_ms
-            operation = commit(self._cluster, self._group(), rows, self._share, deadline_ms)
+            share = self._share
+            operation = commit(
+                self._cluster, self._group(), rows, share.grants(rows), share, deadline_ms
+            )
             requests.raise_first(self._pool.run(operation))
 
     def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
@@ -211,8 +214,13 @@ class MemberConsumer(Consumer):
         if self._is_committing or not rows:
             return
         self._is_committing = True
-        deadline_ms = monotonic_ms() + self.config.request_timeout_ms
-        operation = commit(self._cluster, self._group(), rows, self._share, deadline_ms)
+        # Not later than somebody waits for it: it would undo the commit that did not wait on.
+        patience_ms = min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS)
+        deadline_ms = monotonic_ms() + patience_ms
+        share = self._share
+        operation = commit(
+            self._cluster, self._group(), rows, share.grants(rows), share, deadline_ms
+        )
         self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
 
     def _committed(self, found: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from broker_lite.client import requests
 from broker_lite.client.admin import Admin
@@ -136,23 +136,36 @@ class NativeAsyncConsumer(AsyncConsumer):
         owned.begin(begun.offsets, begun.epochs)
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
-            await self._try_commit(begun.commits)
+            await self._try_commit(begun.commits, owned.grants(begun.commits))
         await done(self._callbacks.assigned(self, begun.offsets))
 
-    def _settled_where(self, where: TopicPartition, offset: CommittedOffset | None) -> None:
+    def _settled_where(
+        self, where: TopicPartition, offset: CommittedOffset | None, grant: int
+    ) -> None:
         if self._member is not None:
             rows = {} if offset is None else stamped({where: offset})
-            self._member.settled(where, rows.get(where))
+            self._member.settled(where, rows.get(where), grant)
 
     # Commits.
 
-    async def _commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._owned.grants(wheres)
+
+    async def _commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
         if rows and self._member is not None:
-            for error in (await self._member.commit(stamped(rows))).values():
+            for error in (await self._member.commit(stamped(rows), grants)).values():
                 raise error
 
-    async def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        await super()._try_commit(rows)
+    async def _try_commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
+        await super()._try_commit(rows, grants)
         if isinstance(self.commit_error, NotOwnerError):
             # No trouble: its next owner has what was committed, and goes on.
             self.commit_error = None

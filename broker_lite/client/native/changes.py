@@ -6,7 +6,7 @@ The member's thread (or the loop) adds, the reader takes: given, taken and lost 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from broker_lite.client.fetching import FetchEngine
@@ -38,7 +38,7 @@ class Changes:
         queue: deque[Change],
         intake: Intake,
         engine: FetchEngine,
-        on_settled: Callable[[TopicPartition, CommittedOffset | None], None],
+        on_settled: Callable[[TopicPartition, CommittedOffset | None, int], None],
         *,
         says_how_far: bool,
     ) -> None:
@@ -48,10 +48,15 @@ class Changes:
         self._on_settled = on_settled
         self._says_how_far = says_how_far
         self._gone = GoneTopics(intake, engine, GONE_MS)
+        self._grants: dict[TopicPartition, int] = {}
 
     def __bool__(self) -> bool:
         """Whether there is something to be taken or begun."""
         return bool(self._queue) or bool(self.pending) or self._gone.is_due
+
+    def grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """By which the reader has these now: to be asked with how far it came, on its thread."""
+        return {where: self._grants[where] for where in wheres if where in self._grants}
 
     def next(self) -> Going | None:
         """The next partitions that go, of one kind: the reader tells its user and calls ``let_go``.
@@ -63,6 +68,7 @@ class Changes:
             change = self._queue.popleft()
             if isinstance(change, Give):
                 self.pending[change.where] = change.start
+                self._grants[change.where] = change.start.grant
             else:
                 kind = type(change)
                 wheres.append(change.where)
@@ -77,13 +83,11 @@ class Changes:
         """Read these no more, and say how far the reader came."""
         settled = self._intake.settled() if self._says_how_far else {}
         for where in going.wheres:
-            self._end(where)
-            if not going.is_lost:
-                self._on_settled(where, settled.get(where))
-
-    def _end(self, where: TopicPartition) -> None:
-        self.pending.pop(where, None)
-        self._intake.end(where)
+            self.pending.pop(where, None)
+            self._intake.end(where)
+            grant = self._grants.pop(where, None)
+            if not going.is_lost and grant is not None:
+                self._on_settled(where, settled.get(where), grant)
 
     def begin(self, offsets: dict[TopicPartition, int], epochs: dict[TopicPartition, int]) -> None:
         """Read these, of the pending ones, from here on."""

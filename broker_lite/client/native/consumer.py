@@ -120,7 +120,8 @@ class NativeConsumer(Consumer):
         owned.begin(begun.offsets, begun.epochs)
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
-            self._session.commit_soon(begun.commits, lambda _: None)
+            grants = owned.grants(begun.commits)
+            self._session.commit_soon(begun.commits, grants, lambda _: None)
         self._callbacks.assigned(self, begun.offsets)
 
     # Commits.
@@ -135,7 +136,7 @@ class NativeConsumer(Consumer):
 
     def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
         if rows:
-            errors = self._session.commit(rows, timeout_ms / 1000)
+            errors = self._session.commit(rows, self._owned.grants(rows), timeout_ms / 1000)
             for error in errors.values():
                 raise error
 
@@ -146,7 +147,7 @@ class NativeConsumer(Consumer):
         rows = self._intake.settled()
         if rows:
             self._is_committing = True
-            self._session.commit_soon(rows, self._committed)
+            self._session.commit_soon(rows, self._owned.grants(rows), self._committed)
 
     def _committed(self, found: Any) -> None:
         if isinstance(found, dict):

@@ -66,18 +66,21 @@ class Tick(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A reader commits; answered by ``Answer`` with its number."""
+    """A reader commits; answered by ``Answer`` with its number. ``grants``: under which it read
+    these, by ``Start``; what it read under another one than is owned now is not committed."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
+    grants: Mapping[TopicPartition, int]
 
 
 class Settled(NamedTuple):
-    """The reader has stopped reading a partition that was taken from it, and is done with all
-    below this offset; None: it says nothing about how far it came."""
+    """The reader has stopped reading a partition that was taken from it, which it had by this
+    grant, and is done with all below this offset; None: it says nothing about how far it came."""
 
     where: TopicPartition
     offset: CommittedOffset | None
+    grant: int
 
 
 Event = (
@@ -125,11 +128,13 @@ class Beat(NamedTuple):
 
 class Start(NamedTuple):
     """Where a partition stands as it is claimed. ``committed`` is None where the group has
-    committed nothing; ``is_added``: the partition was made after the group began to read."""
+    committed nothing; ``is_added``: the partition was made after the group began to read;
+    ``grant``: a number that no other claim of this consumer has."""
 
     committed: CommittedOffset | None
     is_added: bool
     topic_id: str
+    grant: int
 
 
 class Give(NamedTuple):

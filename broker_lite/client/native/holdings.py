@@ -51,6 +51,8 @@ class Held:
     topic_id: str
     version: int
     data: bytes
+    grant: int = 0
+    """By which its reader has it; 0: none was told of it."""
     state: str = OWNED
     due_ms: int = 0
     """Of a taken one: when it is given up without the reader's word."""
@@ -104,6 +106,7 @@ class Holdings:
         self._commits: deque[Queued] = deque()
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
         self._left: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
+        self._grants = 0
 
     @property
     def is_settled(self) -> bool:
@@ -216,8 +219,11 @@ class Holdings:
             if wanted is None or (wanted[0], wanted[1].topic_id) != (held.stream, held.topic_id):
                 self._release(where, held)
                 return
+            self._grants += 1
+            held.grant = self._grants
             committed = None if found.offset == NO_OFFSET else found
-            start = Start(committed, where.partition >= wanted[1].first_count, held.topic_id)
+            is_added = where.partition >= wanted[1].first_count
+            start = Start(committed, is_added, held.topic_id, held.grant)
             self._asking.out.append(Give(held.stream, where, start))
             return
         if wanted is None:
@@ -276,10 +282,10 @@ class Holdings:
         held.due_ms = self._asking.now_ms + GRACE_MS
         self._asking.out.append(Take(held.stream, where))
 
-    def settled(self, where: TopicPartition, final: CommittedOffset | None) -> None:
-        """The reader has stopped."""
+    def settled(self, where: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
+        """The reader has stopped. A late word of what it had before is none of this claim's."""
         held = self.held.get(where)
-        if held is not None and held.state == TAKEN:
+        if held is not None and held.state == TAKEN and held.grant == grant:
             held.final = final
             self._release(where, held)
 
@@ -391,9 +397,11 @@ class Holdings:
         errors: dict[TopicPartition, LogbusError] = {}
         for where, row in commit.rows.items():
             held = self.held.get(where)
-            problem = _not_owner(where) if held is None else _check(held, row)
-            if held is not None and held.state == RELEASED:
-                problem = _not_owner(where)
+            problem: LogbusError | None = _not_owner(where)
+            if held is not None and held.state != RELEASED:
+                # What was read under another claim is behind what others committed since.
+                is_same = held.grant == commit.grants.get(where)
+                problem = _check(held, row) if is_same else problem
             if problem is not None:
                 errors[where] = problem
         rows = {where: row for where, row in commit.rows.items() if where not in errors}

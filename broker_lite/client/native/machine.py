@@ -148,8 +148,8 @@ class Machine:
                     self._start_over()
             case Commit():
                 self._commit(event)
-            case Settled(where, offset):
-                self.holdings.settled(where, offset)
+            case Settled(where, offset, grant):
+                self.holdings.settled(where, offset, grant)
             case Tick():
                 pass
 

@@ -125,9 +125,10 @@ class Member:
             task.cancel()
 
     async def commit(
-        self, rows: Mapping[TopicPartition, CommittedOffset]
+        self, rows: Mapping[TopicPartition, CommittedOffset], grants: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LogbusError]:
-        """The partitions that could not be committed, each with the reason."""
+        """The partitions that could not be committed, each with the reason. ``grants``: by which
+        the reader had them when it had come so far."""
         if self._is_closed:
             raise ClosedError("the consumer was closed")
         number = next(self._numbers)
@@ -135,16 +136,16 @@ class Member:
             asyncio.get_running_loop().create_future()
         )
         self._commits[number] = future
-        self._step(Commit(number, rows))
+        self._step(Commit(number, rows, grants))
         errors = dict(await future)
         rest = errors.pop(ALL, None)
         if rest is not None:
             errors = {**dict.fromkeys(rows, rest), **errors}
         return errors
 
-    def settled(self, where: TopicPartition, offset: CommittedOffset | None) -> None:
-        """The reader has stopped reading a partition that was taken."""
-        self._step(Settled(where, offset))
+    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+        """The reader has stopped reading a partition that was taken, which it had by this grant."""
+        self._step(Settled(where, offset, grant))
 
     # Events.
 

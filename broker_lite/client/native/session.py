@@ -146,18 +146,24 @@ class GroupSession:
         member = self._member
         return member is None or monotonic_ms() >= member.lease_until_ms
 
-    def settled(self, where: TopicPartition, offset: CommittedOffset | None) -> None:
+    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """A stream has stopped reading a partition that was taken from it."""
         rows = {} if offset is None else stamped({where: offset})
         if self._member is not None and not self._is_closed:
-            settled = partial(self._member.settled, where, rows.get(where))
+            settled = partial(self._member.settled, where, rows.get(where), grant)
             self._loop.call_soon_threadsafe(settled)
 
-    def commit(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_s: float) -> Errors:
-        """The partitions that could not be committed."""
+    def commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        timeout_s: float,
+    ) -> Errors:
+        """The partitions that could not be committed. ``grants``: by which the stream has them."""
         if self._is_closed or self._member is None:
             raise ClosedError("the consumer was closed")
-        future = asyncio.run_coroutine_threadsafe(self._member.commit(stamped(rows)), self._loop)
+        commit = self._member.commit(stamped(rows), grants)
+        future = asyncio.run_coroutine_threadsafe(commit, self._loop)
         try:
             return future.result(timeout_s)
         except concurrent.futures.TimeoutError:
@@ -169,6 +175,7 @@ class GroupSession:
     def commit_soon(
         self,
         rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
         """``on_done`` is called on the member's thread."""
@@ -180,7 +187,7 @@ class GroupSession:
 
         async def run() -> None:
             try:
-                on_done(await member.commit(stamped(rows)))
+                on_done(await member.commit(stamped(rows), grants))
             except LogbusError as error:
                 on_done(error)
 

@@ -24,9 +24,10 @@ class Seat:
     def __init__(self) -> None:
         self.identity: Identity | None = Identity("me", 1, None)
         self.held = {T0, T1}
+        self.grant = 1
 
-    def holds(self, where: TopicPartition) -> bool:
-        return where in self.held
+    def holds(self, where: TopicPartition, grant: int | None) -> bool:
+        return where in self.held and grant == self.grant
 
 
 class Play:
@@ -37,7 +38,7 @@ class Play:
         self.sent: list[tuple[int, set[TopicPartition]]] = []
         self.now = 0.0
         cluster = Cluster((Endpoint("one", 1),), lambda: self.now)
-        operation = commit(cluster, "g", ROWS, seat, 3000.0)
+        operation = commit(cluster, "g", ROWS, dict.fromkeys(ROWS, 1), seat, 3000.0)
         left, result = list(codes), None
         try:
             while True:
@@ -98,6 +99,15 @@ def test_who_is_no_member_changes_nothing() -> None:
         assert all(isinstance(error, NotOwnerError) for error in play.done.values())
     seat = Seat()
     seat.identity = None
+    play = Play(seat, [OK])
+    assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
+
+
+def test_what_was_read_under_a_former_grant_is_not_committed_under_the_next() -> None:
+    """The commit is carried out when the reader has taken the next one already: it was let pass,
+    and others had committed more in between."""
+    seat = Seat()
+    seat.grant = 2
     play = Play(seat, [OK])
     assert play.sent == [] and all(isinstance(e, NotOwnerError) for e in play.done.values())
 
