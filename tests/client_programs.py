@@ -48,6 +48,7 @@ def names() -> dict[str, str]:
         "kcat": _kcat_name(),
         "java": f"Apache Kafka {tools} tools",
         "kafkajs": f"kafkajs {packages['kafkajs']}",
+        "platformatic": f"@platformatic/kafka {packages['@platformatic/kafka']}",
         "franz-go": f"franz-go {go}",
         "sarama": f"sarama {_version(SARAMA / 'go.mod', 'IBM/sarama')}",
         "old sarama": f"sarama {_version(SARAMA / 'old.mod', 'Shopify/sarama')}",

@@ -51,13 +51,19 @@ def encode_member(member: Subscription, version: int = SUBSCRIPTION_VERSION_MAX)
 
 
 def decode_member(data: Buffer) -> Subscription:
-    """A member's metadata of any version; raises ProtocolError."""
+    """A member's metadata of any version; raises ProtocolError.
+
+    Several clients (@platformatic/kafka, older ones in Go) say a later version and end where
+    version 0 does: they own nothing. Kafka lets them in, and their own members read each other.
+    """
     reader = Reader(data)
     version = reader.i16()
     if version < 0:
         raise ProtocolError("not a consumer's subscription")
     topics = tuple(reader.classic_string() for _ in range(_count(reader)))
     member = Subscription(topics, bytes(reader.classic_view() or b""))
+    if not reader.left:
+        return member
     if version >= OWNED_FROM:
         member = member._replace(owned=_partitions(reader))
     if version >= GENERATION_FROM:

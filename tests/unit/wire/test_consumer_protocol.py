@@ -70,6 +70,18 @@ def test_a_member_without_data_has_null() -> None:
         decode_member(b"\xff\xff")
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_member_that_says_a_later_version_and_ends_like_the_first_owns_nothing(
+    version: int,
+) -> None:
+    """As @platformatic/kafka and older clients in Go write it."""
+    data = bytearray(encode_member(Subscription(("t",), b"own"), 0))
+    data[1] = version
+    assert decode_member(data) == Subscription(("t",), b"own")
+    with pytest.raises(ProtocolError):
+        decode_member(data + b"\0")
+
+
 def test_the_sticky_assignors_own_data() -> None:
     data = encode_sticky(PARTITIONS, 4)
     assert data == bytes.fromhex(
