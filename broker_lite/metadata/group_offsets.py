@@ -46,7 +46,8 @@ COMMIT_WAIT_S = 5.0
 
 class GroupAge(NamedTuple):
     """Since when nobody has been in a group (None: somebody is, or it is not known), and its newest
-    commit (None: it has no offset)."""
+    commit (None: it has no offset). In a native group a claim is as good as a commit: members come
+    and go there between two looks of the brokers."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
@@ -253,8 +254,10 @@ class GroupOffsets:
             empty_ms = None
         keys = await self._committed(group)
         paths = [znodes.offset_path(group, *key) for key in keys]
+        is_native = await self.kind(group) == znodes.KIND_NATIVE
         times = [
-            znodes.decode_offset(path, row.data).commit_ms
+            # A claim writes the offset anew, as it was.
+            max(znodes.decode_offset(path, row.data).commit_ms, row.modified_ms * is_native)
             for path, row in zip(paths, await gather([self._store.get(path) for path in paths]))
             if row is not None
         ]

@@ -26,6 +26,8 @@ class Znode(NamedTuple):
     created_zxid: int
     session_id: int
     """Of its owner if it is ephemeral, else 0."""
+    modified_ms: int = 0
+    """When its value was written last, be it the same, by ZooKeeper's wall clock."""
 
 
 class Check(NamedTuple):

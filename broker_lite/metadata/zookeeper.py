@@ -204,7 +204,7 @@ class ZooKeeperStore:
                 if await self._ask(self._client.exists_async, full, watch=watcher) is None:
                     return None
                 continue
-            return Znode(data, stat.version, stat.czxid, stat.ephemeralOwner)
+            return Znode(data, stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """Names below a path, sorted, or None if it is not there (then no watch is set)."""

@@ -12,6 +12,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from sim.scheduler import WALL_BEGAN_MS
+
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import (
     AppendJob,
@@ -48,7 +50,7 @@ class SimClock(Clock):
         self.rate = rate
 
     def now_ms(self) -> int:
-        return 1_735_689_600_000 + self.skew_ms + self.monotonic_ms()
+        return WALL_BEGAN_MS + self.skew_ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
         return int((self._since + (self._loop.time() - self._since) * self.rate) * 1000)

@@ -22,6 +22,8 @@ from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from typing import Any
 
+WALL_BEGAN_MS = 1_735_689_600_000
+"""What clocks on walls show when a loop begins: 2025."""
 ENDING_STEPS_MAX = 100_000
 """What cancelled tasks may still do at the end of a run."""
 

@@ -15,7 +15,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.scheduler import OUTSIDE
+from sim.scheduler import OUTSIDE, WALL_BEGAN_MS
 
 from broker_lite.errors import CoordinationUnavailableError
 from broker_lite.metadata.store import (
@@ -44,7 +44,11 @@ class _Node:
     version: int
     created_zxid: int
     owner: int
+    modified_ms: int = WALL_BEGAN_MS
     children: set[str] = field(default_factory=set)
+
+    def read(self) -> Znode:
+        return Znode(self.data, self.version, self.created_zxid, self.owner, self.modified_ms)
 
 
 @dataclass
@@ -133,7 +137,7 @@ class ZkService:
         node = self._nodes.get(path)
         if node is None:
             return None
-        return Znode(node.data, node.version, node.created_zxid, node.owner)
+        return node.read()
 
     def children(self, session: _Session, path: str, watch: bool) -> list[str] | None:
         node = self._nodes.get(path)
@@ -200,7 +204,7 @@ class ZkService:
                 return
             case Create():
                 owner = session.session_id if operation.ephemeral else 0
-                self._nodes[path] = _Node(operation.data, 0, self.zxid, owner)
+                self._nodes[path] = _Node(operation.data, 0, self.zxid, owner, self._wall_ms())
                 parent, _, name = path.rpartition("/")
                 self._nodes[parent].children.add(name)
                 self._fire(self._data_watches, path, DataChanged(path))
@@ -209,6 +213,7 @@ class ZkService:
                 node = self._nodes[path]
                 node.data = operation.data
                 node.version += 1
+                node.modified_ms = self._wall_ms()
                 self._fire(self._data_watches, path, DataChanged(path))
             case Delete():
                 self._delete(path)
@@ -236,12 +241,17 @@ class ZkService:
         """Whose session this is."""
         return self._sessions[session_id].client
 
+    def _wall_ms(self) -> int:
+        """No time passes where no loop runs."""
+        try:
+            return WALL_BEGAN_MS + int(asyncio.get_running_loop().time() * 1000)
+        except RuntimeError:
+            return WALL_BEGAN_MS
+
     def peek(self, path: str) -> Znode | None:
         """For checkers: what is there now."""
         node = self._nodes.get(path)
-        return (
-            None if node is None else Znode(node.data, node.version, node.created_zxid, node.owner)
-        )
+        return None if node is None else node.read()
 
     def peek_children(self, path: str) -> list[str]:
         node = self._nodes.get(path)

@@ -27,7 +27,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, Delete
+from broker_lite.metadata.store import Create, Delete, Set
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.wire.api import ApiKey
 
@@ -522,6 +522,36 @@ def test_native_groups_expire_when_they_were_empty_for_the_retention_time() -> N
         await parts.groups.expire()
         assert await parts.registry.group_kind("g") == "native", "empty since the last look"
         await asyncio.sleep(150)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") is None
+
+    run(body)
+
+
+def test_a_native_group_whose_members_come_between_two_looks_does_not_expire() -> None:
+    """A job that runs for a minute each hour, and commits only when something has come: brokers
+    never saw it there, and took its group for one that was empty since its last commit."""
+
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=600_000)
+        await world.make_topic("t")
+        parts, store = world.brokers[1], world.stores[1]
+        native = znodes.encode_group(znodes.KIND_NATIVE)
+        await store.write([Create(znodes.group_path("g"), native)])
+        await store.write([Create(znodes.consumers_path("g"))])
+        assert await Member(world).commit(1) == 0
+        path = znodes.offset_path("g", "t", 0)
+        for _ in range(6):
+            await parts.groups.expire()
+            znode = await store.get(path)
+            assert znode is not None
+            # As a claim does; the owner has left before the next look.
+            await store.write([Set(path, znode.data, znode.version)])
+            await asyncio.sleep(1200)
+            await parts.groups.expire()
+            assert await parts.registry.group_kind("g") == "native"
+            await asyncio.sleep(1200)
+        await asyncio.sleep(1200)
         await parts.groups.expire()
         assert await parts.registry.group_kind("g") is None
 
