@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from broker_lite.errors import WriteConflictError
 from broker_lite.metadata import znodes
@@ -23,6 +23,13 @@ TOPICS_AT_ONCE_MAX = 20
 ATTEMPTS_MAX = 20
 
 T = TypeVar("T")
+
+
+class Seen(NamedTuple):
+    """Topics as they were read, and the sequence of the last notice in them."""
+
+    topics: Mapping[str, TopicView]
+    sequence: int
 
 
 async def gather(

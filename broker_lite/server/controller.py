@@ -23,7 +23,7 @@ from broker_lite.errors import (
     WriteConflictError,
 )
 from broker_lite.metadata import loader, znodes
-from broker_lite.metadata.notices import Notices, announce
+from broker_lite.metadata.notices import Notices, announce, merge
 from broker_lite.metadata.store import (
     RETRY_S,
     Check,
@@ -34,7 +34,7 @@ from broker_lite.metadata.store import (
     Znode,
     write_surely,
 )
-from broker_lite.model import StateChange
+from broker_lite.model import StateChange, TopicView
 from broker_lite.replication.controller import Controller
 from broker_lite.replication.controller_effects import (
     Answer,
@@ -76,7 +76,7 @@ class _Deposed(Exception):
 class ControllerShell:
     """One broker's candidacy. ``wait_connected`` returns on the next connection of any session.
 
-    ``now_ms`` is the wall clock.
+    ``seen``: what the broker's snapshot shows; ``now_ms`` is the wall clock.
     """
 
     def __init__(
@@ -86,12 +86,14 @@ class ControllerShell:
         *,
         now_ms: Callable[[], int],
         wait_connected: Callable[[], Awaitable[None]],
+        seen: Callable[[], loader.Seen],
     ) -> None:
         self._store = store
         self._config = config
         self._broker_id = config.broker_id
         self._now_ms = now_ms
         self._wait_connected = wait_connected
+        self._seen = seen
         self._machine = Controller(config.leader_rebalance_ms)
         self._fence: Check | None = None
         self._epoch = 0
@@ -308,8 +310,8 @@ class ControllerShell:
         except CoordinationUnavailableError:
             _log.info("ZooKeeper will end the session instead")
 
-    async def _load(self) -> Loaded:
-        """Everything, as ZooKeeper holds it now."""
+    async def _load(self, *, anew: bool = False) -> Loaded:
+        """Everything, as ZooKeeper holds it now; ``anew``: whatever the snapshot shows."""
         while True:
             try:
                 await self._store.sync("/")
@@ -319,7 +321,7 @@ class ControllerShell:
                     self._store.get(znodes.FEATURES),
                     loader.load_brokers(self._store),
                     loader.load_disks(self._store),
-                    loader.load_topics(self._store),
+                    self._load_topics(anew),
                 )
             except CoordinationUnavailableError:
                 await self._reconnected()
@@ -334,6 +336,14 @@ class ControllerShell:
                 {disk.broker_id for disk in disks.values()},
                 self._suspects,
             )
+
+    async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
+        """Brokers follow all topics: with the notices since, what this one saw is what there is."""
+        seen = self._seen()
+        merged = None if anew else merge(self._notices, seen.sequence)
+        if merged is None:
+            return await loader.load_topics(self._store)
+        return await loader.refresh_topics(self._store, seen.topics, merged.topics)
 
     async def _settle(self, event: ControllerEvent) -> None:
         """Have the machine decide, and what it decides done; anew where a write is refused."""
@@ -356,7 +366,7 @@ class ControllerShell:
             token = getattr(event, "token", None)
             if token is not None:
                 self._answer(Answer(token, error=WriteConflictError("try again")))
-            event = await self._load()
+            event = await self._load(anew=True)
 
     async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
         """Others wrote states since we knew them."""

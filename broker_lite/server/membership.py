@@ -56,7 +56,11 @@ class Membership:
         self._watch_callbacks: list[Callable[[str | None], None]] = []
         self._fatal_callbacks: list[Callable[[LogbusError], None]] = []
         self._controller = ControllerShell(
-            store, config, now_ms=now_ms, wait_connected=self._wait_connected
+            store,
+            config,
+            now_ms=now_ms,
+            wait_connected=self._wait_connected,
+            seen=self._seen,
         )
         self._registrar: Registrar | None = None
         self._broker_epoch = NO_EPOCH
@@ -236,6 +240,9 @@ class Membership:
     def _tell_watchers(self, path: str | None) -> None:
         for callback in self._watch_callbacks:
             callback(path)
+
+    def _seen(self) -> loader.Seen:
+        return loader.Seen(self._fresh.topics, self._sequence)
 
     async def _wait_connected(self) -> None:
         await self._connected.wait()

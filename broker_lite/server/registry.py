@@ -50,7 +50,7 @@ from broker_lite.replication.controller_events import (
     TopicDeletionRequested,
 )
 from broker_lite.server.membership import Membership
-from broker_lite.server.state_writes import Seen, StateWrites
+from broker_lite.server.state_writes import StateWrites
 
 SUPPORTED_FEATURES: Mapping[str, int] = {"metadata": znodes.VERSION, "columns": 1}
 """What this version of logbus can read and write, by the highest level of each."""
@@ -137,7 +137,7 @@ class Registry(Membership):
             store,
             config.broker_id,
             wait_connected=self._wait_connected,
-            seen=lambda: Seen(self._fresh.topics, self._sequence),
+            seen=self._seen,
             live=self.live_brokers,
         )
 

@@ -12,7 +12,6 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from broker_lite.errors import CoordinationUnavailableError
 from broker_lite.metadata import loader, znodes
@@ -45,13 +44,6 @@ WITHDRAWALS_MAX = 20
 """How often a withdrawal is tried that others' writes come before."""
 
 
-class Seen(NamedTuple):
-    """Topics as they were read, and the sequence of the last notice in them."""
-
-    topics: Mapping[str, TopicView]
-    sequence: int
-
-
 class _SessionEnded(Exception):
     """Never leaves this module."""
 
@@ -65,7 +57,7 @@ class StateWrites:
         broker_id: int,
         *,
         wait_connected: Callable[[], Awaitable[None]],
-        seen: Callable[[], Seen],
+        seen: Callable[[], loader.Seen],
         live: Callable[[], Mapping[int, BrokerView]],
     ) -> None:
         self._store = store
@@ -82,7 +74,7 @@ class StateWrites:
     async def _write(
         self,
         changes: Sequence[StateChange],
-        seen: Callable[[], Seen],
+        seen: Callable[[], loader.Seen],
         live: Mapping[int, BrokerView],
     ) -> list[LeaderAndIsr | None]:
         session_id = self._store.session_id
@@ -105,7 +97,7 @@ class StateWrites:
         return outcomes
 
     async def _write_some(
-        self, changes: dict[int, StateChange], seen: Callable[[], Seen], session_id: int
+        self, changes: dict[int, StateChange], seen: Callable[[], loader.Seen], session_id: int
     ) -> list[int]:
         """One write, as often as it takes; which of the changes are done."""
         left = dict(changes)
@@ -151,7 +143,7 @@ class StateWrites:
             del left[number]
 
     async def _still_meant(
-        self, changes: dict[int, StateChange], seen: Seen, notices: Notices
+        self, changes: dict[int, StateChange], seen: loader.Seen, notices: Notices
     ) -> dict[int, StateChange]:
         """Without those of topics that are gone or other ones than ours, as of these notices, and
         without those by which a replica joins that was moved away: it may have no log any more."""
@@ -201,7 +193,7 @@ class StateWrites:
     ) -> frozenset[PartitionKey]:
         """The same for a broker that is not registered: nobody can elect it meanwhile."""
         notices = await loader.load_notices(self._store)
-        seen = Seen(await loader.load_topics(self._store), notices.sequence)
+        seen = loader.Seen(await loader.load_topics(self._store), notices.sequence)
         brokers = await loader.load_brokers(self._store)
         brokers.pop(self._broker_id, None)
         return await self._withdraw(directory_id, partitions, lambda: seen, brokers)
@@ -210,7 +202,7 @@ class StateWrites:
         self,
         directory_id: str,
         partitions: Collection[PartitionKey],
-        seen: Callable[[], Seen],
+        seen: Callable[[], loader.Seen],
         live: Mapping[int, BrokerView],
     ) -> frozenset[PartitionKey]:
         own = ReplicaId(self._broker_id, directory_id)

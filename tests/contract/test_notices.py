@@ -97,3 +97,29 @@ def test_states_that_a_notice_does_not_say_are_read(world: World) -> None:
         assert [counter["state"] for counter in reads] == [1, 1]
 
     run(world, body)
+
+
+def test_a_new_controller_begins_with_what_it_saw(world: World) -> None:
+    """It read every topic and every state, so that a large cluster waited for its elections."""
+
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        chief = cluster.controller()
+        await create(chief, "t", PARTITIONS, factor=3)
+        for partition in range(PARTITIONS):
+            await cluster.led("t", partition)
+        others = [broker for broker in brokers if broker is not chief]
+        reads = [count_reads(broker.store) for broker in others]
+        suspect(cluster, chief.registry._config.broker_id)
+        dead = chief.registry._config.broker_id
+        for partition in range(PARTITIONS):
+            await left(others, dead, partition)
+            assert view_of(others[0], partition).state.leader != dead
+        assert cluster.controller() in others
+        assert [counter["state"] for counter in reads] == [0, 0]
+        found = await loader.load_topics(others[0].store)
+        assert dict(others[0].registry.snapshot.topics) == found
+        # It goes on from there: what it decides next is not refused.
+        await create(cluster.controller(), "u", 1, factor=2)
+
+    run(world, body)

@@ -109,7 +109,7 @@ def test_requests_that_cannot_be_met_name_the_cure(world: World) -> None:
             (NewTopic("n", 0, 1), InvalidPartitionsError, "1 to 1000"),
             (NewTopic("n", 5000, 1), InvalidPartitionsError, "1 to 1000"),
             (NewTopic("n", 1, 0), InvalidReplicationFactorError, "at least 1"),
-            (NewTopic("n", 1, 3), InvalidReplicationFactorError, "brokers that live: 2 "),
+            (NewTopic("n", 1, 3), InvalidReplicationFactorError, "only 2 brokers live"),
             (NewTopic("n", 1, 1, [[9]]), InvalidReplicaAssignmentError, "live brokers: [1, 2]"),
             (NewTopic("n", 1, 1, [[1, 1]]), InvalidReplicaAssignmentError, "different brokers"),
             (NewTopic("n", 1, 1, [[]]), InvalidReplicaAssignmentError, "at least one"),

@@ -26,6 +26,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.metadata import znodes
+from broker_lite.metadata.loader import Seen
 from broker_lite.metadata.store import Set
 from broker_lite.model import (
     NO_BROKER,
@@ -34,7 +35,6 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.server.registry import NewTopic
-from broker_lite.server.state_writes import Seen
 
 
 def test_a_suspected_broker_is_replaced_before_its_session_ends(world: World) -> None:
