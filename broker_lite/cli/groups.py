@@ -87,6 +87,7 @@ def members(
     """A group's live members, and which partitions each of them reads."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         found = admin.describe_groups([group])[group].members
+        query, _ = holder_of(admin.committed(group).values(), int(time.time() * 1000))
     rows = [
         {
             "group": group,
@@ -100,7 +101,10 @@ def members(
     ]
     output.show(rows, form)
     if not rows:
-        output.say(f"group {group!r} has no live member")
+        output.say(
+            f"group {group!r} has no live member"
+            + (f"; a Spark query ({query}) reads and publishes its progress to it" if query else "")
+        )
 
 
 TO_HELP = "earliest, latest, N, +N, -N, @TIME or @-1h."

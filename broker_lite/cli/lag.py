@@ -56,15 +56,18 @@ def lag(
     told: set[str] = set()
     with open_admin(bootstrap_servers, zookeeper) as admin:
         while True:
-            for error in _missing(admin, wanted, topics):
+            try:
+                for error in _missing(admin, wanted, topics):
+                    if not watch:
+                        raise error
+                    _tell(f"{error}; waiting for it", told)
+                rows = _rows(admin, wanted, topics)
+                totals = _by_topic(rows)
+                output.show(rows if by_partition else totals, form)
+            except LogbusError as error:
                 if not watch:
-                    raise error
-                if str(error) not in told:
-                    told.add(str(error))
-                    output.say(f"{error}; waiting for it")
-            rows = _rows(admin, wanted, topics)
-            totals = _by_topic(rows)
-            output.show(rows if by_partition else totals, form)
+                    raise
+                _tell(f"{error}; looking again", told)
             if not watch:
                 break
             time.sleep(interval)
@@ -72,6 +75,12 @@ def lag(
     for text in sorted(unknown(rows, wanted, limits)):
         output.say(text)
     return verdict(totals, wanted, limits)
+
+
+def _tell(text: str, told: set[str]) -> None:
+    if text not in told:
+        told.add(text)
+        output.say(text)
 
 
 Limits = Mapping[str, tuple[float | None, float | None]]

@@ -17,6 +17,7 @@ from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import join, parse_endpoints
 from broker_lite.client.group_lag import PartitionLag, lag_of, owned_by
+from broker_lite.client.query_lease import running
 from broker_lite.client.replica_requests import Reassignment
 from broker_lite.client.steps import Operation
 from broker_lite.config import value_text
@@ -342,7 +343,9 @@ class Admin:
         """How far a group or Spark query is behind, in records and in seconds, and who reads, for
         every partition in which it committed or that a member reads."""
         committed = {tp: at for tp, at in self.committed(group).items() if at.offset >= 0}
-        owners = {tp: name for name, owned in self.group_members(group).items() for tp in owned}
+        now_ms = time.time() * 1000
+        owners = running(committed, now_ms)
+        owners |= {tp: name for name, owned in self.group_members(group).items() for tp in owned}
         wheres = committed.keys() | owners.keys()
         if not wheres:
             return {}
@@ -354,7 +357,7 @@ class Admin:
         starts |= {tp: at.offset for tp, at in (self.list_offsets(new) if new else {}).items()}
         unread = {tp: start for tp, start in starts.items() if start < ends[tp].offset}
         firsts = self.record_times_each(unread) if unread else {}
-        return lag_of(committed, starts, ends, firsts, owners, time.time() * 1000)
+        return lag_of(committed, starts, ends, firsts, owners, now_ms)
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """The live members of a group and what each owns; none where there is no such group."""

@@ -39,6 +39,9 @@ from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, top
 SETTINGS_WAIT_MS = 3_000
 """A change of settings was made; nobody waits longer for the last broker to hear of it."""
 
+LIST_ATTEMPT_MS = 5_000
+"""How long a broker that hangs is waited for before all are asked again: it may be gone by then."""
+
 T = TypeVar("T")
 
 
@@ -342,21 +345,36 @@ def on_every_broker(
 
 
 def list_groups(cluster: Cluster, deadline_ms: float) -> Operation[list[groups.ListedGroup]]:
-    """All groups, each once, by name."""
-    answers = yield from on_every_broker(
-        cluster, CallExchange(groups.ListGroupsRequest()), deadline_ms
-    )
+    """All groups, each once, by name.
+
+    Nobody but its coordinator tells of a group, so all brokers are asked again until each has
+    answered or has left the cluster. Raises what the last of them answered, naming it.
+    """
+    attempt = 0
+    while True:
+        until_ms = min(deadline_ms, cluster.now_ms() + LIST_ATTEMPT_MS)
+        try:
+            answers = yield from on_every_broker(
+                cluster, CallExchange(groups.ListGroupsRequest()), until_ms
+            )
+            return _all_groups(answers)
+        except LogbusError as error:
+            pause = backoff_ms(attempt)
+            if not error.retriable or cluster.now_ms() + pause >= deadline_ms:
+                raise
+        yield Pause(pause)
+        attempt += 1
+
+
+def _all_groups(
+    answers: Mapping[int, groups.ListGroupsResponse | LogbusError],
+) -> list[groups.ListedGroup]:
     found: dict[str, groups.ListedGroup] = {}
-    failures = []
-    for answer in answers.values():
-        if isinstance(answer, LogbusError):
-            failures.append(answer)
-        elif answer.error_code:
-            failures.append(error_for(answer.error_code))
-        else:
-            found.update((row.group_id, row) for row in answer.groups)
-    if failures and len(failures) == len(answers):
-        raise failures[0]
+    for broker_id, answer in answers.items():
+        if isinstance(answer, LogbusError) or answer.error_code:
+            error = answer if isinstance(answer, LogbusError) else error_for(answer.error_code)
+            raise type(error)(f"broker {broker_id} does not tell of its groups: {error.message}")
+        found.update((row.group_id, row) for row in answer.groups)
     return [found[name] for name in sorted(found)]
 
 

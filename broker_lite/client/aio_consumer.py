@@ -106,7 +106,6 @@ class AsyncConsumer:
                 wheres,
                 self.config,
                 deadline_ms,
-                follows=self._partitions is None,
             )
         )
         self._intake.begin(*starts)

@@ -99,7 +99,6 @@ class Consumer:
                 wheres,
                 self.config,
                 deadline_ms,
-                follows=partitions is None,
             )
         )
         self._start_reading(self._topics if partitions is None else (), starts)

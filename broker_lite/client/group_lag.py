@@ -24,7 +24,7 @@ class PartitionLag(NamedTuple):
     was written, by its timestamp and this machine's clock; 0 where nothing is unread. ``end``,
     ``records`` and ``seconds`` are None for a partition without a leader or of a topic that is
     gone, ``seconds`` also where that record has no timestamp or cannot be read now.
-    ``owner``: the member that reads the partition now, or None.
+    ``owner``: who reads the partition now: a member, a Spark query (the id of its run), or None.
     """
 
     committed: CommittedOffset | None

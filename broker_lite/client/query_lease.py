@@ -5,9 +5,9 @@ other may. Pure; the query's driver writes it, and whoever would move the group'
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from broker_lite.model import CommittedOffset
+from broker_lite.model import CommittedOffset, TopicPartition
 
 
 def lease_text(run: str, until_ms: int) -> str:
@@ -33,3 +33,15 @@ def holder_of(
         if run and run != besides and until_ms > now_ms:
             return run, until_ms
     return "", 0
+
+
+def running(
+    commits: Mapping[TopicPartition, CommittedOffset], now_ms: float
+) -> dict[TopicPartition, str]:
+    """The query that reads each partition now, where one does: whose lease runs."""
+    found = {}
+    for where, row in commits.items():
+        run, until_ms = lease_of(row.metadata)
+        if run and until_ms > now_ms:
+            found[where] = run
+    return found

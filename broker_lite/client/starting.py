@@ -72,15 +72,9 @@ def starting_offsets(
     wheres: Sequence[TopicPartition],
     config: ConsumerConfig,
     deadline_ms: float,
-    *,
-    follows: bool = False,
 ) -> Operation[Starts]:
     """The group's offsets; where there is none, what ``start`` says. Raises UnknownTopicIdError
-    for a topic that is made again meanwhile: offsets of two topics would be mixed.
-
-    ``follows``: these are all partitions of the topics. Then those behind the last one that the
-    group has an offset of were added while it was away, and are read from their beginning.
-    """
+    for a topic that is made again meanwhile: offsets of two topics would be mixed."""
     ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
@@ -94,25 +88,22 @@ def starting_offsets(
             f"group {group!r} has no offset for {missing[0]} and start='none' allows no other; "
             "commit one, or give start='earliest' or 'latest'"
         )
-    last: dict[str, int] = {}
-    for where in offsets if follows else ():
-        last[where.topic] = max(where.partition, last.get(where.topic, -1))
-    early: list[TopicPartition] = []
-    late: list[TopicPartition] = []
-    for where in missing:
-        is_added = where.topic in last and where.partition > last[where.topic]
-        (early if is_added or config.start == "earliest" else late).append(where)
-    if early:
-        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
-    if late:
-        ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
+    ends: dict[TopicPartition, int] = {}
+    if missing and config.start == "earliest":
+        offsets |= yield from reset_offsets(
+            cluster, missing, EARLIEST_TIMESTAMP, config, deadline_ms
+        )
+    elif missing:
+        ends = yield from reset_offsets(cluster, missing, LATEST_TIMESTAMP, config, deadline_ms)
         offsets |= ends
     for topic, topic_id in ids.items():
         if cluster.view.topic_id(topic) != topic_id:
             raise made_again(topic)
-    if late and group is not None and config.auto_commit:
+    if ends and group is not None and config.auto_commit:
         # Else the end would be somewhere else for whoever takes over after a crash.
-        commits = {where: CommittedOffset(ends[where], topic_id=ids[where.topic]) for where in late}
+        commits = {
+            where: CommittedOffset(at, topic_id=ids[where.topic]) for where, at in ends.items()
+        }
         done = yield from requests.commit_offsets(cluster, group, commits, deadline_ms)
         requests.raise_first(done)
     return Starts({where: offsets[where] for where in wheres}, epochs)

@@ -374,6 +374,19 @@ def test_partitions_added_while_the_group_was_away_are_read_from_their_beginning
         assert consumer.position(topic, 3) == 0
 
 
+def test_partitions_that_users_left_out_of_their_commits_begin_by_start(
+    bus: Bus, topic: str
+) -> None:
+    """Their records, of before the group began at the end, were once handed out to it."""
+    for partition in range(3):
+        fill(bus, topic, 0, 5, partition=partition)
+    with bus.consumer(topic, group=topic, auto_commit=False) as consumer:
+        consumer.commit({TopicPartition(topic, 0): 5})
+    with bus.consumer(topic, group=topic, auto_commit=False) as consumer:
+        fill(bus, topic, 5, 6, partition=1)
+        assert [record.offset for record in consumer.poll(10.0)] == [5]
+
+
 def test_a_new_partition_whose_first_records_are_gone_begins_at_its_earliest(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

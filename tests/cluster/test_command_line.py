@@ -270,6 +270,8 @@ def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
             said = logbus("groups", *command, "--yes", code=1).stderr.decode()
             assert "GROUP_LEASE_HELD" in said and "query-7" in said and "stop the query" in said
         assert bus.admin.committed(group)[where].offset == 1
+        assert [row["owner"] for row in rows(logbus("groups", "describe", group))] == ["query-7"]
+        assert b"(query-7) reads" in logbus("groups", "members", group).stderr
         # A lease that ran out, as of a query that was killed, hinders nobody.
         bus.admin.commit_offsets(group, {where: held._replace(metadata=lease_text("query-7", 1))})
         for command in commands[1:3]:

@@ -70,7 +70,7 @@ class AsyncMemberConsumer(AsyncConsumer):
     async def _start(self) -> None:
         member = self._member
         self._share.look = await self._shell.run(
-            first_look(self._cluster, self._group(), self._topics, self._deadline())
+            first_look(self._cluster, self._group(), self._topics, self.config, self._deadline())
         )
         member.start()
         with contextlib.suppress(TimeoutError):

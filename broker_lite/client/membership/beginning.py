@@ -2,7 +2,8 @@
 
 A partition that the group has no offset of begins by ``start``, but at its earliest record where
 it was made after the group began to read: while the member was there, or, behind the last one that
-the group had an offset of as the member came, while the group was away.
+the group had an offset of as the member came, while the group was away. The latter is known only of
+automatic commits, which leave no partition out; users may have committed some alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class FirstLook:
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """The highest partition of each topic that the group had an offset of."""
+    """The highest partition of each topic that the group had an offset of, where it has of all."""
     ids: dict[str, str] = field(default_factory=dict)
 
     def is_added(self, where: TopicPartition, topic_id: str) -> bool:
@@ -59,7 +60,11 @@ class FirstLook:
 
 
 def first_look(
-    cluster: Cluster, group: str, topics: tuple[str, ...], deadline_ms: float
+    cluster: Cluster,
+    group: str,
+    topics: tuple[str, ...],
+    config: ConsumerConfig,
+    deadline_ms: float,
 ) -> Operation[FirstLook]:
     """``topics`` () for a pattern. Raises UnknownTopicOrPartitionError for a topic that is not."""
     if topics:
@@ -68,6 +73,8 @@ def first_look(
         view = yield from requests.refresh(cluster, None, deadline_ms)
     look = FirstLook({name: len(row.partitions) for name, row in view.topics.items()})
     look.ids = {name: row.topic_id for name, row in view.topics.items()}
+    if not config.auto_commit:
+        return look
     found = yield from requests.committed(cluster, group, None, deadline_ms)
     for where, row in found.items():
         if isinstance(row, CommittedOffset) and _is_same(cluster, where, row):

@@ -66,7 +66,7 @@ class MemberConsumer(Consumer):
         self._prepare(bootstrap_servers, topics, group, config)
         self._callbacks = callbacks
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
-        look = self._pool.run(first_look(self._cluster, group, self._topics, deadline_ms))
+        look = self._pool.run(first_look(self._cluster, group, self._topics, config, deadline_ms))
         self._start_reading((), Starts({}, {}), self._is_held_back)
         # The loop over records looks at this queue after each of them.
         self._share = Share(self._intake, self._changes)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from broker_lite.cli import lag as lag_command
 from broker_lite.cli.lag import _by_topic, unknown, verdict
+from broker_lite.errors import RequestTimedOutError
 
 
 def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") -> dict[str, Any]:
@@ -57,3 +62,22 @@ def test_what_is_not_known_is_said() -> None:
         "group 'g': the lag in t-1 is not known in seconds: its first unread record tells no time"
     )
     assert not list(unknown(rows, ("stuck",), {"lag": (None, None), "lag_s": (None, None)}))
+
+
+def test_a_watch_outlives_an_error_and_tells_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that were restarted, or a topic deleted between two questions, ended it."""
+    looks = itertools.count()
+
+    def look(*_: Any) -> list[dict[str, Any]]:
+        match next(looks):
+            case 1 | 2:
+                raise RequestTimedOutError("broker 2 said nothing")
+            case 4:
+                raise KeyboardInterrupt
+        return [row(0, 7, 1.0)]
+
+    monkeypatch.setattr(lag_command, "_rows", look)
+    monkeypatch.setattr(lag_command, "open_admin", lambda *_: contextlib.nullcontext())
+    result = CliRunner().invoke(lag_command.lag, ["--watch", "--interval", "0", "-o", "json"])
+    assert result.output.count("broker 2 said nothing; looking again") == 1
+    assert result.output.count('"lag": 7') == 2
