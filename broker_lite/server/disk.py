@@ -1,12 +1,12 @@
 """The threads that touch files: appends with group commit, and bounded cold reads.
 
 Each partition belongs to one append thread (by hash of its key), so its jobs run in the order in
-which the loop gave them. A thread takes everything that waits, appends it, then flushes each log
-that was asked to be flushed once, then posts all results to the loop with one call: what arrived
-meanwhile is the next group. Where there are followers, what was appended is told before the flush,
-so that theirs runs beside ours. Read threads warm, verify and transcode ranges. The keeper thread
-does what concerns the whole directory. Results reach the loop as events or by callback; an error of
-the file system arrives as StorageFailed, never as an exception of a thread.
+which the loop gave them; the loop wakes it once a turn. It takes everything that waits, appends it,
+flushes each log that was asked to be flushed once, and posts all results to the loop with one call:
+what arrived meanwhile is the next group. Where there are followers, what was appended is told
+before the flush, so that theirs runs beside ours. Read threads warm, verify and transcode ranges.
+The keeper thread does what concerns the whole directory. Results reach the loop as events or by
+callback; an error of the file system arrives as StorageFailed, never as a thread's exception.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import asyncio
 import logging
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -101,35 +102,52 @@ Result = tuple[Target | None, Any, Any]
 """(target, event, None), or (None, done, (value, exception))."""
 
 
-class _Worker(threading.Thread):
-    """One append thread: its queue is the only way in, the loop the only way out."""
+class Worker(threading.Thread):
+    """One append thread and what waits for it. ``put`` is the only way in, the loop the way out."""
 
-    def __init__(self, name: str, disk: Disk) -> None:
+    def __init__(self, name: str, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name=name, daemon=True)
-        self.queue: SimpleQueue[Job | None] = SimpleQueue()
         self._disk = disk
+        self._loop = loop
+        self._waiting: deque[Job] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._is_called = self._is_ended = False
+
+    def put(self, job: Job) -> None:
+        """Loop thread. The thread is woken at the end of this turn of the loop: sooner, it would
+        only contend with the loop for the interpreter, and find less to do at once."""
+        self._waiting.append(job)
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._call)
+
+    def _call(self) -> None:
+        self._is_called = False
+        self._bell.put(None)
+
+    def end(self) -> None:
+        """Let the thread end when nothing waits any more; the loop need not run."""
+        self._is_ended = True
+        self._bell.put(None)
 
     def run(self) -> None:
-        queue = self.queue
-        running = True
-        while running:
-            job = queue.get()
-            group: list[Job] = []
-            size = 0
-            while True:
-                if job is None:
-                    running = False
-                    break
-                group.append(job)
-                if type(job) is AppendJob:
-                    size += len(job.batch.buffer)
-                elif type(job) is FollowJob:
-                    size += len(job.payload)
-                if size >= GROUP_BYTES_MAX or queue.empty():
-                    break
-                job = queue.get()
-            if group:
-                self._disk.post(self._carry_out(group))
+        while not self._is_ended or self._waiting:
+            self._bell.get()
+            while self._waiting:
+                self._disk.post(self._carry_out(self._next_group()))
+
+    def _next_group(self) -> list[Job]:
+        waiting = self._waiting
+        group: list[Job] = []
+        size = 0
+        while waiting and size < GROUP_BYTES_MAX:
+            job = waiting.popleft()
+            group.append(job)
+            if type(job) is AppendJob:
+                size += len(job.batch.buffer)
+            elif type(job) is FollowJob:
+                size += len(job.payload)
+        return group
 
     def _carry_out(self, group: list[Job]) -> list[Result]:
         results: list[Result] = []
@@ -154,6 +172,10 @@ class _Worker(threading.Thread):
                 self._disk.post(results)
                 results = []
             began_ms = self._disk.clock.monotonic_ms()
+            if len(dirty) > 1:
+                # The disk works on all of them while the first is waited for.
+                for target in dirty:
+                    target.log.start_flush()
             for target in dirty:
                 results.append(_flush(target))
             took_ms = self._disk.clock.monotonic_ms() - began_ms
@@ -244,8 +266,8 @@ class Disk:
         self.metrics = metrics or Metrics()
         self._loop = loop
         self._stopped = False
-        self._workers = [_Worker(f"disk-{n}", self) for n in range(append_threads)]
-        self._keeper = _Worker("keeper", self)
+        self._workers = [Worker(f"disk-{n}", self, loop) for n in range(append_threads)]
+        self._keeper = Worker("keeper", self, loop)
         self._reads: SimpleQueue[CallJob | None] = SimpleQueue()
         self._readers = [
             threading.Thread(target=self._read_loop, name=f"read-{n}", daemon=True)
@@ -254,22 +276,19 @@ class Disk:
         for thread in (*self._workers, self._keeper, *self._readers):
             thread.start()
 
-    def _worker(self, key: PartitionKey) -> _Worker:
+    def worker_of(self, key: PartitionKey) -> Worker:
+        """Where to put the jobs of a partition, in their order."""
         # Not hash(): the same partition keeps its thread across restarts, so traces compare.
         place = zlib.crc32(key.topic_id.encode()) + key.partition
         return self._workers[place % len(self._workers)]
 
-    def queue_of(self, key: PartitionKey) -> SimpleQueue[Job | None]:
-        """Where to put the jobs of a partition, in their order."""
-        return self._worker(key).queue
-
     def call(self, key: PartitionKey, function: Callable[[], T], done: Done[T]) -> None:
         """Run ``function`` between the appends of a partition."""
-        self._worker(key).queue.put(CallJob(function, done))
+        self.worker_of(key).put(CallJob(function, done))
 
     def keep(self, function: Callable[[], T], done: Done[T]) -> None:
         """Run ``function`` on the keeper: what concerns the whole directory."""
-        self._keeper.queue.put(CallJob(function, done))
+        self._keeper.put(CallJob(function, done))
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
         """Run ``function`` on a read thread; calls wait their turn in order."""
@@ -313,7 +332,7 @@ class Disk:
         """Finish what is queued, then end the threads. Blocks; the loop need not run."""
         self._stopped = True
         for worker in (*self._workers, self._keeper):
-            worker.queue.put(None)
+            worker.end()
         for _ in self._readers:
             self._reads.put(None)
         for thread in (*self._workers, self._keeper, *self._readers):

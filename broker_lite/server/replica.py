@@ -83,7 +83,7 @@ class Replica:
     __slots__ = (
         "_corrupt_offsets",
         "_owner",
-        "_queue",
+        "_worker",
         "assigned_count",
         "closed",
         "columns_under_way",
@@ -104,7 +104,7 @@ class Replica:
 
     def __init__(self, owner: Owner, topic: str, log: Log, role: Partition) -> None:
         self._owner = owner
-        self._queue = owner.disk.queue_of(log.key)
+        self._worker = owner.disk.worker_of(log.key)
         self.key = log.key
         self.topic = topic
         self.partition = log.key.partition
@@ -253,9 +253,9 @@ class Replica:
                 assert isinstance(effect, Append)
                 batch, epoch = effect.payload, effect.leader_epoch
                 keep = len(batch.buffer) < LARGE_BYTES or self._keeps(len(batch.buffer))
-                self._queue.put(AppendJob(self, effect.token, batch, epoch, keep))
+                self._worker.put(AppendJob(self, effect.token, batch, epoch, keep))
             elif kind is Sync:
-                self._queue.put(SyncJob(self))
+                self._worker.put(SyncJob(self))
             elif kind is HighWatermark:
                 self.waiters.wake()
             elif kind is Reply:
@@ -291,7 +291,7 @@ class Replica:
         self.trust.appending(self._owner.clock.monotonic_ms(), self.role.log_end_offset)
         columns = self.trust.has_columns
         keep = self._keeps(len(effect.payload))
-        self._queue.put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
+        self._worker.put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
 
     def _keeps(self, size: int) -> bool:
         """Whether so much, to be appended now, is to stay in memory."""
@@ -351,7 +351,7 @@ class Replica:
                 logger.error("%s: %s: %s", self, refused, error)
                 self._owner.again_later(lambda: self._change_log(change, refused))
 
-        self._queue.put(CallJob(change, done))
+        self._worker.put(CallJob(change, done))
 
     def _raise_start(self, offset: int) -> None:
         log = self.log
@@ -365,7 +365,7 @@ class Replica:
             else:
                 self._owner.again_later(lambda: self._raise_start(offset))
 
-        self._queue.put(CallJob(lambda: log.delete_records_before(offset), done))
+        self._worker.put(CallJob(lambda: log.delete_records_before(offset), done))
 
     def _failed(self, error: BaseException | None) -> None:
         logger.error("%s: %s", self, error)

@@ -9,12 +9,13 @@ OSError; ``append`` either writes all or raises, and may then leave a partial ta
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mmap import PAGESIZE
 from typing import Protocol
 
@@ -45,6 +46,9 @@ class File(Protocol):
 
     def datasync(self) -> None:
         """Put the bytes and the size on disk. An error must never be followed by a retry."""
+
+    def start_sync(self, position: int) -> None:
+        """Let the disk begin with the bytes from ``position`` on; promises nothing, never fails."""
 
     def forget_cached(self, position: int) -> None:
         """Drop the clean cached pages that hold ``position`` or what is behind it, so that a read
@@ -168,6 +172,10 @@ class OsFile:
     def datasync(self) -> None:
         _DATASYNC(self._fd)
 
+    def start_sync(self, position: int) -> None:
+        if _START_SYNC is not None:
+            _START_SYNC(self._fd, position, 0, _SYNC_FILE_RANGE_WRITE)
+
     def forget_cached(self, position: int) -> None:
         if hasattr(os, "posix_fadvise"):
             # Of a page that is named in part nothing is dropped.
@@ -178,6 +186,18 @@ class OsFile:
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
 _DONTCACHE = 0x80 if sys.platform == "linux" else 0
 """RWF_DONTCACHE of pwritev2, which Python has no name for: Linux 6.14 and later."""
+_SYNC_FILE_RANGE_WRITE = 2
+"""Linux: begin to write, wait for nothing. What fails then is told by the ``datasync`` after it."""
+
+
+def _start_sync() -> Callable[[int, int, int, int], int] | None:
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return call
+
+
+_START_SYNC = _start_sync()
 
 
 class _OsLock:

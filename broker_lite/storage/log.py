@@ -271,6 +271,10 @@ class Log(LogBounds):
 
     # -- flushing ------------------------------------------------------------------------------
 
+    def start_flush(self) -> None:
+        """Let the disk begin with what ``flush`` will wait for; promises nothing."""
+        self._tail[1].start_sync()
+
     def flush(self) -> int:
         """Put everything appended before the call on disk; returns ``flushed_end``.
 

@@ -183,6 +183,9 @@ class MemFile:
             raise
         self._inode.synced()
 
+    def start_sync(self, position: int) -> None:
+        self._alive()
+
     def forget_cached(self, position: int) -> None:
         self._alive()
         self._inode.forget_cached(position)

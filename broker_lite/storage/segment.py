@@ -324,6 +324,11 @@ class Segment:
             for found in walk_headers(self.file, start.position, self.size_bytes, start.offset):
                 self.max_timestamp = max(self.max_timestamp, found.header.max_timestamp)
 
+    def start_sync(self) -> None:
+        """Let the disk begin with what is not on it."""
+        if self.synced_bytes < self.size_bytes:
+            self.file.start_sync(self.synced_bytes)
+
     def datasync(self) -> None:
         """Put what was appended before the call on disk. OSError is for the caller to judge."""
         size = self.size_bytes

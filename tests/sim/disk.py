@@ -23,9 +23,9 @@ from broker_lite.server.disk import (
     Result,
     SyncJob,
     T,
+    Worker,
     _call,
     _deliver,
-    _Worker,
 )
 from broker_lite.server.metrics import Metrics
 from broker_lite.storage import MemFiles
@@ -65,10 +65,6 @@ class _SimWorker:
         self._waiting: deque[Job] = deque()
         self._is_busy = False
 
-    @property
-    def queue(self) -> _SimWorker:
-        return self
-
     def put(self, job: Job) -> None:
         self._waiting.append(job)
         if not self._is_busy:
@@ -100,7 +96,7 @@ class _SimWorker:
 
     def _carry_out(self, group: list[Job]) -> list[Result] | None:
         """By the production code of the disk thread; None if the power went."""
-        results = _Worker._carry_out(self, group)  # type: ignore[arg-type]
+        results = Worker._carry_out(self, group)  # type: ignore[arg-type]
         if self._disk.files.is_cut:
             self._disk.on_power_cut()
             return None

@@ -31,6 +31,14 @@ class Recorder:
         self.flush_count = 0
         self._flush = log.flush
         log.flush = self._count  # type: ignore[method-assign]
+        self.start_count = 0
+        self._start = log.start_flush
+        log.start_flush = self._count_start  # type: ignore[method-assign]
+
+    def _count_start(self) -> None:
+        assert self.flush_count == 0
+        self.start_count += 1
+        self._start()
 
     def _count(self) -> int:
         self.flush_count += 1
@@ -72,8 +80,8 @@ def test_what_waited_is_one_group_with_one_flush_per_log() -> None:
         disk.call(keys[0], gate.wait, lambda *_: None)
         for token in range(50):
             target = targets[token % 2]
-            disk.queue_of(target.log.key).put(job(target, token))
-            disk.queue_of(target.log.key).put(SyncJob(target))
+            disk.worker_of(target.log.key).put(job(target, token))
+            disk.worker_of(target.log.key).put(SyncJob(target))
         disk.call(keys[0], lambda: "last", lambda value, error: done.set_result(value))
         gate.set()
         assert await asyncio.wait_for(done, 20) == "last"
@@ -81,7 +89,7 @@ def test_what_waited_is_one_group_with_one_flush_per_log() -> None:
             *appended, synced = target.events
             assert [e.base_offset for e in appended if isinstance(e, Appended)] == list(range(25))
             assert synced == Synced(25)
-            assert target.flush_count == 1
+            assert (target.start_count, target.flush_count) == (1, 1)
         assert posts <= 2, "the gate's own group, and the rest"
         disk.stop()
 
@@ -93,7 +101,7 @@ def test_a_stop_finishes_what_is_queued() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=2, read_threads=1, clock=Clock())
         manager = logs()
         target = Recorder(manager.create(PartitionKey(TOPIC, 0), None, 1))
-        queue = disk.queue_of(target.log.key)
+        queue = disk.worker_of(target.log.key)
         for token in range(100):
             queue.put(job(target, token))
         queue.put(SyncJob(target))
@@ -146,10 +154,10 @@ def test_a_callback_that_fails_does_not_swallow_the_others(
 def test_a_partition_keeps_its_thread() -> None:
     async def main() -> None:
         disk = Disk(asyncio.get_running_loop(), append_threads=3, read_threads=1, clock=Clock())
-        queues = {id(disk.queue_of(PartitionKey(TOPIC, p))) for p in range(30)}
+        queues = {id(disk.worker_of(PartitionKey(TOPIC, p))) for p in range(30)}
         assert len(queues) == 3
-        again = disk.queue_of(PartitionKey(TOPIC, 4))
-        assert again is disk.queue_of(PartitionKey(TOPIC, 4))
+        again = disk.worker_of(PartitionKey(TOPIC, 4))
+        assert again is disk.worker_of(PartitionKey(TOPIC, 4))
         disk.stop()
 
     asyncio.run(main())
