@@ -7,9 +7,10 @@ numpy. Pure functions, any thread.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from itertools import repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from broker_lite.errors import MessageTooLargeError
 from broker_lite.record.arrow import HEADERS_TYPE
 
 _OFFSET_MAX = (1 << 31) - 1
+FEW = 8
+"""Up to so many values are quicker done without numpy, which a lone record does not find in the
+processor's cache."""
 _ITEM_TYPE = HEADERS_TYPE.value_type
 
 
@@ -44,6 +48,8 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
     Raises MessageTooLargeError for more than 2 GiB.
     """
     count = len(values)
+    if count <= FEW and None not in values:
+        return _few_of(values, pa.binary() if kind is None else kind)  # type: ignore[arg-type]
     is_valid = None
     try:
         data = b"".join(values)  # type: ignore[arg-type]
@@ -64,6 +70,16 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
     )
 
 
+def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+    """The same of few values, without numpy."""
+    data = b"".join(values)
+    if len(data) > _OFFSET_MAX:
+        raise MessageTooLargeError(f"{len(data)} bytes in one batch")
+    offsets = struct.pack(f"={len(values) + 1}i", 0, *accumulate(map(len, values)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(values), buffers, null_count=0)
+
+
 def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
     """A binary column as Python bytes, each made when it is asked for; 25 ns each. None for all
     where there is no column."""
@@ -74,6 +90,10 @@ def python_of(array: pa.Array | None, count: int) -> Iterator[bytes | None]:
         found: Iterator[bytes | None] = repeat(b"", count)
     else:
         # By count: a buffer from elsewhere may be longer, and no multiple of a value.
+        if count <= FEW and not array.null_count:
+            edges = struct.unpack_from(f"={count + 1}i", offsets_buffer, 4 * array.offset)
+            few = memoryview(data_buffer)
+            return iter([few[at:end].tobytes() for at, end in pairwise(edges)])
         offsets = np.frombuffer(offsets_buffer, np.int32, count + 1, 4 * array.offset)
         # Three times as fast as a slice for each value.
         data = BytesIO(memoryview(data_buffer)[int(offsets[0]) : int(offsets[-1])])

@@ -189,6 +189,8 @@ class Consumer:
         try:
             while len(found) < max_records and self._fill(0.0 if found else timeout_s, bool(found)):
                 found += self._intake.take_records(max_records - len(found))
+                if self._intake.is_drained:
+                    break
             return found
         except BaseException:
             self._intake.give_back()

@@ -288,6 +288,12 @@ class Intake:
                 partial(self._engine.taken, arrival.where, arrival.generation, arrival.size_bytes)
             )
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether there is certainly nothing more to hand out now; a cheap look."""
+        left = self._slice is not None and self.at < self._slice.row_count
+        return not (left or self._batches or self._engine.arrivals)
+
     def has_arrivals(self) -> bool:
         """Whether something has arrived that may be handed out."""
         if self.is_held_back is not None and self.is_held_back():
