@@ -1,0 +1,158 @@
+"""Kafka Connect and Kafka Streams, unchanged, by the user's Maven: what runs, what wants compaction.
+
+Connect's standalone worker keeps its offsets in a file; the distributed one keeps all that it knows
+in compacted topics, which are refused. Streams' stores are kept in compacted topics too, unless two
+settings say otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from client_programs import JAVA, Note
+from fetched import fetched
+from member_process import Member, eventually
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_java
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(500)]
+
+STANDALONE = "org.apache.kafka.connect.cli.ConnectStandalone"
+DISTRIBUTED = "org.apache.kafka.connect.cli.ConnectDistributed"
+WORD_COUNT = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
+REFUSED = "cleanup.policy=compact is not built yet"
+NOTHING = re.compile(r"^\b$")
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m")
+CONVERTERS = {
+    f"{part}.converter": "org.apache.kafka.connect.storage.StringConverter"
+    for part in ("key", "value")
+}
+
+Start = Callable[..., Member]
+
+
+@pytest.fixture(scope="module")
+def platform_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("platform")
+    listed = folder / "class-path"
+    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
+    fetched(
+        ["mvn", "-q", "-B", "-f", str(JAVA / "platform.xml"), *goal], folder, "Connect, Streams"
+    )
+    return listed.read_text("utf-8").strip()
+
+
+@pytest.fixture
+def start(platform_path: str, cluster: LocalCluster, tmp_path: Path) -> Start:
+    """Starts a class with files of settings, each a dictionary."""
+
+    def run(kind: str, *files: dict[str, str]) -> Member:
+        paths = []
+        for number, settings in enumerate(files):
+            given = (
+                settings if number else {"bootstrap.servers": cluster.bootstrap_servers} | settings
+            )
+            paths.append(tmp_path / f"{number}.properties")
+            paths[-1].write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+        log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
+        java = [find_java(), *JVM, log, "-cp", platform_path]
+        return Member([*java, kind, *map(str, paths)], NOTHING, tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], None]:
+    version = versions["java"].split()[2]
+    return lambda what, asked, answer: answered(f"Kafka {what} {version}", asked, answer)
+
+
+def test_connect_standalone_goes_on_where_it_was(
+    start: Start, bus: client.Bus, tmp_path: Path, note: Callable[[str, str, str], None]
+) -> None:
+    """From a file through a topic into a file."""
+    bus.create_topic("connect-lines", partitions=1)
+    source, sink = tmp_path / "in.txt", tmp_path / "out.txt"
+    worker = {
+        **CONVERTERS,
+        "offset.storage.file.filename": str(tmp_path / "offsets"),
+        "offset.flush.interval.ms": "100",
+        "listeners": "http://127.0.0.1:0",
+    }
+    file = "org.apache.kafka.connect.file.FileStream"
+    reads = {"name": "reads", "connector.class": f"{file}SourceConnector", "file": str(source)}
+    writes = {"name": "writes", "connector.class": f"{file}SinkConnector", "file": str(sink)}
+    connectors = reads | {"topic": "connect-lines"}, writes | {"topics": "connect-lines"}
+
+    def written() -> list[str]:
+        return sink.read_text().splitlines() if sink.exists() else []
+
+    source.write_text("one\ntwo\n")
+    with start(STANDALONE, worker, *connectors) as running:
+        eventually(lambda: written() == ["one", "two"], lambda: running.said)
+        running.leave()
+    with source.open("a") as more:
+        more.write("three\n")
+    with start(STANDALONE, worker, *connectors) as running:
+        eventually(lambda: written() == ["one", "two", "three"], lambda: running.said)
+    note("Connect", "standalone, its file connectors, stopped and started again", "served")
+
+
+def test_connect_distributed_is_refused_with_the_reason(
+    start: Start, note: Callable[[str, str, str], None]
+) -> None:
+    topics = {
+        f"{part}.storage.{key}": value
+        for part in ("config", "offset", "status")
+        for key, value in (("topic", f"connect-{part}"), ("replication.factor", "1"))
+    }
+    worker = {**CONVERTERS, **topics, "group.id": "c", "listeners": "http://127.0.0.1:0"}
+    with start(DISTRIBUTED, worker) as running:
+        eventually(lambda: REFUSED in "".join(running.said), lambda: running.said)
+    note("Connect", "distributed: its compacted topics", "refused: InvalidConfig, with the reason")
+
+
+def test_streams_count_words_and_restore_their_store(
+    start: Start, bus: client.Bus, tmp_path: Path, note: Callable[[str, str, str], None]
+) -> None:
+    bus.create_topic("streams-plaintext-input", partitions=1)
+    bus.create_topic("streams-wordcount-output", partitions=1)
+    with start(WORD_COUNT, {"state.dir": str(tmp_path / "refused")}) as running:
+        eventually(lambda: REFUSED in "".join(running.said), lambda: running.said)
+    note(
+        "Streams", "a store's compacted changelog topic", "refused: InvalidConfig, with the reason"
+    )
+    kept = {
+        "topic.cleanup.policy": "delete",
+        "topic.retention.ms": "-1",
+        "commit.interval.ms": "100",
+    }
+    counts: Counter[bytes] = Counter()
+
+    def counted(words: dict[bytes, int]) -> bool:
+        for row in reader.poll(0.2):
+            counts[row.key or b""] = int.from_bytes(row.value or b"", "big")
+        return counts == words
+
+    def say(line: bytes) -> None:
+        with bus.producer() as producer:
+            producer.send("streams-plaintext-input", line).result()
+
+    with bus.consumer("streams-wordcount-output", start="earliest") as reader:
+        say(b"one word and one more")
+        expected = {b"one": 2, b"word": 1, b"and": 1, b"more": 1}
+        with start(WORD_COUNT, kept | {"state.dir": str(tmp_path / "first")}) as running:
+            eventually(lambda: counted(expected), lambda: (counts, running.said))
+            running.leave()
+        # Its folder is lost: the store comes back from its topic.
+        say(b"one")
+        with start(WORD_COUNT, kept | {"state.dir": str(tmp_path / "second")}) as running:
+            eventually(lambda: counted(expected | {b"one": 3}), lambda: (counts, running.said))
+    asked = "word count with topic.cleanup.policy=delete, topic.retention.ms=-1; store restored"
+    note("Streams", asked, "served")
