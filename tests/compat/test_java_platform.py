@@ -1,4 +1,4 @@
-"""Kafka Connect and Kafka Streams, unchanged, by the user's Maven: what runs, what wants compaction.
+"""Kafka Connect and Kafka Streams, unchanged, by the user's Maven: what runs, what is refused.
 
 Connect's standalone worker keeps its offsets in a file; the distributed one keeps all that it knows
 in compacted topics, which are refused. Streams' stores are kept in compacted topics too, unless two
