@@ -57,7 +57,8 @@ class DataDirectory:
         """Checkpoints that were found damaged, until they are written anew."""
         self._random_id = random_id
         self._lock: Lock | None = None
-        self._trash: list[tuple[int, str]] = []
+        self._trash: dict[str, int] = {}
+        """When what was renamed is to go, by its name. Retention adds hundreds at once."""
         self._checkpoints = threading.Lock()
 
     # -- start and end -------------------------------------------------------------------------
@@ -257,9 +258,8 @@ class DataDirectory:
         that came back may go again while what it was before waits still.
         """
         target = path + paths.DELETED
-        waiting = {name for _, name in self._trash}
         count = 1
-        while target in waiting:
+        while target in self._trash:
             count += 1
             target = f"{path}.{count}{paths.DELETED}"
         try:
@@ -269,13 +269,17 @@ class DataDirectory:
                 raise
             remove_tree(self.files, path)
         else:
-            self._trash.append((due_ms, target))
+            self._trash[target] = due_ms
 
     def empty_trash(self, now_ms: int) -> int:
         """Unlink what is due; how many names went. What fails waits for the next start."""
-        due = [path for due_ms, path in self._trash if due_ms <= now_ms]
-        self._trash = [item for item in self._trash if item[0] > now_ms]
-        return sum(remove_tree(self.files, path) for path in due)
+        removed = 0
+        for path in [path for path, due_ms in list(self._trash.items()) if due_ms <= now_ms]:
+            try:
+                removed += remove_tree(self.files, path)
+            finally:
+                del self._trash[path]
+        return removed
 
 
 class _Guard:
