@@ -11,13 +11,11 @@ import click
 
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
-from broker_lite.cli.output import iso
 from broker_lite.cli.progress import group_progress
 from broker_lite.client.group_lag import owned_by
 from broker_lite.client.query_lease import holder_of
 from broker_lite.errors import (
     GroupIdNotFoundError,
-    GroupLeaseHeldError,
     NonEmptyGroupError,
     UnknownTopicOrPartitionError,
 )
@@ -191,8 +189,6 @@ def delete(
                     )
         else:
             lost = admin.committed(group)
-        if yes:
-            _refuse_query(admin, group)
         if yes and topics:
             admin.delete_offsets(group, lost)
         elif yes:
@@ -259,14 +255,3 @@ def _refuse_readers(admin: Admin, group: str) -> None:
     with contextlib.suppress(GroupIdNotFoundError):
         if admin.describe_groups([group])[group].members:
             raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")
-    _refuse_query(admin, group)
-
-
-def _refuse_query(admin: Admin, group: str) -> None:
-    query, until_ms = holder_of(admin.committed(group).values(), int(time.time() * 1000))
-    if query:
-        raise GroupLeaseHeldError(
-            f"a running Spark query ({query}) publishes its progress to group {group!r} and would "
-            "overwrite this; stop the query first (of one that was killed the group is free at "
-            f"{iso(until_ms)}). Where the query goes on is in its checkpoint, not in the group"
-        )

@@ -17,12 +17,13 @@ from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import join, parse_endpoints
 from broker_lite.client.group_lag import PartitionLag, lag_of, owned_by
-from broker_lite.client.query_lease import running
+from broker_lite.client.query_lease import holder_of, running
 from broker_lite.client.replica_requests import Reassignment
 from broker_lite.client.steps import Operation
 from broker_lite.config import value_text
 from broker_lite.errors import (
     GroupIdNotFoundError,
+    GroupLeaseHeldError,
     InvalidConfigError,
     InvalidTopicError,
     LogbusError,
@@ -378,13 +379,16 @@ class Admin:
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> None:
         """Set a group's offsets: the next ones to read. One that names a topic id is refused with
-        UnknownTopicIdError where the topic was deleted and made again."""
+        UnknownTopicIdError where the topic was deleted and made again; GroupLeaseHeldError while
+        a Spark query publishes to the group, whose next commit would overwrite this."""
+        self._refuse_query(group)
         requests.raise_first(self.commit_each(group, offsets))
 
     def commit_each(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, LogbusError | None]:
-        """As ``commit_offsets``, but what is refused is in the answer, beside what is done."""
+        """As ``commit_offsets``, but what is refused is in the answer, beside what is done, and
+        whether a query publishes to the group is the caller's affair."""
         rows = {
             where: CommittedOffset(value) if isinstance(value, int) else value
             for where, value in offsets.items()
@@ -397,19 +401,33 @@ class Admin:
         return done
 
     def delete_group(self, group: str) -> None:
-        """Forget a group and every offset it committed. Raises GroupIdNotFoundError, and
-        NonEmptyGroupError where it has members."""
+        """Forget a group and every offset it committed. Raises GroupIdNotFoundError,
+        NonEmptyGroupError where it has members, GroupLeaseHeldError where a Spark query has it."""
+        self._refuse_query(group)
         self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group committed in some partitions. Raises GroupIdNotFoundError, and
-        GroupSubscribedToTopicError where its members read the topic."""
+        """Forget what a group committed in some partitions. Raises GroupIdNotFoundError,
+        GroupSubscribedToTopicError where its members read the topic, and GroupLeaseHeldError where
+        a Spark query publishes to the group."""
         wheres = list(partitions)
         if wheres:
+            self._refuse_query(group)
             requests.raise_first(
                 self._run(
                     admin_requests.delete_offsets(self._cluster, group, wheres, self._deadline())
                 )
+            )
+
+    def _refuse_query(self, group: str) -> None:
+        now_ms = int(time.time() * 1000)
+        query, until_ms = holder_of(self.committed(group).values(), now_ms)
+        if query:
+            raise GroupLeaseHeldError(
+                f"a running Spark query ({query}) publishes its progress to group {group!r} and "
+                "would overwrite this; stop the query first (of one that was killed the group is "
+                f"free in {(until_ms - now_ms + 999) // 1000} s). Where the query goes on is in "
+                "its checkpoint, not in the group"
             )
 
     def list_groups(self) -> list[GroupListing]:

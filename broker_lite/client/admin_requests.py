@@ -400,14 +400,20 @@ def describe_groups(
 
 
 def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
-    """A group that has no members, and its offsets."""
+    """A group that has no members, and its offsets. That it is not there is no error where an
+    attempt before went unanswered, and so may have deleted it."""
 
     def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
         code = answer.results[0].error_code if answer.results else -1
         return error_for(code, _group_problem(group, code)) if code else None
 
     request = CallExchange(group_removal.DeleteGroupsRequest((group,)))
-    yield from on_coordinator(cluster, group, request, check, deadline_ms)
+    tried: list[LogbusError] = []
+    try:
+        yield from on_coordinator(cluster, group, request, check, deadline_ms, tried)
+    except GroupIdNotFoundError:
+        if not tried:
+            raise
 
 
 def delete_offsets(

@@ -368,7 +368,7 @@ class Consumer:
         made again; the other topics' offsets are committed."""
         rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
         self._await_commit()
-        self._admin.commit_offsets(self._group(), rows)
+        requests.raise_first(self._admin.commit_each(self._group(), rows))
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
         """The positions without what is under way: what an automatic commit takes."""

@@ -25,6 +25,7 @@ from broker_lite.client.steps import CallExchange, Exchange, Operation, Pause, S
 from broker_lite.errors import (
     LogbusError,
     NoBrokersError,
+    NotCoordinatorError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     error_for,
@@ -368,12 +369,16 @@ def on_coordinator(
     exchange: Exchange[T],
     check: Callable[[T], LogbusError | None],
     deadline_ms: float,
+    unanswered: list[LogbusError] | None = None,
 ) -> Operation[T]:
-    """Ask the broker that keeps a group, wherever it moves to."""
+    """Ask the broker that keeps a group, wherever it moves to. ``unanswered`` takes what came of
+    attempts that may have done all the same what was asked."""
     attempt = 0
     while True:
+        is_sent = False
         try:
             endpoint = yield from find_coordinator(cluster, group, deadline_ms)
+            is_sent = True
             answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
             problem = check(answer)
             if problem is None:
@@ -383,6 +388,8 @@ def on_coordinator(
         pause = backoff_ms(attempt)
         if not problem.retriable or cluster.now_ms() + pause >= deadline_ms:
             raise problem
+        if unanswered is not None and is_sent and not isinstance(problem, NotCoordinatorError):
+            unanswered.append(problem)
         yield Pause(pause)
         attempt += 1
 

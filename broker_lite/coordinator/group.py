@@ -42,6 +42,11 @@ NEW_MEMBER_WAIT_MS = 300_000
 """A member whose first join waits for longer is taken for one that gave up."""
 
 
+STATIC_WAIT_MIN_MS = 1000
+"""How often it is looked at most whether static members that are all away are there, whatever
+rebalance timeout they gave."""
+
+
 class State(StrEnum):
     """By the names that clients are told."""
 
@@ -327,12 +332,16 @@ class Group:
                 self._remove(member)
         if self._roster.members and self._roster.first_waiting() is None:
             # Static members alone, all away: until they come, or their sessions end.
-            self._wait_until(self._now_ms + self._roster.rebalance_timeout_ms())
+            self._wait_for_static()
             return
         self._is_first = False
         self._join_deadline_ms = NEVER
         self._written_empty = not self._roster.members
         self._effects.append(fx.WriteGeneration(self.generation + 1, self._written_empty))
+
+    def _wait_for_static(self) -> None:
+        wait_ms = max(self._roster.rebalance_timeout_ms(), STATIC_WAIT_MIN_MS)
+        self._wait_until(self._now_ms + wait_ms)
 
     def _written(self, generation: int) -> None:
         """The generation's members are those who wait now: some left meanwhile, or came."""
@@ -348,7 +357,7 @@ class Group:
             return
         chosen = self._roster.first_waiting()
         if chosen is None:
-            self._wait_until(self._now_ms + self._roster.rebalance_timeout_ms())
+            self._wait_for_static()
             return
         if (
             self._roster.leader is None

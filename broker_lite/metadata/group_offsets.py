@@ -23,7 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import Claim, make_claim
-from broker_lite.metadata.group_writer import GroupWriter
+from broker_lite.metadata.group_writer import WRITE_BYTES_MAX, GroupWriter
 from broker_lite.metadata.loader import gather
 from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused
 from broker_lite.model import (
@@ -34,6 +34,7 @@ from broker_lite.model import (
     CommittedOffset,
     TopicPartition,
     TopicView,
+    is_valid_name,
 )
 
 KNOWN_MAX = 10_000
@@ -187,7 +188,11 @@ class GroupOffsets:
         ZooKeeper says what the topics are, not the present snapshot, which may be behind: who is
         told that there is no offset starts at an end of the log."""
         await self._store.sync(znodes.group_path(group))
-        keys = await self._committed(group) if partitions is None else list(partitions)
+        if partitions is None:
+            keys = await self._committed(group)
+        else:
+            # A name that no topic can have may be no path either.
+            keys = [key for key in partitions if is_valid_name(key.topic)]
         paths = [znodes.offset_path(group, *key) for key in keys]
         offsets = {
             key: znodes.decode_offset(path, znode.data)
@@ -325,10 +330,14 @@ class GroupOffsets:
     async def _delete(
         self, checks: tuple[Check, ...], paths: list[str], last: list[Operation]
     ) -> Refused | None:
-        writes: list[list[Operation]] = [
-            [*checks, *(Delete(path) for path in paths[at : at + DELETES_PER_WRITE_MAX])]
-            for at in range(0, len(paths), DELETES_PER_WRITE_MAX)
-        ]
+        writes: list[list[Operation]] = []
+        size = WRITE_BYTES_MAX
+        for path in paths:
+            size += len(path)
+            if size > WRITE_BYTES_MAX or len(writes[-1]) > DELETES_PER_WRITE_MAX:
+                writes.append(list(checks))
+                size = len(path)
+            writes[-1].append(Delete(path))
         for write in (*writes, last) if last else writes:
             refused = await self._store.write(write)
             if refused is not None:

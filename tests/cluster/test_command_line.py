@@ -21,6 +21,7 @@ import pytest
 
 from broker_lite import client
 from broker_lite.client.query_lease import lease_text
+from broker_lite.errors import GroupLeaseHeldError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition
 
@@ -265,15 +266,22 @@ def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
     with client.connect(cluster.bootstrap_servers) as bus:
         until_ms = int(time.time() * 1000) + 60_000
         held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
-        bus.admin.commit_offsets(group, {where: held})
+        bus.admin.commit_each(group, {where: held})
         for command in commands:
             said = logbus("groups", *command, "--yes", code=1).stderr.decode()
             assert "GROUP_LEASE_HELD" in said and "query-7" in said and "stop the query" in said
+        for refused in (
+            lambda: bus.admin.commit_offsets(group, {where: 0}),
+            lambda: bus.admin.delete_offsets(group, [where]),
+            lambda: bus.admin.delete_group(group),
+        ):
+            with pytest.raises(GroupLeaseHeldError, match="query-7"):
+                refused()
         assert bus.admin.committed(group)[where].offset == 1
         assert [row["owner"] for row in rows(logbus("groups", "describe", group))] == ["query-7"]
         assert b"(query-7) reads" in logbus("groups", "members", group).stderr
         # A lease that ran out, as of a query that was killed, hinders nobody.
-        bus.admin.commit_offsets(group, {where: held._replace(metadata=lease_text("query-7", 1))})
+        bus.admin.commit_each(group, {where: held._replace(metadata=lease_text("query-7", 1))})
         for command in commands[1:3]:
             logbus("groups", *command, "--yes")
         assert bus.admin.committed(group) == {}

@@ -312,6 +312,45 @@ def test_groups_with_native_members_are_not_deleted(world: World) -> None:
     run(world, body)
 
 
+def test_what_deletes_a_group_fits_into_a_write_however_long_its_paths_are(world: World) -> None:
+    """A thousand paths of a kilobyte are more than ZooKeeper takes: it hung up, at each try."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        group, topic = "群" * 83, "t" * 249
+        await create(broker, topic, 600)
+        offsets = {TopicPartition(topic, n): CommittedOffset(1) for n in range(600)}
+        assert set((await broker.registry.commit_offsets(group, offsets)).values()) == {None}
+        sizes: list[int] = []
+        write = broker.store.write
+
+        async def measured(operations: Any) -> Any:
+            sizes.append(sum(len(row.path) for row in operations))
+            return await write(operations)
+
+        broker.store.write = measured  # type: ignore[method-assign]
+        await broker.registry.delete_group_offsets(group)
+        assert sum(sizes) > 600_000 > max(sizes)
+        assert await broker.registry.group_kind(group) is None
+
+    run(world, body)
+
+
+def test_names_that_no_topic_can_have_have_no_offset(world: World) -> None:
+    """They went into paths: a client that asked for one was told of an error, or to ask again."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        await create(broker, "t", 1)
+        t0 = TopicPartition("t", 0)
+        await broker.registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        names = ("", ".", "..", "a/../b", "\0", "\x07", "x" * 300)
+        keys = [t0, *(TopicPartition(name, 0) for name in names)]
+        assert list(await broker.registry.fetch_offsets("g", keys)) == [t0]
+
+    run(world, body)
+
+
 def hold_back(broker: Broker) -> asyncio.Event:
     """Its snapshot stays as it is until the event is set: news of changes come that late."""
     go_on = asyncio.Event()
