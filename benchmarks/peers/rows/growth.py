@@ -357,7 +357,10 @@ ROWS = (
         (1, 100, 1000, 2000),
         full=(1, 10, 100, 500, 1000, 2000, 4000),
         note="create and restart wait for the last partition's leader; restart after a clean stop "
-        "and after kill -9",
+        "and after kill -9. Idling is flat. Producing bends where the 20 MB become so many appends "
+        "and flushes of so many files: larger pieces move that. Restarting takes the broker some "
+        "2 ms of processor a partition, half to open and check its files, half to be told that it "
+        "leads: opening a partition when it is first asked for would move that",
     ),
     _row(
         "log-size",
@@ -368,7 +371,10 @@ ROWS = (
         full=(1_000, 5_000, 10_000, 20_000),
         unit=lambda size: f"{size:,} MB",
         note="GROWTH=full takes 1 to 20 GB; retention_s includes up to a second's wait for the "
-        "check that the row asks for",
+        "check that the row asks for. Reading and restarting are flat: places and times are found "
+        "by indexes, and only what lies behind the recovery point is read again after kill -9. "
+        "What grows is the longest write during retention, which renames the files of all old "
+        "segments at once: segments larger than these of 64 MB move it (the default is 1 GB)",
     ),
     _row(
         "brokers",
@@ -376,7 +382,8 @@ ROWS = (
         "brokers",
         brokers,
         (1, 2, 3),
-        note="more brokers on the same two cores share them: what grows is the cost of copies",
+        note="more brokers on the same two cores share them: what grows is the cost of copies, "
+        "each of which is appended and flushed once more. More cores and disks move that",
     ),
     _row(
         "sessions",
@@ -386,7 +393,8 @@ ROWS = (
         (1, 10, 50, 100),
         note=f"a notice of {registries.STATES} changed states, which every session takes from it, "
         "as brokers do; the sessions are one process's, so notice_to_all_s is mostly that process; "
-        "zookeeper_cpu_… is ZooKeeper's own",
+        "zookeeper_cpu_… is ZooKeeper's own: it grows with the sessions, for each is sent the "
+        "notice, and not with states, which the notice says itself",
     ),
     _row(
         "connections",
@@ -394,7 +402,9 @@ ROWS = (
         "consumers, one connection each",
         connections,
         (1, 10, 100, 1000),
-        note="each asks again every 500 ms, as Kafka's clients do; one client process drives all",
+        note="each asks again every 500 ms, as Kafka's clients do; one client process drives all. "
+        "Idling and waking bend where so many requests and answers cost more than the rest: a "
+        "longer fetch.max.wait.ms moves the first, nothing the second",
     ),
     _row(
         "record-size",
@@ -403,7 +413,9 @@ ROWS = (
         record_size,
         (10, 100, 1_000, 10_000, 100_000, 1_000_000),
         unit=_bytes,
-        note="send is Python, record by record",
+        note="send is Python, record by record: small records cost their number, large ones their "
+        "bytes, and the bend between is where a record's bytes cost as much as the call. Sending "
+        "columns moves it",
     ),
     _row(
         "batch-size",
@@ -411,6 +423,8 @@ ROWS = (
         "records of a batch",
         batch_size,
         (1, 10, 50, 100, 1_000, 10_000),
-        note="the sender puts waiting batches of several partitions into one request",
+        note="the sender puts waiting batches of several partitions into one request. A batch "
+        "costs the broker about the same up to some hundred records; beyond that its bytes count, "
+        "and nothing is won by larger ones",
     ),
 )
