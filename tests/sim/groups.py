@@ -1,42 +1,33 @@
 """Native groups in virtual time: production members on a simulated ZooKeeper, whatever breaks.
 
-Consumers join, leave, are killed, stopped and cut off, lose their sessions and hear late; topics
-grow, vanish and come back; somebody resets offsets. Every write is checked as it happens: an offset
-is written by its partition's owner alone and never goes back but by a reset; and every hand-out:
-by the owner alone. At the end everything is healed: each partition has the owner that the range
-algorithm names, and goes on. ``python -m sim.groups --seeds 1000`` runs many.
+Consumers (``native_readers``) join, leave, are killed, stopped and cut off, lose their sessions,
+are slow and hear late; topics grow, vanish and come back; somebody resets offsets. Every write is
+checked as it happens: an offset is written by its partition's owner alone and never goes back but
+by a reset; and every hand-out: by the owner alone. At the end everything is healed: each partition
+has the owner and the stream that the range algorithm names, and goes on.
+``python -m sim.groups --seeds 1000`` runs many.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sim.scheduler import OUTSIDE, Owner, SimLoop, stream
+from sim.native_readers import GROUP, Reader
+from sim.scheduler import OUTSIDE, SimLoop, stream
 from sim.seeded import Violation, main, play
-from sim.zk import SimZk, ZkService
+from sim.zk import ZkService
 
 from broker_lite.client.native.assignment import assign, covers
-from broker_lite.client.native.events import Give, Lose, Start, Take
 from broker_lite.client.native.machine import MEMBER
-from broker_lite.client.native.member import Member
-from broker_lite.errors import (
-    ClosedError,
-    CoordinationUnavailableError,
-    LogbusError,
-    NotOwnerError,
-    UnknownTopicIdError,
-)
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.metadata.znodes import Assignment, Subscription
 from broker_lite.model import CommittedOffset, TopicPartition
 
-GROUP = "g"
 SESSION_S = 3.0
 CHAOS_S = 40.0
 SETTLE_S = 12.0
@@ -44,7 +35,6 @@ QUIET_S = 4.0
 REQUESTS_PER_S_MAX = 12
 """Of one member while nothing happens: heartbeats and its commits."""
 TOPICS = ("alpha", "beta", "beta-two")
-EXPECTED = NotOwnerError | CoordinationUnavailableError | UnknownTopicIdError | ClosedError
 
 
 class FairZk(ZkService):
@@ -72,141 +62,6 @@ class FairZk(ZkService):
         return asyncio.get_running_loop()
 
 
-class StreamReader:
-    """A thread of the application: it hears what has changed when it asks for more records, and
-    commits what it has read before that, as production's readers do."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader, self.world = reader, reader.world
-        self.queue: deque[Give | Take | Lose] = deque()
-        self.positions: dict[TopicPartition, int] = {}
-        self.starts: dict[TopicPartition, Start] = {}
-        self.busy_until = 0.0
-
-    def ask(self) -> None:
-        now, chance = self.world.loop.time(), self.world.chance
-        if now < self.busy_until or not self.reader.alive:
-            return
-        is_at_work = chance.random() < 0.03 and not self.world.is_calm
-        self.busy_until = now + chance.random() * (3.0 if is_at_work else 0.1)
-        if chance.random() < 0.3:
-            self.reader.spawn(self.commit())
-        self.take_changes()
-        for where in list(self.positions):
-            if now * 1000 < self.reader.member.lease_until_ms:
-                self.world.handed_out(self.reader, where)
-                self.positions[where] += chance.randrange(1, 20)
-
-    def commit(self) -> Coroutine[Any, Any, None]:
-        """Of what is read now, whenever it is awaited."""
-        rows = {where: self.reached(where) for where in self.positions}
-        grants = {where: self.starts[where].grant for where in rows}
-
-        async def carry_out() -> None:
-            with suppress(LogbusError):
-                for error in (await self.reader.member.commit(rows, grants)).values():
-                    self.world.counts[type(error).__name__] += 1
-                    if not isinstance(error, EXPECTED):
-                        self.world.fail(f"{self.reader.name}: a commit failed: {error}")
-
-        return carry_out()
-
-    def reached(self, where: TopicPartition) -> CommittedOffset:
-        return CommittedOffset(self.positions[where], topic_id=self.starts[where].topic_id)
-
-    def take_changes(self) -> None:
-        while self.queue:
-            change = self.queue.popleft()
-            where = change.where
-            if isinstance(change, Give):
-                committed = change.start.committed
-                self.positions[where] = 0 if committed is None else committed.offset
-                self.starts[where] = change.start
-                continue
-            if isinstance(change, Take):
-                final = self.reached(where) if self.world.chance.random() < 0.8 else None
-                self.reader.member.settled(where, final, self.starts[where].grant)
-                self.world.counts["given up"] += 1
-            if where in self.positions:
-                del self.positions[where], self.starts[where]
-
-
-class Reader:
-    """One consumer: a production member, and an application that hands out what it owns."""
-
-    def __init__(self, world: World, name: str, subscription: Subscription) -> None:
-        self.world = world
-        self.name = name
-        self.subscription = subscription
-        self.owner = Owner(self)
-        self.zk: SimZk = world.service.client(self.owner.context)
-        self.alive = True
-        self.refused: LogbusError | None = None
-        self.expired_at = -1e9
-        self.streams = [StreamReader(self) for _ in range(subscription.streams)]
-        self.member = Member(
-            GROUP,
-            name,
-            subscription,
-            self,
-            make_store=lambda: self.zk,
-            now_ms=lambda: world.loop.time() * 1000,
-        )
-        self.spawn(self.run())
-
-    def spawn(self, coroutine: Any) -> None:
-        self.world.loop.create_task(coroutine, context=self.owner.context)
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.member.start()
-                break
-            except CoordinationUnavailableError:
-                await asyncio.sleep(0.5)
-        chance = self.world.chance
-        while self.alive and self.refused is None:
-            await asyncio.sleep(0.01 + chance.random() * 0.02)
-            for each in self.streams:
-                each.ask()
-
-    @property
-    def positions(self) -> set[TopicPartition]:
-        return {where for each in self.streams for where in each.positions}
-
-    # What the member calls.
-
-    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
-        self.world.counts["claims"] += 1
-        self.streams[stream].queue.append(Give(stream, where, start))
-
-    def take(self, stream: int, where: TopicPartition) -> None:
-        self.streams[stream].queue.append(Take(stream, where))
-
-    def lose(self, stream: int, where: TopicPartition) -> None:
-        self.world.counts["losses"] += 1
-        self.streams[stream].queue.append(Lose(stream, where))
-
-    def renewed(self) -> None:
-        self.world.counts["renewals"] += 1
-
-    def refuse(self, error: LogbusError) -> None:
-        self.refused = error
-
-    # Its end.
-
-    def kill(self) -> None:
-        self.alive = False
-        self.owner.die()
-        self.zk.kill()
-
-    async def leave(self) -> None:
-        self.alive = False
-        for each in self.streams:
-            await each.commit()
-        await self.member.close()
-
-
 class World:
     """One seed."""
 
@@ -219,6 +74,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.requests = 0
         self.is_calm = False
+        """Nobody is slow any more."""
         self.problems: list[BaseException] = []
         self.topics: dict[str, Assignment] = {}
         self._offsets: dict[str, CommittedOffset] = {}
@@ -229,6 +85,7 @@ class World:
 
     def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
         """As ZooKeeper does it."""
+        self.count_claims(operations)
         deleted = {each.path for each in operations if isinstance(each, Delete)}
         for operation in operations:
             _, _, kind, *rest = f"{operation.path}/".split("/")[1:] + [""] * 3
@@ -248,6 +105,12 @@ class World:
             if before and before.topic_id == offset.topic_id and offset.offset < before.offset:
                 raise Violation(f"{where} went back from {before.offset} to {offset.offset}")
             self.counts["commits"] += before is None or before.offset < offset.offset
+
+    def count_claims(self, operations: Sequence[Operation]) -> None:
+        owners = f"{znodes.owners_path(GROUP)}/"
+        for each in operations:
+            is_claim = isinstance(each, Create) and each.ephemeral and each.path.startswith(owners)
+            self.counts["claims"] += is_claim
 
     def handed_out(self, reader: Reader, where: TopicPartition) -> None:
         self.counts["handed out"] += 1
@@ -396,8 +259,8 @@ class World:
     # The end.
 
     async def settle(self) -> None:
-        self.is_calm = True
         await asyncio.sleep(2 * SESSION_S)
+        self.is_calm = True
         self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
         for reader in self.readers:
             reader.zk.lag_s = 0.0
@@ -441,9 +304,9 @@ class World:
                 if TopicPartition(topic, int(name)) not in expected:
                     raise Violation(f"{topic}-{name} has an owner and should have none")
         for reader in self.living:
-            mine = {where for where, owner in expected.items() if owner.consumer == reader.name}
-            if reader.positions != mine:
-                raise Violation(f"{reader.name} reads {reader.positions}, owns {mine}")
+            mine = {w: row.stream for w, row in expected.items() if row.consumer == reader.name}
+            if reader.positions() != mine:
+                raise Violation(f"{reader.name} reads {reader.positions()}, owns {mine}")
             assert all(covers(reader.subscription, where.topic) for where in mine)
 
 

@@ -25,10 +25,9 @@ FIRST = os.environ.get("LOGBUS_SIM_SEED", "")
 PLANT_SEEDS_MAX = 20
 
 KEPT = {
-    2: "a commit that waited was written under a later claim, of a topic made again",
-    39: "a claim whose answer was lost was to be taken back, and that was lost too",
-    106: "what was wanted of a session that had ended was done in the next one",
-    793: "commits of one partition waited for each other while ZooKeeper was slow",
+    0: "a reader committed what it had read before its partition went away and came back",
+    40: "how far it had come then was written as it went away for the second time",
+    48: "a partition that went while brokers were asked for others was handed out",
 }
 """Seeds that once found something, and what."""
 
@@ -116,18 +115,18 @@ def last_words_are_alike(patch: Patch) -> None:
     ("plant", "first"),
     [
         (claims_are_alike, 0),
-        (last_words_are_alike, 12),
-        (no_lease, 0),
-        (the_consumer_registry_is_not_watched, 0),
-        (commits_are_not_compared, 5),
-        (claims_are_not_compared, 30),
+        (last_words_are_alike, 39),
+        (no_lease, 2),
+        (the_consumer_registry_is_not_watched, 2),
+        (commits_are_not_compared, 1),
+        (claims_are_not_compared, 22),
     ],
 )
 def test_a_rule_that_is_taken_out_is_missed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """Of the compare-and-sets, that of commits is missed by one seed in eight, that of claims by
-    one in sixty: the test begins shortly before."""
+    """The compare-and-set of claims is missed by one seed in seventy, the number of a last word's
+    claim too, the others by every other one: the test begins shortly before."""
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS_MAX):

@@ -49,6 +49,7 @@ class NativeMachine:
         for path in znodes.PERSISTENT_PATHS:
             self.service.write(self.admin, [Create(path)])
         self.is_deaf = False
+        self.next_kind = ""
         self.machine = Machine(GROUP, self.name, _subscription(words))
 
     def deliver(self, event: Any) -> None:
@@ -121,6 +122,20 @@ class NativeMachine:
 
     def _kind(self, words: Words) -> None:
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
+
+    def _made_again(self, words: Words) -> None:
+        """When the consumer is about to register, others delete the group and make it again."""
+        self.next_kind = words["as"]
+
+    def _make_again(self) -> None:
+        kind, self.next_kind = self.next_kind, ""
+        places = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
+        for place in places:
+            self._admin(Delete(place(GROUP)))
+        self._admin(Delete(znodes.group_path(GROUP)))
+        self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(kind)))
+        for place in places:
+            self._admin(Create(place(GROUP)))
 
     def _topic(self, words: Words) -> None:
         path = znodes.topic_path(words["name"])
@@ -201,6 +216,9 @@ class NativeMachine:
             case ev.List(tag, path, watch):
                 answer = ev.Listed(tag, service.children(session, path, watch))
             case ev.Write(tag, operations):
+                me = znodes.consumer_path(GROUP, self.name)
+                if self.next_kind and any(each.path == me for each in operations):
+                    self._make_again()
                 refused = service.write(session, operations)
                 text = "; ".join(map(_operation, operations))
                 why = "" if refused is None else f" REFUSED: {refused.position} {refused.reason}"
@@ -282,6 +300,8 @@ def _operation(operation: Operation) -> str:
             return f"own {name}"
         case Delete() if parts[0] == "owners":
             return f"disown {name}"
+        case Delete() if parts[0] == "ids":
+            return "register no more"
         case Create(path, data):
             return f"make offset {name} {znodes.decode_offset(path, data).offset}"
         case Set(path, data, version):

@@ -118,6 +118,15 @@ class NativeAsyncConsumer(AsyncConsumer):
         return bool(self._owned)
 
     async def _take_changes(self) -> None:
+        await self._let_go()
+        while self._owned.pending:
+            await self._begin()
+            if not self.queue:
+                break  # What no broker knows yet is asked for at the next call.
+            # While brokers were asked something may have gone: nothing of that is handed out.
+            await self._let_go()
+
+    async def _let_go(self) -> None:
         owned = self._owned
         while (going := owned.next()) is not None:
             reads = owned.read_of(going)
@@ -126,8 +135,9 @@ class NativeAsyncConsumer(AsyncConsumer):
                 await done(callback(self, reads))
             finally:
                 owned.let_go(going)
-        if not owned.pending:
-            return
+
+    async def _begin(self) -> None:
+        owned = self._owned
         begun = await self._shell.run(
             beginnings(
                 self._cluster, self._group(), dict(owned.pending), self.config, self._deadline()

@@ -104,6 +104,15 @@ class NativeConsumer(Consumer):
             # It asked for more, so it is done with everything; and it comes no further than here.
             self._halted.set()
             raise ClosedError("the consumer was closed")
+        self._let_go()
+        while self._owned.pending:
+            self._begin()
+            if not self.queue:
+                break  # What no broker knows yet is asked for at the next call.
+            # While brokers were asked something may have gone: nothing of that is handed out.
+            self._let_go()
+
+    def _let_go(self) -> None:
         owned = self._owned
         while (going := owned.next()) is not None:
             reads = owned.read_of(going)
@@ -111,8 +120,9 @@ class NativeConsumer(Consumer):
                 (self._callbacks.lost if going.is_lost else self._callbacks.revoked)(self, reads)
             finally:
                 owned.let_go(going)
-        if not owned.pending:
-            return
+
+    def _begin(self) -> None:
+        owned = self._owned
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         begun = self._pool.run(
             beginnings(self._cluster, self._group(), owned.pending, self.config, deadline_ms)

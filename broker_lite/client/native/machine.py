@@ -9,6 +9,7 @@ timeout less a margin after the last heartbeat that was confirmed. ``wake_ms``: 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from broker_lite.client.native.asking import Asking, backoff_ms
@@ -43,6 +44,7 @@ from broker_lite.metadata.store import (
     ChildrenChanged,
     Create,
     DataChanged,
+    Delete,
     Refused,
     SessionLost,
     Suspended,
@@ -232,6 +234,12 @@ class Machine:
             operations = [Create(path, native), *(Create(place) for place in places)]
             self._asking.write(operations, lambda _: self._join_again())
             return
+        self._check_kind(path, znode)
+        for place in places:
+            self._asking.write([Create(place)], lambda _: None)
+        self._asking.list(places[0], partial(self._counted, znode.version))
+
+    def _check_kind(self, path: str, znode: Znode) -> None:
         kind = znodes.decode_group(path, znode.data)
         if kind != znodes.KIND_NATIVE:
             raise InconsistentGroupProtocolError(
@@ -239,9 +247,6 @@ class Machine:
                 "group, leave coordination='zookeeper' out, or delete it when it is empty: "
                 f"logbus groups delete {self._group}"
             )
-        for place in places:
-            self._asking.write([Create(place)], lambda _: None)
-        self._asking.list(places[0], partial(self._counted, znode.version))
 
     def _join_again(self) -> None:
         """Made, or somebody else was first: see what is there. Each time round counts."""
@@ -275,17 +280,42 @@ class Machine:
             self._join_later()
         else:
             self._confirm()
-            self._enter()
+            self._see_kind(self._enter)
+
+    def _see_kind(self, then: Callable[[], None]) -> None:
+        """Of the group that this consumer is registered in. Between the first look and the
+        registration it may have been deleted and made again, and every group's first version is 0;
+        from now on nobody deletes it, since it has a member."""
+        path = znodes.group_path(self._group)
+        self._asking.get(path, partial(self._kind_seen, path, then))
+
+    def _kind_seen(self, path: str, then: Callable[[], None], znode: Znode | None) -> None:
+        if znode is None:
+            self._join_later()
+            return
+        try:
+            self._check_kind(path, znode)
+        except LogbusError:
+            me = znodes.consumer_path(self._group, self._consumer)
+            self._asking.write([Delete(me)], lambda _: None)
+            raise
+        then()
 
     def _check_registration(self, znode: Znode | None) -> None:
         if znode is not None and znode.session_id == self._asking.session_id:
             # A read may be answered by a server that is behind: it confirms nothing.
-            self._enter()
-            self._beat()
+            if self._is_registered:
+                self._enter_again()
+            else:
+                self._see_kind(self._enter_again)
         elif self._is_registered:
             self._restart()
         else:
             self._join_later()
+
+    def _enter_again(self) -> None:
+        self._enter()
+        self._beat()
 
     def _enter(self) -> None:
         self.phase = MEMBER

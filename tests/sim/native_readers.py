@@ -1,0 +1,316 @@
+"""Consumers of a simulated native group: a production member, and readers that each are a thread.
+
+A reader hears of what it is given and what is taken only when it asks for more: production's
+queue, ``Changes``, ``Intake`` and look for where to begin are between it and the member, in the
+order in which ``NativeConsumer`` calls them. Records alone are left out: handing out is going on
+from a later offset, while the lease holds. A reader is at its work between two calls, at times for
+so long that what it reads has gone to another stream or consumer, and has come back. It commits by
+itself, or before the work, or after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sim.scheduler import Owner
+from sim.zk import SimZk
+
+from broker_lite.client.cluster import Cluster
+from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.intake import Intake
+from broker_lite.client.native.beginning import beginnings
+from broker_lite.client.native.changes import Change, Changes
+from broker_lite.client.native.member import Member
+from broker_lite.client.native.session import Dispatcher
+from broker_lite.client.steps import Operation, Timer, spawn
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    ClosedError,
+    CoordinationUnavailableError,
+    LogbusError,
+    NotOwnerError,
+    UnknownTopicIdError,
+)
+from broker_lite.metadata.znodes import Subscription
+from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, Endpoint, TopicPartition
+from broker_lite.wire.calls import cluster as cluster_calls
+from broker_lite.wire.calls import offsets
+
+if TYPE_CHECKING:
+    from sim.groups import World
+
+GROUP = "g"
+BROKER = Endpoint("sim", 1)
+EXPECTED = NotOwnerError | CoordinationUnavailableError | UnknownTopicIdError | ClosedError
+ITSELF, BEFORE_WORK, AFTER_WORK = "itself", "before", "after"
+SLOW_PART = 0.08
+"""Of all pieces of work: those that may take longer than a reader is waited for."""
+SLOW_S = 2.5
+
+
+class Wire:
+    """A shell of the loop's time; metadata and offsets are as the one broker has them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def now_ms(self) -> float:
+        return self.world.loop.time() * 1000
+
+    def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.world.loop.call_later(delay_ms / 1000, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.world.loop.call_soon(callback)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        raise AssertionError("nothing here hangs up")
+
+    def request(
+        self,
+        endpoint: Endpoint,
+        exchange: Any,
+        timeout_ms: float,
+        on_answer: Callable[[Any], None],
+        lane: str = "",
+    ) -> None:
+        delay_s = self.world.chance.random() * 0.02
+        self.world.loop.call_later(delay_s, lambda: on_answer(self.answer(exchange.call)))
+
+    async def run(self, operation: Operation[Any]) -> Any:
+        future: asyncio.Future[Any] = self.world.loop.create_future()
+        spawn(self, operation, future.set_result)
+        found = await future
+        if isinstance(found, LogbusError):
+            raise found
+        return found
+
+    def answer(self, call: Any) -> Any:
+        match call:
+            case cluster_calls.MetadataRequest(names):
+                return self.metadata(names)
+            case offsets.ListOffsetsRequest(topics):
+                found = []
+                for topic in topics:
+                    rows = []
+                    for row in topic.partitions:
+                        is_early = row.timestamp == EARLIEST_TIMESTAMP
+                        at = 0 if is_early else int(self.world.loop.time() * 10)
+                        rows.append(offsets.ListedPartition(row.partition_index, 0, -1, at, 0))
+                    found.append(offsets.ListedTopic(topic.name, tuple(rows)))
+                return offsets.ListOffsetsResponse(0, tuple(found))
+        raise AssertionError(call)
+
+    def metadata(self, names: tuple[str, ...] | None) -> cluster_calls.MetadataResponse:
+        topics = []
+        for name in names or ():
+            known = self.world.topics.get(name)
+            if known is None:
+                topics.append(cluster_calls.MetadataTopic(3, name, "", False, ()))
+                continue
+            rows = tuple(
+                cluster_calls.MetadataPartition(0, partition, 1, 0, (1,), (1,), ())
+                for partition in range(len(known.replicas))
+            )
+            topics.append(cluster_calls.MetadataTopic(0, name, known.topic_id, False, rows))
+        broker = cluster_calls.MetadataBroker(1, BROKER.host, BROKER.port, None)
+        return cluster_calls.MetadataResponse(0, (broker,), "sim", 1, tuple(topics))
+
+
+class NoFetches(Wire):
+    """The engine's shell: it never gets to fetch, and nothing ever arrives."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Not done."""
+
+
+class StreamReader:
+    """One stream, and the thread that reads it."""
+
+    def __init__(self, consumer: Reader, number: int) -> None:
+        self.consumer, self.number = consumer, number
+        self.world = world = consumer.world
+        self.queue: deque[Change] = deque()
+        self.is_at_work = False
+        self.wire = Wire(world)
+        self.cluster = Cluster((BROKER,), self.wire.now_ms)
+        engine = FetchEngine(
+            NoFetches(world),
+            self.cluster,
+            consumer.config,
+            on_arrival=lambda: None,
+            on_view=lambda view: None,
+        )
+        self.intake = Intake(engine, skips_corrupt=False)
+        self.owned = Changes(
+            self.queue,
+            self.intake,
+            engine,
+            self.settled,
+            says_how_far=consumer.commits == ITSELF,
+        )
+
+    # What the member tells: ``queue`` is looked at when the reader asks.
+
+    def wake(self) -> None:
+        """It does not wait."""
+
+    def end(self, error: LogbusError) -> None:
+        self.consumer.refused = error
+
+    # The reader's thread.
+
+    async def run(self) -> None:
+        chance, consumer = self.world.chance, self.consumer
+        while consumer.alive and consumer.refused is None:
+            self.is_at_work = False
+            if consumer.commits == ITSELF and chance.random() < 0.3:
+                self.commit(self.intake.settled())
+            with suppress(LogbusError):
+                await self.take_changes()
+            if not consumer.alive:
+                break
+            self.hand_out()
+            self.is_at_work = True
+            if consumer.commits == BEFORE_WORK:
+                self.commit(self.intake.commitable())
+            await self.work()
+            if consumer.commits == AFTER_WORK and chance.random() < 0.3:
+                self.commit(self.intake.commitable())
+
+    async def work(self) -> None:
+        chance = self.world.chance
+        is_slow = chance.random() < SLOW_PART and not self.world.is_calm
+        await asyncio.sleep(chance.random() * SLOW_S if is_slow else 0.01 + chance.random() * 0.1)
+
+    async def take_changes(self) -> None:
+        """As ``NativeConsumer`` does."""
+        self.let_go()
+        while self.owned.pending:
+            await self.begin()
+            if not self.queue:
+                break
+            self.let_go()
+
+    def let_go(self) -> None:
+        owned = self.owned
+        while (going := owned.next()) is not None:
+            self.world.counts["losses"] += going.is_lost * len(owned.read_of(going))
+            owned.let_go(going)
+
+    async def begin(self) -> None:
+        owned, consumer = self.owned, self.consumer
+        begun = await self.wire.run(
+            beginnings(
+                self.cluster, GROUP, owned.pending, consumer.config, self.wire.now_ms() + 30_000
+            )
+        )
+        owned.begin(begun.offsets, begun.epochs)
+        self.world.counts["begun"] += len(begun.offsets)
+        if begun.commits and consumer.commits == ITSELF:
+            self.commit(begun.commits)
+
+    def hand_out(self) -> None:
+        now_ms = self.world.loop.time() * 1000
+        for where in self.intake.assignment():
+            if self.consumer.alive and now_ms < self.consumer.member.lease_until_ms:
+                self.world.handed_out(self.consumer, where)
+                at = self.intake.position(where) or 0
+                self.intake.begin({where: at + self.world.chance.randrange(1, 20)})
+
+    # What goes to the member's thread.
+
+    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+        self.world.loop.call_soon(self.consumer.member.settled, where, offset, grant)
+
+    def commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
+        self.consumer.spawn(self.consumer.commit(rows, self.owned.grants(rows)))
+
+
+class Reader:
+    """One consumer: a production member, and streams that hand out what it owns."""
+
+    def __init__(self, world: World, name: str, subscription: Subscription) -> None:
+        self.world = world
+        self.name = name
+        self.subscription = subscription
+        self.owner = Owner(self)
+        self.zk: SimZk = world.service.client(self.owner.context)
+        self.alive = True
+        self.refused: LogbusError | None = None
+        self.expired_at = -1e9
+        self.commits = world.chance.choice((ITSELF, ITSELF, BEFORE_WORK, AFTER_WORK))
+        start = world.chance.choice(("earliest", "earliest", "latest"))
+        self.config = ConsumerConfig(start=start, auto_commit=self.commits == ITSELF)
+        self.streams = [StreamReader(self, number) for number in range(subscription.streams)]
+        self.member = Member(
+            GROUP,
+            name,
+            subscription,
+            Telling(self.streams, world),
+            make_store=lambda: self.zk,
+            now_ms=lambda: world.loop.time() * 1000,
+        )
+        self.spawn(self.run())
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.world.loop.create_task(coroutine, context=self.owner.context)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.member.start()
+                break
+            except CoordinationUnavailableError:
+                await asyncio.sleep(0.5)
+        for stream in self.streams:
+            self.spawn(stream.run())
+
+    async def commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
+        with suppress(LogbusError):
+            for error in (await self.member.commit(rows, grants)).values():
+                self.world.counts[type(error).__name__] += 1
+                if not isinstance(error, EXPECTED):
+                    self.world.fail(f"{self.name}: a commit failed: {error}")
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The partitions that are read, and by which stream."""
+        return {
+            where: stream.number for stream in self.streams for where in stream.intake.assignment()
+        }
+
+    # Its end.
+
+    def kill(self) -> None:
+        self.alive = False
+        self.owner.die()
+        self.zk.kill()
+
+    async def leave(self) -> None:
+        """What a stream is at that does not stop is abandoned."""
+        self.alive = False
+        for stream in self.streams:
+            if self.commits == ITSELF and not stream.is_at_work:
+                rows = stream.intake.settled()
+                await self.commit(rows, stream.owned.grants(rows))
+        await self.member.close()
+
+
+class Telling(Dispatcher):
+    """Production's, counted."""
+
+    def __init__(self, streams: list[StreamReader], world: World) -> None:
+        super().__init__(streams)
+        self._world = world
+
+    def renewed(self) -> None:
+        self._world.counts["renewals"] += 1
+        super().renewed()

@@ -1,0 +1,78 @@
+"""What a reader is told while it is about to begin with something else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker_lite.client.admin import Admin
+from broker_lite.client.callbacks import NO_CALLBACKS
+from broker_lite.client.native import aio_consumer, consumer
+from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
+from broker_lite.client.native.beginning import Begun
+from broker_lite.client.native.consumer import NativeConsumer
+from broker_lite.client.native.events import Give, Lose, Start
+from broker_lite.client.native.session import GroupSession
+from broker_lite.config import ConsumerConfig
+from broker_lite.metadata.znodes import Subscription
+from broker_lite.model import TopicPartition
+
+NOWHERE = "127.0.0.1:1"
+KEPT, GOING = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def told_while_asking(reader: Any) -> Any:
+    """``beginnings``, in the middle of which a partition goes to another consumer."""
+
+    def beginnings(cluster: Any, group: str, starts: Any, *_: Any) -> Any:
+        reader.queue.append(Lose(0, GOING))
+        return Begun(dict.fromkeys(starts, 5), {}, {})
+        yield
+
+    return beginnings
+
+
+def give(where: TopicPartition, grant: int) -> Give:
+    return Give(0, where, Start(None, True, "id", grant))
+
+
+def test_what_goes_while_brokers_are_asked_is_not_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call went on to hand out of it, for as long as the reader could take."""
+    session = GroupSession(NOWHERE, "g", "me", Subscription((), ".*", 1), 6000)
+    reader = NativeConsumer(NOWHERE, session, topics=(), config=ConsumerConfig())
+    try:
+        monkeypatch.setattr(consumer, "beginnings", told_while_asking(reader))
+        reader.queue.extend([give(KEPT, 1), give(GOING, 2)])
+        assert reader.poll() == []
+        assert reader.assignment() == [KEPT]
+        assert reader.is_settled
+    finally:
+        reader.stop()
+
+
+def test_what_goes_while_brokers_are_asked_is_not_handed_out_by_asyncio_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body() -> None:
+        reader = NativeAsyncConsumer(
+            NOWHERE,
+            (),
+            pattern=".*",
+            group="g",
+            admin=Admin(NOWHERE),
+            zookeeper=NOWHERE,
+            session_timeout_ms=6000,
+            config=ConsumerConfig(),
+            callbacks=NO_CALLBACKS,
+        )
+        monkeypatch.setattr(aio_consumer, "beginnings", told_while_asking(reader))
+        reader.queue.extend([give(KEPT, 1), give(GOING, 2)])
+        await reader._take_changes()
+        assert reader.assignment() == [KEPT]
+        await reader.close()
+
+    asyncio.run(body())
