@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from broker_lite.cli.main import run
 from broker_lite.client import discovery
 from broker_lite.local.cluster import write_json
 from broker_lite.local.process import start_mark
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_check_answers(
@@ -78,6 +81,23 @@ def test_another_python_for_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     finding = doctor.spark_python()
     assert finding.state == "critical"
     assert finding.cure == f"export PYSPARK_PYTHON={sys.executable}"
+
+
+def test_the_launcher_is_named_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    assert "logbus-python" not in doctor.spark_python().found
+    launcher = tmp_path / "logbus-python"
+    shutil.copy(ROOT / "pyspark_logbus" / "logbus-python", launcher)
+    assert "logbus-python" in doctor.spark_python().found
+    monkeypatch.setenv("PYSPARK_PYTHON", str(launcher))
+    finding = doctor.spark_python()
+    assert (finding.state, finding.found) == ("ok", str(launcher))
 
 
 @pytest.mark.parametrize(
