@@ -27,6 +27,7 @@ BENCHMARKS = (
     "broker",
     "client",
     "failover",
+    "flush",
     "groups",
     "kafka_groups",
     "local",

@@ -25,7 +25,7 @@ FLUSH_NOTE = (
 CLIENT_BOUND = (
     "the tool itself: compare the CPU seconds of clients and broker below. Both sides have the "
     "same client on the same cores, so even a broker that costs nothing can raise the rate only by "
-    "the share that the broker takes of all of them"
+    "the share that the broker takes of all of them (README.md: what bounds produce)"
 )
 
 

@@ -215,7 +215,7 @@ def _latency() -> Row:
         note=FLUSH_NOTE,
         bound=(
             "the flush: each record waits for an fdatasync, which Kafka's does not "
-            "(append_and_flush in results/storage.json says what that takes here)"
+            "(results/flush.json says what that takes here, README.md what else bounds produce)"
         ),
     )
 

@@ -1,0 +1,112 @@
+"""What a flush costs on this disk, by how the bytes get there: one JSON object.
+
+    python benchmarks/flush.py [--directory D] [--rounds 20]
+
+A group is what one disk thread flushes at once: ``logs`` files, so many bytes new in each. The ways
+take turns, round by round. ``in_turn``: each log is flushed when the one before it is on disk.
+``together``: all are begun first, as the broker does. ``written_before``: the same over bytes that
+are in the file already (zeros), which needs no commit of the file system's journal, and writes
+everything twice. Medians of wall time, and processor time of this process, in us a group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from broker_lite.storage.files import OsFile, OsFiles
+
+GROUPS = 30
+"""Of each way in a round."""
+CASES = ((1, 200), (1, 16_000), (2, 16_000), (2, 48_000), (4, 48_000))
+
+
+def appended(folder: str, name: str, size: int) -> OsFile:
+    return OsFiles().create(f"{folder}/{name}")
+
+
+def written(folder: str, name: str, size: int) -> OsFile:
+    """A file whose first bytes are zeros on the disk, and that is written again from its start."""
+    path = Path(folder, name)
+    path.write_bytes(bytes(size))
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    return OsFile(fd, str(path), 0)
+
+
+def in_turn(files: list[OsFile]) -> None:
+    for file in files:
+        file.datasync()
+
+
+def together(files: list[OsFile], size: int) -> None:
+    for file in files:
+        file.start_sync(file.size - size)
+    in_turn(files)
+
+
+Make = Callable[[str, str, int], OsFile]
+WAYS: dict[str, tuple[Make, bool]] = {
+    "in_turn": (appended, False),
+    "together": (appended, True),
+    "written_before": (written, True),
+}
+
+
+def one_round(
+    folder: str, make: Make, begun: bool, logs: int, size: int
+) -> tuple[list[float], float]:
+    """Seconds of each group, and processor seconds of all."""
+    files = [make(folder, f"{n}", GROUPS * size) for n in range(logs)]
+    data = os.urandom(size)
+    os.sync()
+    walls = []
+    cpu = time.process_time()
+    for _ in range(GROUPS):
+        began = time.perf_counter()
+        for file in files:
+            file.append((data,))
+        if begun:
+            together(files, size)
+        else:
+            in_turn(files)
+        walls.append(time.perf_counter() - began)
+    cpu = time.process_time() - cpu
+    for file in files:
+        os.unlink(file.path)
+    return walls, cpu
+
+
+def measure(folder: str, logs: int, size: int, rounds: int) -> dict[str, float]:
+    walls: dict[str, list[float]] = {way: [] for way in WAYS}
+    cpus = dict.fromkeys(WAYS, 0.0)
+    for number in range(rounds):
+        for way in list(WAYS)[:: 1 if number % 2 else -1]:
+            took, cpu = one_round(folder, *WAYS[way], logs, size)
+            walls[way] += took
+            cpus[way] += cpu
+    found = {f"{way}_us": round(statistics.median(walls[way]) * 1e6, 1) for way in WAYS}
+    return found | {f"{way}_cpu_us": round(cpus[way] / rounds / GROUPS * 1e6, 1) for way in WAYS}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--directory", help="where to write (default: a temporary folder)")
+    parser.add_argument("--rounds", type=int, default=20)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
+        found = {
+            f"{logs}_logs_{size}_bytes": measure(folder, logs, size, arguments.rounds)
+            for logs, size in CASES
+        }
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
