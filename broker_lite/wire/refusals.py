@@ -42,8 +42,9 @@ _ROWS = {
 _FIELDS = {"topic_name": "name", "partition_index": "partition"}
 """The same for what names a row."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
-
 """What is not there, where the tables' own default would be a value."""
+_EMPTY_IS_ALL = (75,)
+"""DescribeTopicPartitions: without any topic it asks for all of them."""
 
 
 class _Layout(NamedTuple):
@@ -71,7 +72,9 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
         return None
     refusal = _Refusal(version, code, reason)
     body = refusal.struct(layout.response, asked)
-    if not refusal.said:
+    if not refusal.said and (
+        request.api_key in _EMPTY_IS_ALL or not _asks_nothing(layout.request, version, asked)
+    ):
         return None
     tagged = None if layout.flexible else False
     header = I32.pack(request.correlation_id) + (b"\x00" if layout.flexible else b"")
@@ -130,6 +133,19 @@ def _name_of(fields: list[Any], is_text: bool) -> str:
         str(field.name)
         for field in fields
         if "error" not in field.name and (field.type_str == "string") is is_text
+    )
+
+
+def _asks_nothing(table: Any, version: int, asked: Any) -> bool:
+    """Whether its arrays have no rows, or only such as have none: there is nothing to refuse, and
+    an answer that is as empty is true. An array that is null mostly asks for everything."""
+    arrays = [field for field in table.untagged_fields(version) if field.is_array()]
+    given = [getattr(asked, field.name) for field in arrays]
+    return bool(arrays) and all(
+        rows is not None
+        and (not rows or field.is_struct_array())
+        and all(_asks_nothing(field.array_of, version, row) for row in rows)
+        for field, rows in zip(arrays, given, strict=True)
     )
 
 
