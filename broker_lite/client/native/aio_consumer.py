@@ -19,7 +19,13 @@ from broker_lite.client.following import Follower
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.member import Member
-from broker_lite.client.native.session import JOIN_TIMEOUT_S, Dispatcher, consumer_name, stamped
+from broker_lite.client.native.session import (
+    JOIN_TIMEOUT_S,
+    Dispatcher,
+    consumer_name,
+    raise_worst,
+    stamped,
+)
 from broker_lite.client.native.streams import subscribe, zookeeper_address
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import CoordinationUnavailableError, LogbusError, NotOwnerError
@@ -167,8 +173,7 @@ class NativeAsyncConsumer(AsyncConsumer):
         grants: Mapping[TopicPartition, int],
     ) -> None:
         if rows and self._member is not None:
-            for error in (await self._member.commit(stamped(rows), grants)).values():
-                raise error
+            raise_worst(await self._member.commit(stamped(rows), grants))
 
     async def _try_commit(
         self,

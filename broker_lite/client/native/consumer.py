@@ -19,7 +19,7 @@ from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
-from broker_lite.client.native.session import GroupSession
+from broker_lite.client.native.session import GroupSession, raise_worst
 from broker_lite.client.starting import Starts
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import ClosedError, LogbusError, NotOwnerError
@@ -146,9 +146,8 @@ class NativeConsumer(Consumer):
 
     def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
         if rows:
-            errors = self._session.commit(rows, self._owned.grants(rows), timeout_ms / 1000)
-            for error in errors.values():
-                raise error
+            grants = self._owned.grants(rows)
+            raise_worst(self._session.commit(rows, grants, timeout_ms / 1000))
 
     def _auto_commit(self) -> None:
         self._commit_due = False

@@ -24,6 +24,7 @@ from broker_lite.errors import (
     ClosedError,
     CoordinationUnavailableError,
     LogbusError,
+    NotOwnerError,
     RequestTimedOutError,
 )
 from broker_lite.metadata.znodes import Subscription
@@ -65,6 +66,13 @@ def stamped(
         where: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
         for where, row in rows.items()
     }
+
+
+def raise_worst(errors: Mapping[TopicPartition, LogbusError]) -> None:
+    """NotOwnerError only where that is all: its next owner goes on from what was committed, while
+    any other error says that what is owned still was not committed."""
+    for error in sorted(errors.values(), key=lambda error: isinstance(error, NotOwnerError)):
+        raise error
 
 
 class Dispatcher:

@@ -1,4 +1,4 @@
-"""What a reader is told while it is about to begin with something else."""
+"""What a reader is told: of changes while it begins with something else, of commits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
 from broker_lite.client.native.beginning import Begun
 from broker_lite.client.native.consumer import NativeConsumer
 from broker_lite.client.native.events import Give, Lose, Start
-from broker_lite.client.native.session import GroupSession
+from broker_lite.client.native.session import GroupSession, raise_worst
 from broker_lite.config import ConsumerConfig
+from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
 from broker_lite.metadata.znodes import Subscription
 from broker_lite.model import TopicPartition
 
@@ -76,3 +77,13 @@ def test_what_goes_while_brokers_are_asked_is_not_handed_out_by_asyncio_either(
         await reader.close()
 
     asyncio.run(body())
+
+
+def test_a_last_commit_that_failed_is_not_taken_for_one_of_what_went() -> None:
+    """Closing passes over NotOwnerError: it passed over whatever came with that, too."""
+    down, gone = CoordinationUnavailableError("ZooKeeper does not answer"), NotOwnerError("gone")
+    with pytest.raises(CoordinationUnavailableError):
+        raise_worst({GOING: gone, KEPT: down})
+    with pytest.raises(NotOwnerError):
+        raise_worst({GOING: gone})
+    raise_worst({})
