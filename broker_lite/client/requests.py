@@ -31,6 +31,7 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.model import (
+    NULL_TOPIC_ID,
     CommittedOffset,
     Endpoint,
     ListedOffset,
@@ -415,8 +416,10 @@ def committed(
     group: str,
     wheres: Iterable[TopicPartition] | None,
     deadline_ms: float,
+    former: set[str] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
-    """A group's committed offsets; partitions without one are absent."""
+    """A group's committed offsets; partitions without one are absent. ``former`` takes the topics
+    of whose former ones (deleted, and made again since) the group has an offset."""
     topics = None
     if wheres is not None:
         topics = tuple(
@@ -447,6 +450,8 @@ def committed(
                             row.topic_id,
                             row.commit_ms,
                         )
+                    elif row.topic_id != NULL_TOPIC_ID and former is not None:
+                        former.add(topic.name)
         return None
 
     yield from on_coordinator(cluster, group, exchange, check, deadline_ms)

@@ -73,15 +73,21 @@ def starting_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Starts]:
-    """The group's offsets; where there is none, what ``start`` says. Raises UnknownTopicIdError
+    """The group's offsets; where there is none, what ``start`` says, but the earliest of a topic
+    that was made again since the group read the former one. Raises UnknownTopicIdError
     for a topic that is made again meanwhile: offsets of two topics would be mixed."""
     ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
+    former: set[str] = set()
     if group is not None:
-        rows = yield from _group_offsets(cluster, group, wheres, ids, deadline_ms)
+        rows = yield from _group_offsets(cluster, group, wheres, ids, deadline_ms, former)
         offsets = {where: row.offset for where, row in rows.items()}
         epochs = {where: row.leader_epoch for where, row in rows.items() if row.leader_epoch >= 0}
+    # All of a topic that was made again since the group began was written since.
+    early = [where for where in wheres if where not in offsets and where.topic in former]
+    if early:
+        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
     missing = [where for where in wheres if where not in offsets]
     if missing and config.start == "none":
         raise OffsetOutOfRangeError(
@@ -115,10 +121,11 @@ def _group_offsets(
     wheres: Sequence[TopicPartition],
     ids: Mapping[str, str],
     deadline_ms: float,
+    former: set[str],
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
     """Where the group stands; absent where it has no offset."""
     found = requests.raise_first(
-        (yield from requests.committed(cluster, group, wheres, deadline_ms))
+        (yield from requests.committed(cluster, group, wheres, deadline_ms, former))
     )
     for where, row in found.items():
         if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):

@@ -181,9 +181,15 @@ class GroupOffsets:
         raise WriteConflictError(f"group {group!r} is being claimed by others; commit again")
 
     async def fetch(
-        self, group: str, partitions: Iterable[TopicPartition] | None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        with_former: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
         """What is there and belongs to the topics as they are now. None: all of the group's.
+        ``with_former``: of those that belong to a former topic of the name, its id, without an
+        offset.
 
         ZooKeeper says what the topics are, not the present snapshot, which may be behind: who is
         told that there is no offset starts at an end of the log."""
@@ -211,6 +217,8 @@ class GroupOffsets:
             # A native member that has a partition and committed nothing yet writes no offset there.
             if offset.topic_id == topic.topic_id and offset.offset != NO_OFFSET:
                 found[key] = offset
+            elif offset.topic_id != topic.topic_id and with_former:
+                found[key] = CommittedOffset(NO_OFFSET, topic_id=offset.topic_id)
         return found
 
     async def _assignments(self, topics: Iterable[str]) -> dict[str, znodes.Assignment]:

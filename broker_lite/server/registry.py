@@ -367,10 +367,15 @@ class Registry(Membership):
         return await self._groups.commit(group, offsets, claim)
 
     async def fetch_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        with_former: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Only those that there are, and that belong to the topic as it is now. None: all."""
-        return await self._groups.fetch(group, partitions)
+        """Only those that there are, and that belong to the topic as it is now. None: all.
+        ``with_former``: of a former topic's, its id and no offset."""
+        return await self._groups.fetch(group, partitions, with_former=with_former)
 
     async def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None

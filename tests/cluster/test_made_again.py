@@ -116,3 +116,21 @@ def test_offsets_come_with_their_topic_and_time(bus: Bus, topic: str) -> None:
     assert row.topic_id == bus.admin.cluster((topic,)).topic_id(topic)
     assert before_ms <= row.commit_ms <= int(time.time() * 1000)
     assert bus.admin.committed(group, [where])[where] == row
+
+
+def test_who_joins_after_it_was_made_again_begins_at_its_beginning(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    """Under start="latest" too, as a member that was there does: what was written since the group
+    read the former topic was skipped."""
+    group, alone = f"again-{topic}", f"alone-{topic}"
+    for name in (group, alone):
+        bus.admin.commit_offsets(name, {TopicPartition(topic, 0): 0})
+    make_again(cluster, bus, topic)
+    fill(bus, topic, 3)
+    with bus.consumer(topic, group=group, start="latest") as member:
+        assert [row.value for row in member.poll(20.0)] == [b"0", b"1", b"2"]
+    with bus.consumer(topic, group=alone, partitions=[0], start="latest") as reader:
+        assert [row.value for row in reader.poll(20.0)] == [b"0", b"1", b"2"]
+    with bus.consumer(topic, group=f"new-{topic}", start="latest") as newcomer:
+        assert newcomer.position(topic, 0) == 3

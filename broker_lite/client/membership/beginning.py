@@ -48,10 +48,14 @@ class FirstLook:
     last: dict[str, int] = field(default_factory=dict)
     """The highest partition of each topic that the group had an offset of, where it has of all."""
     ids: dict[str, str] = field(default_factory=dict)
+    former: set[str] = field(default_factory=set)
+    """Topics that were made again since the group began to read the former ones."""
 
     def is_added(self, where: TopicPartition, topic_id: str) -> bool:
         """Whether a partition of the topic that has the name now was made since the group began to
         read."""
+        if where.topic in self.former:
+            return True
         known = self.ids.get(where.topic, NULL_TOPIC_ID)
         if known != topic_id and NULL_TOPIC_ID not in (known, topic_id):
             return True
@@ -73,9 +77,9 @@ def first_look(
         view = yield from requests.refresh(cluster, None, deadline_ms)
     look = FirstLook({name: len(row.partitions) for name, row in view.topics.items()})
     look.ids = {name: row.topic_id for name, row in view.topics.items()}
+    found = yield from requests.committed(cluster, group, None, deadline_ms, look.former)
     if not config.auto_commit:
         return look
-    found = yield from requests.committed(cluster, group, None, deadline_ms)
     for where, row in found.items():
         if isinstance(row, CommittedOffset) and _is_same(cluster, where, row):
             look.last[where.topic] = max(where.partition, look.last.get(where.topic, -1))

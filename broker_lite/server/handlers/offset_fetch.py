@@ -2,7 +2,8 @@
 
 A partition without an offset is answered with -1, as in Kafka, unless all were asked for. Nothing
 is ever pending until transactions are built, so ``require_stable`` changes nothing. A client of
-ours asks (a tagged field) for topic ids and commit times too; others are answered as by Kafka.
+ours asks (a tagged field) for topic ids and commit times too, and hears where the group has an
+offset of a former topic of the name: its id, without the offset. Others are answered as by Kafka.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     """A group that cannot be read carries the error; the others are answered."""
     if request.api_version >= BATCHED_FROM:
         rows = []
+        is_own = own_tag(message)
         for wanted in message.groups:
-            rows.append((wanted.group_id, *await _read(parts, wanted.group_id, wanted.topics)))
-        if own_tag(message):
+            read = await _read(parts, wanted.group_id, wanted.topics, with_former=is_own)
+            rows.append((wanted.group_id, *read))
+        if is_own:
             return own.OffsetFetchResponse(0, tuple(_own_group(*row) for row in rows))
         kind = _Topic.OffsetFetchResponsePartitions
         return Response(
@@ -52,7 +55,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
 
 
 async def _read(
-    parts: Parts, group: str, topics: Any
+    parts: Parts, group: str, topics: Any, *, with_former: bool = False
 ) -> tuple[int, Mapping[TopicPartition, CommittedOffset]]:
     """An error code, and an offset for every partition asked for (or all that there are)."""
     wanted = None
@@ -60,7 +63,7 @@ async def _read(
         wanted = [TopicPartition(t.name, index) for t in topics for index in t.partition_indexes]
     code, found = NO_ERROR, {}
     try:
-        found = await parts.registry.fetch_offsets(group, wanted)
+        found = await parts.registry.fetch_offsets(group, wanted, with_former=with_former)
     except LogbusError as error:
         code = wire_code(error)
     if wanted is not None:

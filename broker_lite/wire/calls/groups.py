@@ -168,7 +168,8 @@ class OffsetFetchGroup(NamedTuple):
 
 class FetchedOffset(NamedTuple):
     """``committed_offset`` is -1 where the group has none; ``commit_ms`` is when it was committed
-    by the broker's clock. Topic id and time are unknown to a broker that is not of logbus."""
+    by the broker's clock. Topic id and time are unknown to a broker that is not of logbus; an id
+    without an offset: the group has one of a former topic of the name, which has that id."""
 
     partition_index: int
     committed_offset: int
@@ -255,7 +256,7 @@ def encode_offset_fetch(response: OffsetFetchResponse, writer: Writer) -> None:
         writer.i32(row.committed_leader_epoch)
         writer.nullable_string(row.metadata)
         writer.i16(row.error_code)
-        if row.committed_offset == NO_OFFSET:
+        if row.committed_offset == NO_OFFSET and row.topic_id == NULL_TOPIC_ID:
             writer.tag_end()
         else:
             origin = uuid_bytes(row.topic_id) + I64.pack(row.commit_ms)
