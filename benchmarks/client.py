@@ -1,6 +1,6 @@
 """What the client costs through one real broker, with the flush before the ack; prints JSON.
 
-    python benchmarks/client.py [--seconds 5] [--only send,arrow,poll,iterate,latency,idle]
+    python benchmarks/client.py [--seconds 5] [--only send,send_reported,arrow,poll,poll_sent,…]
 
 Rates are medians of several runs; the broker is a process of its own on the same machine.
 """
@@ -34,19 +34,28 @@ def values(count: int, size: int) -> pa.Array:
     )
 
 
-def bench_send(bus: Bus, seconds: float, **options: Any) -> dict[str, Any]:
-    """Records of 100 B by ``send``, until all are acknowledged."""
+def bench_send(bus: Bus, seconds: float, *, reported: bool = False) -> dict[str, Any]:
+    """Records of 100 B by ``send`` until all are acknowledged; ``reported``: to a callback each."""
     bus.create_topic("send", partitions=1, if_not_exists=True)
-    value = os.urandom(100)
-    with bus.producer(**options) as producer:
+    value, done = os.urandom(100), 0
+
+    def delivered(future: Any) -> None:
+        nonlocal done
+        done += future.exception() is None
+
+    with bus.producer() as producer:
         producer.send("send", value).result()
         rates, calls = [], []
         for _ in range(3):
             count, begin, cpu = 0, time.perf_counter(), time.process_time()
             send = producer.send
             while time.perf_counter() - begin < seconds / 3:
-                for _ in range(10_000):
-                    send("send", value)
+                if reported:
+                    for _ in range(10_000):
+                        send("send", value).add_done_callback(delivered)
+                else:
+                    for _ in range(10_000):
+                        send("send", value)
                 count += 10_000
             calls.append(count / (time.perf_counter() - begin))
             producer.flush()
@@ -79,20 +88,20 @@ def bench_send_call() -> dict[str, Any]:
     return {"us_per_call": round(best * 1e6, 3)}
 
 
-def bench_arrow(bus: Bus, seconds: float, **options: Any) -> dict[str, Any]:
+def bench_arrow(bus: Bus, seconds: float, pid: int) -> dict[str, Any]:
     """Values of 200 B by ``send_arrow`` into one partition, until all are acknowledged."""
     bus.create_topic("arrow", partitions=1, if_not_exists=True)
     bus.create_topic("warm-up", partitions=1, if_not_exists=True)
     rows = 100_000
     table = pa.table({"value": values(rows, 200)})
-    with bus.producer(**options) as producer:
+    with bus.producer() as producer:
         # Memory that the machine touches for the first time is many times slower than any other.
         for _ in range(int(seconds * 20)):
             producer.send_arrow("warm-up", table)
         producer.flush()
         bus.delete_topic("warm-up")
         producer.send_arrow("arrow", table).result()
-        rates, total, cpu = [], 0, time.process_time()
+        rates, total, cpu, broker = [], 0, time.process_time(), cpu_s(pid)
         for _ in range(3):
             count, begin = 0, time.perf_counter()
             while time.perf_counter() - begin < seconds / 3:
@@ -101,43 +110,57 @@ def bench_arrow(bus: Bus, seconds: float, **options: Any) -> dict[str, Any]:
             producer.flush()
             total += count
             rates.append(count * 200 / (time.perf_counter() - begin) / MB)
-        cpu = time.process_time() - cpu
-    raw = raw_write()
+        cpu, broker = time.process_time() - cpu, cpu_s(pid) - broker
+    raw, raw_cpu_ms = raw_write()
     return {
         "mb_per_s": round(statistics.median(rates)),
         "best_mb_per_s": round(max(rates)),
         "client_cpu_ms_per_mb": round(cpu * 1000 / (total * 200 / MB), 2),
+        "broker_cpu_ms_per_mb": round(broker * 1000 / (total * 200 / MB), 2),
+        "raw_cpu_ms_per_mb": round(raw_cpu_ms, 2),
         "raw_write_and_flush_mb_per_s": round(raw),
         "ratio_to_raw": round(statistics.median(rates) / raw, 2),
     }
 
 
-def raw_write() -> float:
-    """What the disk under the temporary folder takes: 5 MB writes, each flushed, in MB/s."""
+def raw_write() -> tuple[float, float]:
+    """What the disk under the temporary folder takes: 5 MB writes, each flushed, in MB/s; and what
+    a MB costs the processor, in ms."""
     data = os.urandom(5 * MB)
     with tempfile.NamedTemporaryFile() as file:
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         for _ in range(100):
             os.write(file.fileno(), data)
             os.fdatasync(file.fileno())
-        return 100 * len(data) / (time.perf_counter() - begin) / MB
+        written = 100 * len(data) / MB
+        spent, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        return written / spent, cpu * 1000 / written
 
 
-def bench_poll(bus: Bus, seconds: float) -> dict[str, Any]:
-    """Values of 200 B by ``poll_arrow`` from one partition."""
-    rates = []
-    for _ in range(3):
-        with bus.consumer("arrow", start="earliest") as consumer:
+def bench_poll(bus: Bus, seconds: float, pid: int, *, local_reads: bool) -> dict[str, Any]:
+    """Values of 200 B by ``poll_arrow`` from one partition: out of the broker's files, or sent."""
+    rates, total, own, broker = [], 0, 0.0, 0.0
+    for _ in range(4):
+        with bus.consumer("arrow", start="earliest", local_reads=local_reads) as consumer:
             end = sum(consumer.end_offsets().values())
             consumer.poll_arrow(10.0)
             count, begin = 0, time.perf_counter()
+            own, broker = own - time.process_time(), broker - cpu_s(pid)
             while time.perf_counter() - begin < seconds / 3:
                 batch = consumer.poll_arrow(10.0)
                 count += batch.num_rows
                 if sum(consumer.positions().values()) >= end:
                     break
             rates.append(count * 200 / (time.perf_counter() - begin) / MB)
-    return {"mb_per_s": round(statistics.median(rates)), "best_mb_per_s": round(max(rates))}
+            own, broker = own + time.process_time(), broker + cpu_s(pid)
+            total += count
+    # The first run may have to read from the disk.
+    return {
+        "mb_per_s": round(statistics.median(rates[1:])),
+        "best_mb_per_s": round(max(rates)),
+        "client_cpu_ms_per_mb": round(own * 1000 / (total * 200 / MB), 3),
+        "broker_cpu_ms_per_mb": round(broker * 1000 / (total * 200 / MB), 3),
+    }
 
 
 def bench_read_range(bus: Bus, seconds: float) -> dict[str, Any]:
@@ -185,12 +208,13 @@ def bench_read_range(bus: Bus, seconds: float) -> dict[str, Any]:
 
 def bench_iterate(bus: Bus, seconds: float) -> dict[str, Any]:
     """Records of 100 B, one by one."""
-    rates = []
+    rates, total, cpu = [], 0, 0.0
     for _ in range(3):
         with bus.consumer("send", start="earliest") as consumer:
             records = iter(consumer)
             next(records)
             count, begin = 0, time.perf_counter()
+            cpu -= time.process_time()
             left = sum(consumer.lag().values())
             for _ in records:
                 count += 1
@@ -199,7 +223,12 @@ def bench_iterate(bus: Bus, seconds: float) -> dict[str, Any]:
                 ):
                     break
             rates.append(count / (time.perf_counter() - begin))
-    return {"records_per_s": round(statistics.median(rates))}
+            cpu += time.process_time()
+            total += count
+    return {
+        "records_per_s": round(statistics.median(rates)),
+        "cpu_us_per_record": round(cpu / total * 1e6, 3),
+    }
 
 
 def bench_latency(bus: Bus, seconds: float) -> dict[str, Any]:
@@ -266,14 +295,18 @@ def main() -> None:
     if not only or "call" in only:
         results["send_call"] = bench_send_call()
     with LocalCluster(brokers=1) as cluster, connect(cluster.bootstrap_servers) as bus:
+        pid = cluster.brokers[0].pid
+        assert pid is not None
         benches: dict[str, Callable[[], dict[str, Any]]] = {
             "send": lambda: bench_send(bus, seconds),
-            "arrow": lambda: bench_arrow(bus, seconds),
-            "poll": lambda: bench_poll(bus, seconds),
+            "send_reported": lambda: bench_send(bus, seconds, reported=True),
+            "arrow": lambda: bench_arrow(bus, seconds, pid),
+            "poll": lambda: bench_poll(bus, seconds, pid, local_reads=True),
+            "poll_sent": lambda: bench_poll(bus, seconds, pid, local_reads=False),
             "read_range": lambda: bench_read_range(bus, seconds),
             "iterate": lambda: bench_iterate(bus, seconds),
             "latency": lambda: bench_latency(bus, seconds),
-            "idle": lambda: bench_idle(bus, seconds, cluster.brokers[0].pid),
+            "idle": lambda: bench_idle(bus, seconds, pid),
         }
         for name, bench in benches.items():
             if not only or name in only:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from io import BytesIO
 from itertools import accumulate, pairwise, repeat
 from typing import Any
@@ -24,6 +25,7 @@ _OFFSET_MAX = (1 << 31) - 1
 FEW = 8
 """Up to so many values are quicker done without numpy, which a lone record does not find in the
 processor's cache."""
+_KEPT_ROWS_MAX = 1 << 16
 _ITEM_TYPE = HEADERS_TYPE.value_type
 
 
@@ -68,6 +70,21 @@ def binary_of(values: Sequence[bytes | None], kind: pa.DataType | None = None) -
         count,
         [_validity(is_valid), pa.py_buffer(offsets), pa.py_buffer(data)],
     )
+
+
+def topic_column(topic: str, count: int) -> pa.Array:
+    """One text in each of ``count`` rows: a slice of what was made before, if that is as long."""
+    if count > _KEPT_ROWS_MAX:
+        return pa.repeat(pa.scalar(topic), count)
+    return _repeated(topic, max(1 << 12, 1 << (count - 1).bit_length())).slice(0, count)
+
+
+@lru_cache(maxsize=16)
+def _repeated(text: str, count: int) -> pa.Array:
+    data = text.encode("utf-8")
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers, null_count=0)
 
 
 def _few_of(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:

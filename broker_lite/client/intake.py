@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from broker_lite.client.arrays import fixed
+from broker_lite.client.arrays import fixed, topic_column
 from broker_lite.client.bounds import check_offsets
 from broker_lite.client.fetching import NO_EPOCHS, Arrival, FetchEngine
 from broker_lite.client.received import (
@@ -428,7 +428,7 @@ def _row_columns(where: TopicPartition, rows: Slice, headers: bool) -> list[pa.A
     found = [
         column(rows.columns.key, pa.binary()),
         column(rows.columns.value, pa.binary()),
-        pa.repeat(pa.scalar(where.topic), count),
+        topic_column(where.topic, count),
         fixed(np.full(count, where.partition, np.int32), pa.int32()),
         fixed(offsets_of(rows), pa.int64()),
         _timestamp_column(rows),

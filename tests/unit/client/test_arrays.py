@@ -9,7 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from broker_lite.client.arrays import binary_of, fixed, headers_of, nulls_of, python_of
+from broker_lite.client.arrays import (
+    binary_of,
+    fixed,
+    headers_of,
+    nulls_of,
+    python_of,
+    topic_column,
+)
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE
 
@@ -34,6 +41,14 @@ def test_slices() -> None:
 
 def test_a_missing_column_is_all_none() -> None:
     assert list(python_of(None, 3)) == [None] * 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4096, 5000, 70_000])
+def test_a_topic_in_each_row(count: int) -> None:
+    column = topic_column("thème", count)
+    column.validate(full=True)
+    assert column.type == pa.string()
+    assert column.to_pylist() == ["thème"] * count
 
 
 def test_fixed_width() -> None:
