@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_logbus.read_task import ReadPlan, ReadTask
+from pyspark_logbus.worker_process import modules_are_no_garbage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +36,12 @@ class LogbusReader(DataSourceReader):
         from pyspark_logbus.batch_planner import plan_batch
 
         assert self._options is not None
+        modules_are_no_garbage()
         return [ReadTask(ranges) for ranges in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark_logbus.partition_reader import read_ranges
 
+        modules_are_no_garbage()
         # Spark makes up a partition without ranges where there is nothing to read.
         return read_ranges(getattr(partition, "ranges", ()), self._plan)

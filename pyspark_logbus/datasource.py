@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from broker_lite.client.discovery import resolve
 from broker_lite.errors import InvalidConfigError, LogbusError, MissingDependencyError
 from pyspark_logbus import options
+from pyspark_logbus.worker_process import modules_are_no_garbage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,7 @@ class DefaultSource(DataSource):
                 "bootstrap.servers and zookeeper.connect both name a cluster; give one of them"
             )
         self._bootstrap = resolve_once(servers, zookeeper)
+        modules_are_no_garbage()
 
     @classmethod
     def name(cls) -> str:

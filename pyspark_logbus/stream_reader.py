@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 
 from broker_lite.errors import LogbusError
 from pyspark_logbus.read_task import ReadPlan, ReadTask
+from pyspark_logbus.worker_process import modules_are_no_garbage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,6 +85,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from pyspark_logbus.partition_reader import read_ranges
 
         assert self._plan is not None
+        modules_are_no_garbage()
         return read_ranges(getattr(partition, "ranges", ()), self._plan)
 
     def commit(self, end: dict[str, Any]) -> None:

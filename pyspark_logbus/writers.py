@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from broker_lite.errors import InvalidConfigError, LogbusError
 from pyspark_logbus.options import WriteOptions
 from pyspark_logbus.schema import SinkColumns, sink_columns
+from pyspark_logbus.worker_process import modules_are_no_garbage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,7 @@ class _Task:
         # pyarrow and the producing client belong to executors only.
         from pyspark_logbus.partition_writer import write_batches
 
+        modules_are_no_garbage()
         return RowsWritten(write_batches(iterator, self._options, self._columns))
 
 
@@ -80,6 +82,7 @@ class LogbusWriter(_Task, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing: every task's rows were acknowledged before it ended."""
+        modules_are_no_garbage()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         log.warning("a batch write failed: rows that tasks had written stay in the log")
@@ -104,6 +107,7 @@ class LogbusStreamWriter(_Task, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: every task's rows were acknowledged before it ended."""
+        modules_are_no_garbage()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         log.warning(
@@ -119,6 +123,7 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 
 def _check_topic(options: WriteOptions) -> None:
     """The option's topic must exist; raises UnknownTopicOrPartitionError before a row moves."""
+    modules_are_no_garbage()
     if not options.topic:
         return
     key = (options.bootstrap_servers, options.topic)

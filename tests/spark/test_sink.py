@@ -41,6 +41,22 @@ def test_rows_go_where_their_topic_partition_and_key_say(queries, bus):
     assert len(records(bus, three)) == 60
 
 
+def test_tasks_run_in_processes_whose_modules_are_no_garbage(queries):
+    """Spark's daemon collects garbage after every task: there they are set apart."""
+
+    def look(batches):
+        import pyarrow as pa
+
+        from pyspark_logbus.worker_process import is_forked_by_daemon
+
+        for batch in batches:
+            found = [is_forked_by_daemon()] * batch.num_rows
+            yield pa.RecordBatch.from_pydict({"forked": found})
+
+    frame = queries.spark.range(1).mapInArrow(look, "forked boolean")
+    assert [row.forked for row in frame.collect()] == [True]
+
+
 def test_nulls_headers_and_times(queries, bus):
     topic = queries.topic(0)
     frame = queries.spark.createDataFrame(

@@ -1,0 +1,44 @@
+"""Spark's forked processes are spared the garbage collections of modules; no other process is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CALLS = """
+import gc, sys
+from importlib.machinery import ModuleSpec
+from pyspark_logbus.worker_process import modules_are_no_garbage
+sys.modules["__main__"].__spec__ = ModuleSpec({name!r}, None)
+counts = []
+modules_are_no_garbage()
+counts.append(gc.get_freeze_count())
+kept = [[] for _ in range(1000)]
+modules_are_no_garbage()
+counts.append(gc.get_freeze_count())
+import decimal, fractions
+modules_are_no_garbage()
+counts.append(gc.get_freeze_count())
+print(*counts)
+"""
+
+
+def counts(name: str) -> list[int]:
+    """Objects set apart: at first, when nothing was imported since, after more imports."""
+    program = [sys.executable, "-c", CALLS.format(name=name)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_modules_are_set_apart_once_and_again_when_there_are_more() -> None:
+    first, second, third = counts("pyspark.daemon")
+    assert first > 0
+    assert abs(second - first) < 500, "what came since is looked at"
+    assert third > first + 1000
+
+
+@pytest.mark.parametrize("name", ["notebook", "pyspark.worker"])
+def test_a_users_own_process_is_left_as_it_is(name: str) -> None:
+    assert counts(name) == [0, 0, 0]
