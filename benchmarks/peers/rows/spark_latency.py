@@ -124,5 +124,7 @@ ROWS = (
         note="a query with the default trigger from one topic to another; confluent-kafka sends "
         f"and receives on both sides; {RECORDS} records a run with random pauses; p50 of each run, "
         "p99 of all warm runs so far",
+        bound="Spark's own trigger with a Python source and sink: floor_trigger_ms beside "
+        "logbus_trigger_ms in results/spark_latency.json; trigger_p50_ms here is of both sides",
     ),
 )
