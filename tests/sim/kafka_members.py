@@ -322,7 +322,7 @@ class MachineMember(base.Member):
         chance = self.world.chance
         while not self.share.look.counts:
             with suppress(LogbusError):
-                look = first_look(self.cluster, GROUP, (TOPIC,), self.deadline_ms())
+                look = first_look(self.cluster, GROUP, (TOPIC,), self.config, self.deadline_ms())
                 self.share.look = await self.wire.run(look)
         self.member.start()
         while self.alive and self.member.refused is None:
