@@ -103,17 +103,23 @@ def states_changed(states: Iterable[StateChange]) -> News:
 def announce(before: Notices, news: News) -> Announcement:
     """Add a notice."""
     notice = Notice(before.sequence + 1, news)
-    kept = kept_notices((*before.notices, notice))
-    return Announcement(
-        Set(CHANGES, encode_notices(kept), before.sequence), Notices(notice.sequence, kept)
-    )
+    kept = (*before.notices, notice)[-KEPT_MAX:]
+    kept = (*map(_names_alone, kept[:-STATES_KEPT_MAX]), *kept[-STATES_KEPT_MAX:])
+    data = encode_notices(kept)
+    if len(data) > KEPT_BYTES_MAX:
+        kept = _fitting(kept)
+        data = encode_notices(kept)
+    return Announcement(Set(CHANGES, data, before.sequence), Notices(notice.sequence, kept))
 
 
 def merge(notices: Notices, seen: int) -> Merged | None:
     """What the notices after ``seen`` say.
 
-    None if one is missing: too many were written; then only reading everything helps.
+    None if one is missing, since too many were written, or if more was seen than there is; then
+    only reading everything helps.
     """
+    if notices.sequence < seen:
+        return None
     topics: dict[str, dict[int, LeaderAndIsr | None] | None] = {}
     cluster = False
     wanted = set(range(seen + 1, notices.sequence + 1))
@@ -152,16 +158,18 @@ def _states(
     }
 
 
-def kept_notices(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """The newest ones, as many as are kept, and of those the newest with their states."""
+def _names_alone(notice: Notice) -> Notice:
+    return notice if notice.news.told is None else Notice(notice.sequence, News(notice.news.topics))
+
+
+def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
+    """The newest that there is room for, with their states as long as there is for those."""
     kept: list[Notice] = []
     size = 0
-    for age, notice in enumerate(reversed(notices[-KEPT_MAX:])):
-        row_bytes = _size(notice)
-        if age >= STATES_KEPT_MAX or size + row_bytes > KEPT_BYTES_MAX:
-            notice = Notice(notice.sequence, News(notice.news.topics))
-            row_bytes = _size(notice)
-        size += row_bytes
+    for notice in reversed(notices):
+        if size + _size(notice) > KEPT_BYTES_MAX:
+            notice = _names_alone(notice)
+        size += _size(notice)
         if kept and size > KEPT_BYTES_MAX:
             break
         kept.append(notice)

@@ -59,6 +59,8 @@ PERSISTENT_PATHS = (
 
 GROUP_PATH_LENGTH_MAX = 750
 
+_JSON = json.JSONEncoder(separators=(",", ":"))
+
 KIND_KAFKA = "kafka"
 KIND_NATIVE = "native"
 
@@ -503,7 +505,7 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
 
 def encode_value(value: dict[str, Any], version: int = 1) -> bytes:
     """A znode's bytes; ``version`` is the lowest that can say them."""
-    return json.dumps({"version": version, **value}, separators=(",", ":")).encode()
+    return _JSON.encode({"version": version, **value}).encode()
 
 
 class _Value(dict[str, Any]):

@@ -211,7 +211,8 @@ class Membership:
         match event:
             case Connected():
                 self._register_due = self._register_due or event.new_session
-                self._reload_due = True
+                # Watches are void. What was missed is in the notices, unless there were too many.
+                self._changes_due = self._brokers_due = self._controller_due = True
                 self._connected.set()
                 self._tell_watchers(None)
             case Suspended():

@@ -123,3 +123,32 @@ def test_a_new_controller_begins_with_what_it_saw(world: World) -> None:
         await create(cluster.controller(), "u", 1, factor=2)
 
     run(world, body)
+
+
+def test_a_connection_that_was_lost_costs_the_notices_that_were_missed(world: World) -> None:
+    """Every broker of a server of ZooKeeper's that ended read every topic again, all at once."""
+
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        chief = cluster.controller()
+        topic_id = await create(chief, "t", PARTITIONS, factor=3)
+        leader = broker_of(cluster, await cluster.led("t"))
+        away = next(broker for broker in brokers if broker not in (chief, leader))
+        await until(lambda: away.registry.snapshot.topics["t"].topic_id == topic_id)
+        reads = count_reads(away.store)
+        state = view_of(leader).state
+        world.drop_connection(away.store)
+        for _ in range(3):
+            written = await write(leader, tuple(isr_of(leader)))
+            assert written is not None
+            state = written
+            await has_version(leader, state.version)
+        await has_version(away, state.version)
+        await until(lambda: away.registry.connected)
+        await create(chief, "u")
+        await until(lambda: "u" in away.registry.snapshot.topics)
+        # The one partition of the new topic.
+        assert (reads["state"], reads["t"]) == (1, 0)
+        assert dict(away.registry.snapshot.topics) == await loader.load_topics(away.store)
+
+    run(world, body)

@@ -91,12 +91,16 @@ def test_a_missing_notice_means_reading_everything() -> None:
     assert merge(Notices(5, (Notice(3, News({})), five)), 2) is None
 
 
+def test_who_saw_more_than_there_is_reads_everything() -> None:
+    assert merge(after(n.topic_changed("t")), 2) is None
+
+
 def test_a_notice_without_topics_is_about_the_cluster() -> None:
     assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True)
 
 
-def numbered(news: Sequence[News]) -> tuple[Notice, ...]:
-    return tuple(Notice(number, each) for number, each in enumerate(news))
+def kept_of(*news: News) -> tuple[Notice, ...]:
+    return after(*news).notices
 
 
 def told(notices: Sequence[Notice]) -> list[bool]:
@@ -104,29 +108,30 @@ def told(notices: Sequence[Notice]) -> list[bool]:
 
 
 def test_only_the_newest_notices_are_kept() -> None:
-    many = numbered([n.topic_changed("t")] * 100)
-    assert n.kept_notices(many) == many[-n.KEPT_MAX :]
-    large = numbered([News({"t" * 249: tuple(range(4000))})] * 5)
-    assert n.kept_notices(large) == large[-3:]
-    assert len(n.encode_notices(large[-3:])) < n.KEPT_BYTES_MAX
-    huge = Notice(7, News({f"{number:0200}": (1,) for number in range(500)}))
-    assert n.kept_notices((*large, huge)) == (huge,)
+    many = kept_of(*[n.topic_changed("t")] * 100)
+    assert [notice.sequence for notice in many] == list(range(101 - n.KEPT_MAX, 101))
+    large = [News({"t" * 249: list(range(4000))})] * 5
+    kept = kept_of(*large)
+    assert [notice.sequence for notice in kept] == [3, 4, 5]
+    assert len(n.encode_notices(kept)) < n.KEPT_BYTES_MAX
+    huge = News({f"{number:0200}": [1] for number in range(500)})
+    assert kept_of(*large, huge) == (Notice(6, huge),)
 
 
 def test_the_newest_of_them_say_states() -> None:
-    small = numbered([states_changed(changes("t", 1))] * 20)
-    assert told(n.kept_notices(small)) == [False] * 12 + [True] * 8
+    small = kept_of(*[states_changed(changes("t", 1))] * 20)
+    assert told(small) == [False] * 12 + [True] * 8
     # As many as one write has, in a large and old cluster.
     write = states_changed(
         StateChange(f"topic-{number // 100}", number % 100, large_state(number), "T")
         for number in range(500)
     )
-    kept = n.kept_notices(numbered([write] * 4))
+    kept = kept_of(*[write] * 4)
     assert told(kept) == [False, False, True, True]
     assert len(n.encode_notices(kept)) < n.KEPT_BYTES_MAX
     # More than there is room for: the names alone.
     names = [StateChange(f"{number:0100}", 0, STATE, "T") for number in range(500)]
-    assert told(n.kept_notices(numbered([states_changed(names)]))) == [False]
+    assert told(kept_of(states_changed(names))) == [False]
 
 
 def large_state(number: int) -> LeaderAndIsr:
