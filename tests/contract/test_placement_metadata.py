@@ -159,6 +159,7 @@ def test_leadership_returns_to_the_preferred_replica(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster, rebalance_ms=0)
         await create(cluster.controller(), "t", 1, factor=3)
+        await cluster.led("t")
         preferred = view_of(brokers[0]).replicas[0]
         one = broker_of(cluster, preferred)
         cluster.running.remove(one)
