@@ -41,6 +41,7 @@ from broker_lite.wire.calls.members import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
+from broker_lite.wire.consumer_protocol import encode_subscription
 
 SESSION_MS = 6_000
 """Brokers take no shorter one unless their group.min.session.timeout.ms says so."""
@@ -52,6 +53,8 @@ LOOK_S = 0.2
 COMMIT_MS = 30_000
 INSTANCE = "mirror"
 PROTOCOL = "mirror"
+SUBSCRIBED = JoinProtocol(PROTOCOL, encode_subscription(()))
+"""To no topic: brokers let no consumer in whose subscription cannot be read."""
 OVER = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 """Somebody joined, or another broker coordinates the group by now."""
 
@@ -164,9 +167,7 @@ class Claim:
 
     def _join(self) -> None:
         joined = self._call(
-            JoinGroupRequest(
-                self._group, self._session_ms, JOIN_MS, "", INSTANCE, (JoinProtocol(PROTOCOL, b""),)
-            ),
+            JoinGroupRequest(self._group, self._session_ms, JOIN_MS, "", INSTANCE, (SUBSCRIBED,)),
             JOIN_MS + self._session_ms,
         )
         member = joined.member_id, joined.generation_id, INSTANCE
