@@ -67,7 +67,7 @@ ROWS = (
         note=f"{FILLED}; from load() to the end, without the start of the session",
         bound="Spark starts four Python processes before the first row: to look the format up, to "
         "make the source, to plan it, to run its tasks. With a source that does nothing they and "
-        "the JVM take 8.4 s of processor, with logbus 9.6, Kafka's connector takes 12.1 (README)",
+        "the JVM take 8 s of processor, with logbus 10, Kafka's connector takes 13 (README)",
     ),
     Row(
         "spark-read-two-columns",
