@@ -114,12 +114,21 @@ class AsyncMemberConsumer(AsyncConsumer):
 
     async def _take_changes(self) -> None:
         self._gone.release()
-        share = self._share
-        while (change := share.next()) is not None:
+        await self._give_up_all()
+        while self._share.pending:
+            await self._begin()
+            if not self._share.queue:
+                break  # What no broker knows yet is asked for at the next call.
+            # While brokers were asked something may have gone: nothing of that is handed out.
+            await self._give_up_all()
+
+    async def _give_up_all(self) -> None:
+        while (change := self._share.next()) is not None:
             await self._give_up(change)
         self._check_refused()
-        if not share.pending:
-            return
+
+    async def _begin(self) -> None:
+        share = self._share
         begun = await self._shell.run(
             beginnings(
                 self._cluster,

@@ -143,12 +143,21 @@ class MemberConsumer(Consumer):
 
     def _take_changes(self) -> None:
         self._gone.release()
-        share = self._share
-        while (change := share.next()) is not None:
+        self._give_up_all()
+        while self._share.pending:
+            self._begin()
+            if not self._share.queue:
+                break  # What no broker knows yet is asked for at the next call.
+            # While brokers were asked something may have gone: nothing of that is handed out.
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
+        while (change := self._share.next()) is not None:
             self._give_up(change)
         self._check_refused()
-        if not share.pending:
-            return
+
+    def _begin(self) -> None:
+        share = self._share
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         begun = self._pool.run(
             beginnings(

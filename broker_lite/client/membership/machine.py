@@ -290,6 +290,11 @@ class Machine:
         if error is not None:
             self._join_failed(error)
             return
+        has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
+        if has_missed_one and self.owned:
+            # A static member keeps its place though it is late, and others may have been given in
+            # between what it has: they were not told of all that it has since its last join.
+            self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
         self._led = None
