@@ -15,9 +15,9 @@ from broker_lite.machine import machine_id
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.fetch import StoredRange
 
-AHEAD_BYTES = 2 << 20
-"""Read ahead of the reader, of a partition: a file gives at once what a broker has to be asked for,
-and what was read a moment ago is still in the processor's cache when it is checked."""
+AHEAD_BYTES = 4 << 20
+"""Read ahead of the reader, of a partition: two batches, so that neither thread waits for the other
+to wake; what was read a moment ago is still in the processor's cache when it is checked."""
 OPEN_MAX = 64
 """Files that a consumer has open at once; more partitions are fetched as ever."""
 RANGE_BYTES_MIN = 4 << 20
