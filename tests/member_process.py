@@ -17,7 +17,7 @@ from typing import Self
 
 import confluent_kafka.admin as confluent_admin
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 RECORD = re.compile(r"^(\d+) (\d+)$")
 """Partition and offset, as most of the programs print them."""
 
