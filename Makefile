@@ -3,6 +3,7 @@
 # make check                 style, types, layers, then the tests     make bench  side by side with Kafka
 # make wheel                 dist/*.whl                               make compat other people's clients
 # make soak [SECONDS=600]    seeds through the simulated cluster      make stress [SECONDS=600] Spark, topics coming and going
+# make figures [ONLY=NAME]   what logbus's own parts cost
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -15,7 +16,7 @@ PYTEST_ARGS ?=
 .PHONY: help demo test check compat chaos soak stress format bench figures wheel java kcat clients clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -5
+	@sed -n 's/^# //p' Makefile | head -6
 
 # Java is the one thing that pip does not bring.
 java:
@@ -96,6 +97,7 @@ $(VENV)/.dependencies-bench: setup.cfg | $(VENV)/.dependencies-all
 
 # Side by side with Kafka and others, which Maven brings; benchmarks/RESULTS.md. ONLY=ROW, QUICK=1, INPUT=FILE.
 bench: java $(VENV)/.installed $(VENV)/.dependencies-bench
+	@$(call clients,mvn:maven javac:openjdk-17-jdk-headless rabbitmq-server:rabbitmq-server)
 	PYTHONPATH=benchmarks $(BIN)/python -P -m peers $(ONLY) $(if $(QUICK),--quick) $(if $(INPUT),--input '$(INPUT)')
 
 # What logbus's own parts cost, without any peer. ONLY=NAME.

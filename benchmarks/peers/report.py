@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import charts
+from peers.rows import ROWS
 
 Found = Mapping[str, Any]
 
@@ -60,9 +61,11 @@ def write(folder: Path, *, quick: bool) -> None:
 
 
 def results(folder: Path) -> list[Found]:
-    """What rows left there, in the order of the table; other benchmarks' results are not ours."""
+    """What rows left there, in the order of the table; other benchmarks' results are not ours. What
+    a row says of itself is what it says now."""
+    texts = {row.name: {"work": row.work, "note": row.note, "bound": row.bound} for row in ROWS}
     found = (json.loads(path.read_text("utf-8")) for path in folder.glob("*.json"))
-    rows = [each for each in found if "variants" in each]
+    rows = [each | texts.get(each["row"], {}) for each in found if "variants" in each]
     return sorted(rows, key=lambda each: (each["number"], each["row"]))
 
 

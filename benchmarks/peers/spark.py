@@ -180,6 +180,10 @@ def rate(count: int, seconds: float) -> Measures:
     return {"rows_per_s": round(count / seconds), "run_s": round(seconds, 3)}
 
 
+AS_ADVISED = "as advised"
+"""Spark as README advises (``TUNED_WORDS``); else both sides as they come."""
+
+
 def variant(name: str, compression: str = "none", **words: str) -> Variant:
     session = f"{TUNED_WORDS}, on both sides"
     return Variant(

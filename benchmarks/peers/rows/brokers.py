@@ -57,7 +57,7 @@ def derive(measures: Measures, processes: Processes) -> Measures:
 def _variant(compression: str) -> Variant:
     words = ", ".join(f"{key}={value}" for key, value in TUNED.items())
     return Variant(
-        "defaults" if compression == "none" else compression,
+        "tuned" if compression == "none" else f"tuned, {compression}",
         {"client": f"ProducerPerformance, acks=all, {words}; ConsumerPerformance"},
         {LOGBUS: compression, KAFKA: compression},
     )

@@ -98,6 +98,7 @@ def _row(
             "gave the partitions out"
         ),
         bound=CLIENT_BOUND,
+        quick=brokers == 1,
     )  # fmt: skip
 
 

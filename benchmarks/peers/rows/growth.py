@@ -340,6 +340,7 @@ def _row(
         ),
         variants=(Variant(settings={"logbus": "alone on the machine, its defaults"}),),
         note=note,
+        quick=False,
         rounds=1,
     )
 

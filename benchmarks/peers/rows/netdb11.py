@@ -167,6 +167,7 @@ ROWS = (
         ),
         note="produced_per_s runs to the last acknowledgement, without the first second; "
         "consumed_per_s from the first message to the last, each checked to have come once",
+        quick=False,
         rounds=5,
     ),
 )

@@ -99,6 +99,7 @@ def _row(
         variants=VARIANTS[:variants],
         note=FLUSH_NOTE,
         bound=CLIENT_BOUND,
+        quick=brokers == 1,
     )
 
 

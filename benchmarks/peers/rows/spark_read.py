@@ -8,7 +8,7 @@ from functools import partial
 
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
-from peers.spark import ALL, LINES, both, rate, variant
+from peers.spark import ALL, AS_ADVISED, LINES, both, rate, variant
 from peers.spark_session import SparkHost
 
 
@@ -45,7 +45,7 @@ def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
 
 
 FILLED = "each side's topic was written by its own Spark sink, on the sink's defaults"
-PLAIN = (variant("defaults"), variant("lz4", "lz4"))
+PLAIN = (variant(AS_ADVISED), variant("lz4", "lz4"))
 
 ROWS = (
     Row(
@@ -68,6 +68,7 @@ ROWS = (
         bound="Spark starts four Python processes before the first row: to look the format up, to "
         "make the source, to plan it, to run its tasks. With a source that does nothing they and "
         "the JVM take 8 s of processor, with logbus 10, Kafka's connector takes 13 (README)",
+        quick=False,
     ),
     Row(
         "spark-read-two-columns",

@@ -12,7 +12,7 @@ from broker_lite.client.admin import Admin
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import LogbusServers
-from peers.spark import LINES, Both, Servers, both, must_be, rate, variant
+from peers.spark import AS_ADVISED, LINES, Both, Servers, both, must_be, rate, variant
 
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
@@ -112,10 +112,12 @@ ROWS = (
         "Spark stream of log lines, availableNow over a backlog, to its end",
         goals=(Goal("rows_per_s", 3.0),),
         open=open_stream,
-        variants=(variant("defaults"),),
+        variants=(variant(AS_ADVISED),),
         note="from start() to the end of the query, with its checkpoint; empty_query_s is the "
         "same with nothing to read: what starting and ending a query costs; python_floor_s the "
-        "same again with a Python source that does nothing: what Spark takes for itself",
+        "same again with a Python source that does nothing: what Spark takes for itself; logbus "
+        "reads the backlog from the disk each time (unread.cached.bytes, and a stream drops what "
+        "it fetched), Kafka from the page cache",
         bound="starting a query: Spark starts a Python process for a Python source's planning "
         "(python_floor_s; Kafka's connector is in the JVM, so all of its empty_query_s is the "
         "JVM's); empty_query_s without it is logbus's own share; run_s without empty_query_s is "
@@ -128,7 +130,7 @@ ROWS = (
         "the same with a backlog of 5 GB on disk (1 GB in a quick run)",
         goals=(Goal("rows_per_s", 3.0),),
         open=open_catch_up,
-        variants=(variant("defaults"),),
+        variants=(variant(AS_ADVISED),),
         note="the backlog's pages are dropped from the page cache before each run; the lines "
         "repeat every 2,000,000, which nothing here can profit from",
         quick=False,

@@ -9,11 +9,11 @@ from functools import partial
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import FLUSH_NOTE
-from peers.spark import LINES, PARTITIONS, both, must_be, rate, variant
+from peers.spark import AS_ADVISED, LINES, PARTITIONS, both, must_be, rate, variant
 
 TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "10"}
 """The same words as for the producer's rows; logbus's sink makes batches of 1 MB by itself."""
-OPTIONS: Mapping[str, Mapping[str, str]] = {"defaults": {}, "lz4": {}, "tuned": TUNED}
+OPTIONS: Mapping[str, Mapping[str, str]] = {AS_ADVISED: {}, "lz4": {}, "tuned": TUNED}
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ ROWS = (
         goals=(Goal("rows_per_s", 2.5),),
         open=open_write,
         variants=(
-            variant("defaults"),
+            variant(AS_ADVISED),
             variant("lz4", "lz4"),
             variant("tuned", kafka="batch.size=262144, linger.ms=10"),
         ),

@@ -143,5 +143,6 @@ ROWS = (
         open=open_sides,
         variants=(Variant(FIRST), Variant(AGAIN)),
         note=NOTE,
+        quick=False,
     ),
 )
