@@ -227,6 +227,9 @@ class FetchEngine:
         for where in wheres:
             if where in self._sources:
                 self._sources[where].is_paused = is_paused
+                if is_paused:
+                    # An open file keeps what retention or DeleteRecords have removed.
+                    self._in_place.close(where)
         self.pump()
 
     def taken(self, where: TopicPartition, generation: int, size_bytes: int) -> None:
@@ -434,6 +437,7 @@ class FetchEngine:
         """The reader must decide: nothing more of this partition until it seeks."""
         source = self._sources[where]
         source.is_stopped = True
+        self._in_place.close(where)
         self._arrive(Arrival(where, source.generation, [], 0, error))
 
     def _truncated(self, where: TopicPartition, goes_on_at: OffsetAndEpoch) -> None:

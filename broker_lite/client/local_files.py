@@ -38,7 +38,8 @@ class LocalRange:
 
     ``reads_once``: what had to come from the disk does not stay in memory once it was read. A
     backlog then costs the memory of a few MB over and over, and pushes out nothing that others
-    read; what was in memory before stays there.
+    read; what was all in memory before stays there. It goes by stretches of ``AHEAD_BYTES``: of one
+    that was there in part all of it goes, and readers of one cold backlog each read the disk.
     """
 
     def __init__(

@@ -134,10 +134,12 @@ class OsFile:
     def _write_and_drop(self, buffers: Sequence[Buffer], start: int) -> int:
         try:
             return os.pwritev(self._fd, buffers[:IOV_MAX], start, _DONTCACHE)
+        except NotImplementedError:
+            pass  # A Python that was built where there was no pwritev2.
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-        # An older kernel, or a file system that cannot.
+        # Or an older kernel, or a file system that cannot.
         self._can_drop = False
         return os.pwritev(self._fd, buffers[:IOV_MAX], start)
 
@@ -184,14 +186,17 @@ class OsFile:
 
 
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
-_DONTCACHE = 0x80 if sys.platform == "linux" else 0
+_DONTCACHE = 0x80 if hasattr(os, "RWF_DSYNC") and sys.platform == "linux" else 0
 """RWF_DONTCACHE of pwritev2, which Python has no name for: Linux 6.14 and later."""
 _SYNC_FILE_RANGE_WRITE = 2
 """Linux: begin to write, wait for nothing. What fails then is told by the ``datasync`` after it."""
 
 
 def _start_sync() -> Callable[[int, int, int, int], int] | None:
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    try:
+        call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    except OSError:
+        return None  # A Python that is one static binary.
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -209,6 +209,23 @@ def test_os_where_everything_stays_in_memory_it_is_written_all_the_same() -> Non
         file = OsFiles().create(f"{folder}/a")
         assert [file.append([b"abc", b"de"], keep=False) for _ in range(3)] == [0, 5, 10]
         assert file.pread(0, 99) == b"abcde" * 3
+
+
+def test_os_a_python_without_pwritev2_keeps_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It raises NotImplementedError, which ended a follower's fetches for ever."""
+    write = os.pwritev
+
+    def built_without(fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise NotImplementedError("pwritev2: flags unavailable on this platform")
+        return write(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", built_without)
+    file = OsFiles().create(str(tmp_path / "a"))
+    assert [file.append([b"abc", b"de"], keep=False) for _ in range(3)] == [0, 5, 10]
+    assert file.pread(0, 99) == b"abcde" * 3
 
 
 def test_os_file_that_is_full_keeps_its_size(tmp_path: Path) -> None:
