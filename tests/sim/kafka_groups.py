@@ -51,6 +51,8 @@ CHAOS_S = 40.0
 SETTLE_S = 25.0
 QUIET_S = 4.0
 MEMBERS_MAX = 6
+DELETIONS = 0.1
+"""How often, beside another trouble, somebody deletes the group."""
 
 MOVED_ON = (
     "REBALANCE_IN_PROGRESS",
@@ -436,7 +438,7 @@ class World:
         while self.loop.time() < end:
             await asyncio.sleep(chance.expovariate(1.0))
             dice = chance.random()
-            if chance.random() < 0.1:
+            if chance.random() < DELETIONS:
                 self.loop.create_task(self.delete(), context=OUTSIDE)
             if dice < 0.5:
                 self.trouble_members(dice * 2)

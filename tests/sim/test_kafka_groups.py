@@ -48,6 +48,7 @@ def claims_have_no_name(patch: Patch) -> None:
         return (Check(znodes.coordinator_path(self.group), self.version),)
 
     patch.setattr(group_claims.Claim, "checks", property(checks))
+    patch.setattr(kafka_groups, "DELETIONS", 0.7)
 
 
 def generations_restart(patch: Patch) -> None:
