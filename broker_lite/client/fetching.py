@@ -392,6 +392,8 @@ class FetchEngine:
         source.failures = 0
         source.doubted_until_ms = 0.0
         if row.stored is not None:
+            if source.is_paused:
+                return  # Asked for again when it is resumed.
             self._in_place.open(where, row.stored, leader_epoch)
             return
         if not len(row.records):

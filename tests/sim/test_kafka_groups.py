@@ -84,9 +84,9 @@ class _Instead:
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (claims_are_not_checked, 52),
+        (claims_are_not_checked, 30),
         (claims_are_not_compared, 18),
-        (claims_have_no_name, 218),
+        (claims_have_no_name, 144),
         (generations_restart, 0),
         (any_generation_commits, 0),
     ],
@@ -94,8 +94,8 @@ class _Instead:
 def test_a_rule_that_is_taken_out_is_missed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
-    """The first is found by one seed in a hundred, the next by one in fifty, the third by one in
-    four hundred, the others by the first seed."""
+    """The first two are each found by one seed in fifty, the third by one in sixty where groups are
+    deleted often, the others by the first seed."""
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):
