@@ -444,15 +444,15 @@ def _put_request_tags(writer: Writer, request: FetchRequest, version: int) -> No
     knows_columns = bool(request.columns_body_version or request.flags)
     writer.uvarint(is_replica + knows_columns + bool(request.machine))
     if is_replica:
-        writer.buffer += _TAGGED_REPLICA.pack(1, 13, request.replica_id, request.replica_epoch, 0)
+        writer.pack(_TAGGED_REPLICA, 1, 13, request.replica_id, request.replica_epoch, 0)
     if knows_columns:
         writer.uvarint(TAG_COLUMNS)
         writer.uvarint(_COLUMNS.size)
-        writer.buffer += _COLUMNS.pack(request.columns_body_version, request.flags)
+        writer.pack(_COLUMNS, request.columns_body_version, request.flags)
     if request.machine:
         writer.uvarint(TAG_FILES)
         writer.uvarint(_FILES.size)
-        writer.buffer += _FILES.pack(request.machine, request.file_bytes)
+        writer.pack(_FILES, request.machine, request.file_bytes)
 
 
 def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> FetchResponse:

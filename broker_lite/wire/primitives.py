@@ -220,6 +220,10 @@ class Writer:
     def boolean(self, value: bool) -> None:
         self.buffer.append(1 if value else 0)
 
+    def pack(self, fields: struct.Struct, *values: Any) -> None:
+        """Several fixed fields at once."""
+        self.buffer += fields.pack(*values)
+
     def uvarint(self, value: int) -> None:
         while value > 0x7F:
             self.buffer.append(value & 0x7F | 0x80)

@@ -232,7 +232,7 @@ def encode_request(
     writer.i32(0)
     write_request_header(writer, ApiKey.PRODUCE, version, correlation_id, client_id)
     put_string(writer.buffer, transactional_id, flexible)
-    writer.buffer += _ACKS_TIMEOUT.pack(acks, timeout_ms)
+    writer.pack(_ACKS_TIMEOUT, acks, timeout_ms)
     parts: list[Buffer] = [writer.buffer]
     put_count(writer, len(topics), flexible)
     for topic in topics:

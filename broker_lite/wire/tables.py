@@ -28,8 +28,7 @@ from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.offsets import (
     OffsetsForBytesRequest,
     RecordTimesRequest,
-    encode_offsets_for_bytes,
-    encode_record_times,
+    encode_answers,
 )
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, encode_unregister_broker
 from broker_lite.wire.primitives import I32, Reader, Writer, uuid_bytes
@@ -111,8 +110,8 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
-    ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_offsets_for_bytes),
-    ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_record_times),
+    ApiKey.OFFSETS_FOR_BYTES: (OffsetsForBytesRequest.decode_request, encode_answers),
+    ApiKey.RECORD_TIMES: (RecordTimesRequest.decode_request, encode_answers),
 }
 """How a request of an API without a table is read, and its response written."""
 

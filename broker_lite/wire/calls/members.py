@@ -77,25 +77,25 @@ class JoinGroupRequest:
 
     @staticmethod
     def decode(reader: Reader) -> JoinGroupResponse:
-        response = JoinGroupResponse(
-            reader.i32(),
-            reader.i16(),
-            reader.i32(),
-            reader.nullable_string(),
-            reader.nullable_string(),
-            reader.string(),
-            reader.boolean(),
-            reader.string(),
-            reader.array(_joined_member),
+        return reader.ended(
+            JoinGroupResponse(
+                reader.i32(),
+                reader.i16(),
+                reader.i32(),
+                reader.nullable_string(),
+                reader.nullable_string(),
+                reader.string(),
+                reader.boolean(),
+                reader.string(),
+                reader.array(_joined_member),
+            )
         )
-        reader.skip_tags()
-        return response
 
 
 def _joined_member(reader: Reader) -> JoinedMember:
-    row = JoinedMember(reader.string(), reader.nullable_string(), bytes(reader.view() or b""))
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        JoinedMember(reader.string(), reader.nullable_string(), bytes(reader.view() or b""))
+    )
 
 
 class Assigned(NamedTuple):
@@ -144,15 +144,15 @@ class SyncGroupRequest:
 
     @staticmethod
     def decode(reader: Reader) -> SyncGroupResponse:
-        response = SyncGroupResponse(
-            reader.i32(),
-            reader.i16(),
-            reader.nullable_string(),
-            reader.nullable_string(),
-            bytes(reader.view() or b""),
+        return reader.ended(
+            SyncGroupResponse(
+                reader.i32(),
+                reader.i16(),
+                reader.nullable_string(),
+                reader.nullable_string(),
+                bytes(reader.view() or b""),
+            )
         )
-        reader.skip_tags()
-        return response
 
 
 class HeartbeatResponse(NamedTuple):
@@ -181,9 +181,7 @@ class HeartbeatRequest:
 
     @staticmethod
     def decode(reader: Reader) -> HeartbeatResponse:
-        response = HeartbeatResponse(reader.i32(), reader.i16())
-        reader.skip_tags()
-        return response
+        return reader.ended(HeartbeatResponse(reader.i32(), reader.i16()))
 
 
 class LeftMember(NamedTuple):
@@ -223,15 +221,13 @@ class LeaveGroupRequest:
 
     @staticmethod
     def decode(reader: Reader) -> LeaveGroupResponse:
-        response = LeaveGroupResponse(reader.i32(), reader.i16(), reader.array(_left_member))
-        reader.skip_tags()
-        return response
+        return reader.ended(
+            LeaveGroupResponse(reader.i32(), reader.i16(), reader.array(_left_member))
+        )
 
 
 def _left_member(reader: Reader) -> LeftMember:
-    row = LeftMember(reader.string(), reader.nullable_string(), reader.i16())
-    reader.skip_tags()
-    return row
+    return reader.ended(LeftMember(reader.string(), reader.nullable_string(), reader.i16()))
 
 
 def _put_bytes(writer: Writer, value: bytes) -> None:

@@ -5,12 +5,16 @@ All go to each partition's leader. Field names are Kafka's; topic ids are their 
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from broker_lite.model import NO_EPOCH
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import Reader, Writer
+
+Row = TypeVar("Row")
 
 
 class ListOffsetsPartition(NamedTuple):
@@ -75,21 +79,17 @@ class ListOffsetsRequest:
 
     @staticmethod
     def decode(reader: Reader) -> ListOffsetsResponse:
-        response = ListOffsetsResponse(reader.i32(), reader.array(_listed_topic))
-        reader.skip_tags()
-        return response
+        return reader.ended(ListOffsetsResponse(reader.i32(), reader.array(_listed_topic)))
 
 
 def _listed_topic(reader: Reader) -> ListedTopic:
-    row = ListedTopic(reader.string(), reader.array(_listed_partition))
-    reader.skip_tags()
-    return row
+    return reader.ended(ListedTopic(reader.string(), reader.array(_listed_partition)))
 
 
 def _listed_partition(reader: Reader) -> ListedPartition:
-    row = ListedPartition(reader.i32(), reader.i16(), reader.i64(), reader.i64(), reader.i32())
-    reader.skip_tags()
-    return row
+    return reader.ended(
+        ListedPartition(reader.i32(), reader.i16(), reader.i64(), reader.i64(), reader.i32())
+    )
 
 
 class BytesPartition(NamedTuple):
@@ -115,65 +115,6 @@ class OffsetsForBytesResponse(NamedTuple):
     answers: tuple[BytesAnswer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsForBytesRequest:
-    """Our own API: plan ranges by size, from the sparse index."""
-
-    API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
-    VERSION: ClassVar[int] = 0
-
-    partitions: tuple[BytesPartition, ...]
-
-    def encode(self, writer: Writer) -> None:
-        def put(row: BytesPartition) -> None:
-            writer.uuid(row.topic_id)
-            writer.i32(row.partition)
-            writer.i64(row.start_offset)
-            writer.i64(row.max_bytes)
-            writer.tag_end()
-
-        writer.array(self.partitions, put)
-        writer.tag_end()
-
-    @staticmethod
-    def decode(reader: Reader) -> OffsetsForBytesResponse:
-        response = OffsetsForBytesResponse(reader.array(_bytes_answer))
-        reader.skip_tags()
-        return response
-
-    @staticmethod
-    def decode_request(reader: Reader) -> OffsetsForBytesRequest:
-        """The broker's side: the request whose body ``reader`` stands at."""
-        request = OffsetsForBytesRequest(reader.array(_bytes_partition))
-        reader.skip_tags()
-        return request
-
-
-def encode_offsets_for_bytes(response: OffsetsForBytesResponse, writer: Writer) -> None:
-    """The broker's side: the response's body."""
-
-    def put(row: BytesAnswer) -> None:
-        writer.i16(row.error_code)
-        writer.i64(row.end_offset)
-        writer.i64(row.size_bytes)
-        writer.tag_end()
-
-    writer.array(response.answers, put)
-    writer.tag_end()
-
-
-def _bytes_answer(reader: Reader) -> BytesAnswer:
-    row = BytesAnswer(reader.i16(), reader.i64(), reader.i64())
-    reader.skip_tags()
-    return row
-
-
-def _bytes_partition(reader: Reader) -> BytesPartition:
-    row = BytesPartition(reader.uuid(), reader.i32(), reader.i64(), reader.i64())
-    reader.skip_tags()
-    return row
-
-
 class TimePartition(NamedTuple):
     """When was the first record written that is at or after ``offset``?"""
 
@@ -196,6 +137,32 @@ class RecordTimesResponse(NamedTuple):
     answers: tuple[TimeAnswer, ...]
 
 
+_BYTES_ASKED, _TIME_ASKED, _ANSWERED = map(struct.Struct, (">iqq", ">iq", ">hqq"))
+"""What follows the topic id in a row of either request, and an answer to either."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsForBytesRequest:
+    """Our own API: plan ranges by size, from the sparse index."""
+
+    API_KEY: ClassVar[int] = ApiKey.OFFSETS_FOR_BYTES
+    VERSION: ClassVar[int] = 0
+
+    partitions: tuple[BytesPartition, ...]
+
+    def encode(self, writer: Writer) -> None:
+        _put_asked(writer, self.partitions, _BYTES_ASKED)
+
+    @staticmethod
+    def decode(reader: Reader) -> OffsetsForBytesResponse:
+        return OffsetsForBytesResponse(_answers(reader, BytesAnswer))
+
+    @staticmethod
+    def decode_request(reader: Reader) -> OffsetsForBytesRequest:
+        """The broker's side: the request whose body ``reader`` stands at."""
+        return OffsetsForBytesRequest(_asked(reader, BytesPartition, _BYTES_ASKED))
+
+
 @dataclass(frozen=True, slots=True)
 class RecordTimesRequest:
     """Our own API: how old is what a reader has not read."""
@@ -206,49 +173,44 @@ class RecordTimesRequest:
     partitions: tuple[TimePartition, ...]
 
     def encode(self, writer: Writer) -> None:
-        def put(row: TimePartition) -> None:
-            writer.uuid(row.topic_id)
-            writer.i32(row.partition)
-            writer.i64(row.offset)
-            writer.tag_end()
-
-        writer.array(self.partitions, put)
-        writer.tag_end()
+        _put_asked(writer, self.partitions, _TIME_ASKED)
 
     @staticmethod
     def decode(reader: Reader) -> RecordTimesResponse:
-        response = RecordTimesResponse(reader.array(_time_answer))
-        reader.skip_tags()
-        return response
+        return RecordTimesResponse(_answers(reader, TimeAnswer))
 
     @staticmethod
     def decode_request(reader: Reader) -> RecordTimesRequest:
         """The broker's side: the request whose body ``reader`` stands at."""
-        request = RecordTimesRequest(reader.array(_time_partition))
-        reader.skip_tags()
-        return request
+        return RecordTimesRequest(_asked(reader, TimePartition, _TIME_ASKED))
 
 
-def encode_record_times(response: RecordTimesResponse, writer: Writer) -> None:
-    """The broker's side: the response's body."""
+def encode_answers(response: OffsetsForBytesResponse | RecordTimesResponse, writer: Writer) -> None:
+    """The broker's side: the body of the response to either request."""
 
-    def put(row: TimeAnswer) -> None:
-        writer.i16(row.error_code)
-        writer.i64(row.offset)
-        writer.i64(row.timestamp)
+    def put(row: tuple[int, int, int]) -> None:
+        writer.pack(_ANSWERED, *row)
         writer.tag_end()
 
-    writer.array(response.answers, put)
+    rows: tuple[tuple[int, int, int], ...] = response.answers
+    writer.array(rows, put)
     writer.tag_end()
 
 
-def _time_answer(reader: Reader) -> TimeAnswer:
-    row = TimeAnswer(reader.i16(), reader.i64(), reader.i64())
-    reader.skip_tags()
-    return row
+def _answers(reader: Reader, kind: Callable[..., Row]) -> tuple[Row, ...]:
+    return reader.ended(reader.array(lambda row: row.ended(kind(*row.unpack(_ANSWERED)))))
 
 
-def _time_partition(reader: Reader) -> TimePartition:
-    row = TimePartition(reader.uuid(), reader.i32(), reader.i64())
-    reader.skip_tags()
-    return row
+def _put_asked(writer: Writer, rows: tuple[tuple[Any, ...], ...], fields: struct.Struct) -> None:
+    def put(row: tuple[Any, ...]) -> None:
+        topic_id, *rest = row
+        writer.uuid(topic_id)
+        writer.pack(fields, *rest)
+        writer.tag_end()
+
+    writer.array(rows, put)
+    writer.tag_end()
+
+
+def _asked(reader: Reader, kind: Callable[..., Row], fields: struct.Struct) -> tuple[Row, ...]:
+    return reader.ended(reader.array(lambda row: row.ended(kind(row.uuid(), *row.unpack(fields)))))
