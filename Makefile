@@ -95,10 +95,10 @@ $(VENV)/.dependencies-bench: setup.cfg | $(VENV)/.dependencies-all
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[bench]"
 	@touch $@
 
-# Side by side with Kafka and others, which Maven brings; benchmarks/RESULTS.md. ONLY=ROW, QUICK=1, INPUT=FILE.
+# Side by side with Kafka and others, which Maven brings; benchmarks/RESULTS.md. ONLY=ROW, VARIANT=NAME, QUICK=1, INPUT=FILE.
 bench: java $(VENV)/.installed $(VENV)/.dependencies-bench
 	@$(call clients,mvn:maven javac:openjdk-17-jdk-headless rabbitmq-server:rabbitmq-server)
-	PYTHONPATH=benchmarks $(BIN)/python -P -m peers $(ONLY) $(if $(QUICK),--quick) $(if $(INPUT),--input '$(INPUT)')
+	PYTHONPATH=benchmarks $(BIN)/python -P -m peers $(ONLY) $(if $(VARIANT),--variant '$(VARIANT)') $(if $(QUICK),--quick) $(if $(INPUT),--input '$(INPUT)')
 
 # What logbus's own parts cost, without any peer. ONLY=NAME.
 figures: java $(VENV)/.installed $(VENV)/.dependencies-check

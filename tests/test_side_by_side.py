@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import itertools
 import json
@@ -148,11 +149,10 @@ def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_pa
 
     flaky = kinds.Row("flaky", 97, "flaky", (), opened(fail_once), rounds=1)
     stuck = kinds.Row("stuck", 98, "stuck", (), opened(hang), rounds=1, seconds_max=0.05)
-    about = {"machine": peers("__main__").machine(), "versions": {}}
     (tmp_path / "results").mkdir()
     with peers("bench").Bench() as bench:
         for each in (flaky, stuck):
-            found = alternate.run(each, bench) | about
+            found = alternate.run(each, bench)
             path = tmp_path / "results" / f"{each.name}.json"
             path.write_text(json.dumps(found), "utf-8")
             (variant,) = found["variants"]
@@ -166,10 +166,6 @@ def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_pa
 
 def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
-    about = {
-        "machine": peers("__main__").machine(),
-        "versions": {"logbus": "1", "kafka": "4.3.0"},
-    }
     made, _ = row((kinds.Goal("rows_per_s", 5.0),), {"logbus": [2], "kafka": [1]})
 
     def open_nothing(*_: object) -> Any:
@@ -179,7 +175,7 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
     (tmp_path / "results").mkdir()
     with peers("bench").Bench() as bench:
         for each in (made, absent):
-            found = alternate.run(each, bench) | about
+            found = alternate.run(each, bench)
             path = tmp_path / "results" / f"{each.name}.json"
             path.write_text(json.dumps(found), "utf-8")
     (tmp_path / "results" / "made-up-curve.svg").write_text("<svg/>", "utf-8")
@@ -191,3 +187,39 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
     assert "cannot run: Maven is missing" in text
     assert "(results/made-up-curve.svg)" in text
     assert (tmp_path / "results" / report.RATIOS).is_file()
+
+
+def test_a_variant_that_ran_alone_takes_its_place_and_leaves_the_others(tmp_path: Path) -> None:
+    kinds, alternate, kept = peers("row"), peers("alternate"), peers("kept")
+    made, order = row((kinds.Goal("rows_per_s", 1.0),), {"logbus": [2], "kafka": [1]})
+    made = dataclasses.replace(made, variants=tuple(map(kinds.Variant, ("defaults", "tuned"))))
+    with peers("bench").Bench() as bench:
+        whole = alternate.run(made, bench)
+        of_before = {"machine": whole["variants"][0]["machine"] | {"date": "2026-01-01"}}
+        for each in whole["variants"]:
+            del each["machine"]
+        # As files of before were: the machine once, for the row.
+        (tmp_path / "made-up.json").write_text(json.dumps(whole | of_before), "utf-8")
+        order.clear()
+        tuned = alternate.run(made, bench, ["tuned"])
+    assert len(order) == 8, "one variant alone ran"
+    both = kept.keep(tmp_path, tuned, made, whole=False)
+    assert [each["variant"] for each in both["variants"]] == ["defaults", "tuned"]
+    dates = [each["machine"]["date"] for each in both["variants"]]
+    assert dates[0] == "2026-01-01" < dates[1]
+    assert kept.read(tmp_path / "made-up.json") == both
+    why = {"variant": "tuned", "cannot": "Maven is missing", "machine": {}}
+    failed = kept.keep(tmp_path, tuned | {"variants": [why]}, made, whole=False)
+    assert failed == both, "what failed takes no place from figures"
+    alone = kept.keep(tmp_path, tuned, made, whole=True)
+    assert [each["variant"] for each in alone["variants"]] == ["tuned"]
+
+
+def test_rows_and_their_variants_are_asked_for_by_name() -> None:
+    chosen = peers("__main__").chosen
+    assert chosen([], []) == {}
+    assert chosen(["disk", "start:first start"], []) == {"disk": [], "start": ["first start"]}
+    assert chosen(["disk"], ["lz4"]) == {"disk": ["lz4"]}
+    for rows, variants in ((["dsk"], []), (["disk:fast"], []), (["disk"], ["fast"]), ([], ["lz4"])):
+        with pytest.raises(ValueError, match=r"no such row|has no variant|name rows"):
+            chosen(rows, variants)

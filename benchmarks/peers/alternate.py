@@ -12,9 +12,10 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from peers import versions
 from peers.bench import Bench
 from peers.fetch import Cannot
 from peers.meter import Meter
@@ -25,23 +26,21 @@ RETRIED_SECONDS_MAX = 240.0
 """What fails later than this is not tried again, or a whole run would not end."""
 
 
-def run(row: Row, bench: Bench) -> dict[str, Any]:
-    """A row's result; ``cannot`` in it says why it has none."""
-    found: dict[str, Any] = {
+def run(row: Row, bench: Bench, names: Collection[str] = ()) -> dict[str, Any]:
+    """A row's result, of the variants of these names alone where some are given (else of all, or
+    of the first where the run is quick); ``cannot`` in a variant says why it has none."""
+    chosen = [each for each in row.variants if each.name in names] or list(row.variants)
+    if bench.quick and not names:
+        chosen = chosen[:1]
+    return {
         "row": row.name,
         "number": row.number,
         "work": row.work,
         "note": row.note,
         "bound": row.bound,
-        "input": bench.lines.source,
         "quick": bench.quick,
-        "variants": [],
+        "variants": [_variant(row, bench, variant) for variant in chosen],
     }
-    began = time.monotonic()
-    for variant in row.variants[:1] if bench.quick else row.variants:
-        found["variants"].append(_variant(row, bench, variant))
-    found["seconds"] = round(time.monotonic() - began, 1)
-    return found
 
 
 def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
@@ -51,13 +50,18 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
         "variant": variant.name,
         "settings": dict(variant.settings),
         "compression": dict(variant.compression),
+        "input": bench.lines.source,
+        "machine": versions.machine(),
+        "versions": versions.found(),
     }
+    whole = time.monotonic()
     for is_last in (False, True):
         began = time.monotonic()
         try:
             with _at_most(row.seconds_max), row.open(bench, variant) as sides:
                 kept["settings"] |= {name: side.settings for name, side in sides.items()}
                 found = _alternate(row, bench, sides)
+            kept["seconds"] = round(time.monotonic() - whole, 1)
             return kept | {"sides": found, "compared": compared(row, variant, found)}
         except Cannot as why:
             return kept | {"cannot": str(why)}

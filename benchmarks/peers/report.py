@@ -6,12 +6,11 @@ all ratios is drawn here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peers import charts
+from peers import charts, kept
 from peers.rows import ROWS
 
 Found = Mapping[str, Any]
@@ -64,8 +63,8 @@ def results(folder: Path) -> list[Found]:
     """What rows left there, in the order of the table; other benchmarks' results are not ours. What
     a row says of itself is what it says now."""
     texts = {row.name: {"work": row.work, "note": row.note, "bound": row.bound} for row in ROWS}
-    found = (json.loads(path.read_text("utf-8")) for path in folder.glob("*.json"))
-    rows = [each | texts.get(each["row"], {}) for each in found if "variants" in each]
+    found = map(kept.read, sorted(folder.glob("*.json")))
+    rows = [each | texts.get(each["row"], {}) for each in found if each["variants"]]
     return sorted(rows, key=lambda each: (each["number"], each["row"]))
 
 
@@ -85,23 +84,27 @@ def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
 
 
 def _where(rows: list[Found]) -> Iterator[str]:
-    """Machine and versions, once where all rows agree."""
+    """Machines and versions that met, each once; which of them a variant had, it says itself."""
+    variants = [variant for each in rows for variant in each["variants"]]
     machines = {
         "{cpus} cores, {memory_gb} GB, {kernel}, Python {python}".format(**each["machine"])
-        for each in rows
+        for each in variants
     }
-    dates = sorted({each["machine"]["date"] for each in rows})
-    loads = [each["machine"]["load_before"] for each in rows]
+    dates = sorted({each["machine"]["date"] for each in variants})
+    loads = [each["machine"]["load_before"] for each in variants]
     versions = {
         ", ".join(f"{name} {version}" for name, version in sorted(each["versions"].items()))
-        for each in rows
+        for each in variants
     }
     yield f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}:"
     yield ""
     yield from (f"- {each}" for each in sorted(machines))
-    yield f"- processes that wanted a core in the minute before a row: {min(loads)} to {max(loads)}"
+    yield (
+        "- processes that wanted a core in the minute before a variant, the last one's own "
+        f"among them: {min(loads)} to {max(loads)}"
+    )
     yield from (f"- versions: {each}" for each in sorted(versions))
-    yield f"- input: {', '.join(sorted({each['input'] for each in rows}))}, made unique"
+    yield f"- input: {', '.join(sorted({each['input'] for each in variants}))}, made unique"
     yield ""
 
 
@@ -148,6 +151,7 @@ def _variant(variant: Found) -> Iterator[str]:
     yield f"**{variant['variant']}** (compression: {_compression(variant)})"
     yield ""
     yield from (f"- {who}: {words}" for who, words in settings.items())
+    yield f"- measured {_when(variant['machine'])}"
     if "failed_first" in variant:
         yield f"- tried twice; the first time: {_cell(variant['failed_first'])}"
     if "cannot" in variant:
@@ -163,6 +167,11 @@ def _variant(variant: Found) -> Iterator[str]:
     for role in _names(side["processes"] for side in sides.values()):
         cells = [_spent(side["processes"].get(role)) for side in sides.values()]
         yield f"| *{role}* | " + " | ".join(cells) + " |"
+
+
+def _when(machine: Found) -> str:
+    commit = f", commit {machine['commit']}" if machine.get("commit") else ""
+    return f"{machine['date']}{commit}, load before {machine['load_before']}"
 
 
 def _measured(name: str, side: Found) -> str:

@@ -1,9 +1,15 @@
-"""Which versions met, for the results."""
+"""What a result was measured on: the machine, the commit, and which versions met."""
 
 from __future__ import annotations
 
+import datetime
+import functools
 import importlib.metadata
+import os
+import platform
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import broker_lite
 from peers import fetch
@@ -12,6 +18,42 @@ from peers.servers import KAFKA_VERSION
 _PACKAGES = ("pyspark", "pyarrow", "confluent-kafka", "uvloop")
 
 
+def machine() -> dict[str, Any]:
+    """What a reader must know to compare, as it is now: nothing that names the machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(memory / 1e9, 1),
+        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 1),
+    }
+
+
+@functools.cache
+def _commit() -> str:
+    """Of the tree that this file is in, and whether it was changed; "" outside of a repository."""
+    try:
+        head = _git("rev-parse", "--short=10", "HEAD")
+        # The results are what a run writes; they change no figure.
+        changed = _git("diff", "--quiet", "HEAD", "--", ":/", ":!/benchmarks/results*",
+                       ":!/benchmarks/RESULTS.md")  # fmt: skip
+    except OSError:
+        return ""
+    if head.returncode:
+        return ""
+    return head.stdout.strip() + (", changed" if changed.returncode else "")
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+
+
+@functools.cache
 def found() -> dict[str, str]:
     """What runs here, by name; what is missing is left out."""
     versions = {"logbus": broker_lite.__version__, "kafka": KAFKA_VERSION}
