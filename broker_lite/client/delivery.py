@@ -376,6 +376,7 @@ class Delivery:
         for batch in sent.batches:
             part = self._returned(batch)
             if part is not None:
+                batch.maybe_appended = True
                 self._refused(part, batch, error, now_ms)
                 self._settle(batch.where, part)
 
@@ -390,7 +391,10 @@ class Delivery:
         part.failures = 0
         part.error = None
         if batch.sequence >= 0 and batch.identity == part.identity:
-            part.acked_sequence = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK
+            last = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK
+            # One that hung is accepted after those behind it.
+            if (last - part.acked_sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
+                part.acked_sequence = last
         self._finish(batch, None)
 
     def _refused(self, part: _Partition, batch: Batch, error: LogbusError, now_ms: float) -> None:
@@ -403,11 +407,12 @@ class Delivery:
             error, (OutOfOrderSequenceError, UnknownProducerIdError, InvalidProducerEpochError)
         ):
             self._out_of_order(part, batch, error, now_ms)
-        elif error.retriable:
-            batch.maybe_appended = batch.maybe_appended or not error.definite
-            self._later(part, batch, error, now_ms)
         else:
-            self._fail(part, batch, error)
+            batch.maybe_appended = batch.maybe_appended or not error.definite
+            if error.retriable:
+                self._later(part, batch, error, now_ms)
+            else:
+                self._fail(part, batch, error)
 
     def _later(self, part: _Partition, batch: Batch, error: LogbusError, now_ms: float) -> None:
         """Again after a pause, or at once by a newer leader."""
@@ -451,6 +456,11 @@ class Delivery:
         assert batch.columns is not None
         if batch.row_count == 1:
             self._fail(part, batch, MessageTooLargeError(f"{batch.where}: {error.message}"))
+            return
+        if batch.maybe_appended and batch.sequence >= 0:
+            # The limit was lowered meanwhile; halves would not pass for what was written whole.
+            message = f"{batch.where}: {error.message}; sent before, it may be in the log"
+            self._fail(part, batch, MessageTooLargeError(message))
             return
         # Halving each batch anew would send everything twice.
         known = self.limits_bytes.get(batch.topic, batch.size_bytes)
@@ -503,10 +513,13 @@ class Delivery:
             part.held = False
             if part.spoiled:
                 part.spoiled = False
+                part.next_sequence = (part.acked_sequence + 1) & SEQUENCE_MASK
                 for batch in part.queue:
                     if batch.sequence >= 0 and not batch.maybe_appended:
                         batch.renumber()
-                part.next_sequence = (part.acked_sequence + 1) & SEQUENCE_MASK
+                    elif batch.sequence >= 0 and batch.identity == part.identity:
+                        # It keeps its numbers, so what follows must not have them.
+                        part.next_sequence = (batch.sequence + batch.row_count) & SEQUENCE_MASK
             if not part.queue:
                 self._busy.pop(where, None)
 

@@ -18,6 +18,7 @@ from broker_lite.errors import (
     LogbusError,
     MessageTooLargeError,
     NetworkError,
+    ProtocolError,
     StorageError,
 )
 from broker_lite.record.arrow import Columns, decode
@@ -25,7 +26,7 @@ from broker_lite.record.batch import check_crc, read_header
 from broker_lite.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
 
 NOT_LEADER, OUT_OF_ORDER, DUPLICATE, TOO_LARGE, UNKNOWN_PRODUCER = 6, 45, 46, 10, 59
-CORRUPT, INVALID_RECORD = 2, 87
+CORRUPT, INVALID_RECORD, UNKNOWN_ERROR = 2, 87, -1
 
 
 def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Batch:
@@ -286,6 +287,68 @@ def test_after_a_timeout_with_unknown_end_the_numbers_are_not_used_again() -> No
     assert bench.delivery.wants_identity
     bench.identify()
     assert sequences(bench.later()) == [(1002, 0)]
+
+
+def test_a_batch_behind_one_that_is_asked_again_does_not_take_its_numbers() -> None:
+    """A leader that saw it as a repetition of that one said that it was written."""
+    bench = Bench()
+    asked_again, too_large, following = make(), make(), make()
+    bench.add(asked_again, too_large, following)
+    first, second, third = bench.send()
+    bench.answer(first, NOT_LEADER)
+    bench.answer(second, TOO_LARGE)
+    bench.answer(third, OUT_OF_ORDER)
+    assert too_large.error is not None
+    again = bench.later()
+    assert [each.batches[0] for each in again] == [asked_again, following]
+    assert sequences(again) == [(1001, 0), (1001, 1)]
+
+
+def test_a_late_duplicate_does_not_take_the_numbers_back() -> None:
+    """The first hung at a deposed leader while the next one took what came behind it."""
+    bench = Bench()
+    bench.add(make(), make())
+    first, second = bench.send()
+    bench.answer(second)
+    bench.fail(first)
+    (again,) = bench.later()
+    bench.add(make())
+    (refused,) = bench.send()
+    bench.answer(again, DUPLICATE)
+    bench.answer(refused, TOO_LARGE)
+    bench.add(make())
+    assert sequences(bench.later()) == [(1001, 2)]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_after_an_error_that_says_nothing_the_numbers_are_not_used_again(is_answered: bool) -> None:
+    """Nobody knows what the broker did before it, nor what it did where its answer is unreadable:
+    the next batch would pass for this one."""
+    bench = Bench()
+    batch = make()
+    bench.add(batch)
+    (sent,) = bench.send()
+    if is_answered:
+        bench.answer(sent, UNKNOWN_ERROR)
+    else:
+        bench.fail(sent, ProtocolError("an answer that ends in the middle"))
+    assert isinstance(batch.error, LogbusError)
+    bench.add(make())
+    assert bench.delivery.wants_identity
+    bench.identify()
+    assert sequences(bench.later()) == [(1002, 0)]
+
+
+def test_a_batch_that_may_be_in_the_log_is_not_halved() -> None:
+    """Its topic's limit was lowered before it was asked again; halves would be there twice."""
+    bench = Bench()
+    batch = make(2)
+    bench.add(batch)
+    bench.fail(bench.send()[0])
+    bench.answer(bench.later()[0], TOO_LARGE)
+    assert isinstance(batch.error, MessageTooLargeError)
+    assert "may be in the log" in batch.error.message
+    assert bench.later() == []
 
 
 def test_what_was_never_sent_times_out_without_a_new_identity() -> None:
