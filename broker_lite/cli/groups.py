@@ -72,7 +72,10 @@ def _why_empty(admin: Admin, group: str) -> str:
         raise GroupIdNotFoundError(f"there is no group {group!r}; see: logbus groups list")
     if admin.group_members(group):
         return f"group {group!r} has members that read nothing yet, and has committed nothing"
-    return f"group {group!r} is empty: it has no members and has committed nothing"
+    return (
+        f"group {group!r} is empty: it has no members and has committed nothing in topics that are "
+        "there"
+    )
 
 
 @groups.command()

@@ -54,6 +54,16 @@ class GroupAge(NamedTuple):
     newest_commit_ms: int | None
 
 
+class _Row(NamedTuple):
+    """An offset as it is written; ``touched_ms``: the last sign of life in it."""
+
+    key: TopicPartition
+    path: str
+    version: int
+    topic_id: str
+    touched_ms: int
+
+
 class GroupOffsets:
     """``find_topic`` looks into the present snapshot; ``now_ms`` is the wall clock; ``identity`` is
     this broker's id and the epoch of its present registration."""
@@ -265,16 +275,22 @@ class GroupOffsets:
             empty_ms = znodes.decode_coordinator(path, znode.data).empty_since_ms
         if await self.native_members(group):
             empty_ms = None
+        rows = await self._rows(group)
+        return GroupAge(empty_ms, max((row.touched_ms for row in rows), default=None))
+
+    async def _rows(self, group: str) -> list[_Row]:
         keys = await self._committed(group)
         paths = [znodes.offset_path(group, *key) for key in keys]
         is_native = await self.kind(group) == znodes.KIND_NATIVE
-        times = [
-            # A claim writes the offset anew, as it was.
-            max(znodes.decode_offset(path, row.data).commit_ms, row.modified_ms * is_native)
-            for path, row in zip(paths, await gather([self._store.get(path) for path in paths]))
-            if row is not None
-        ]
-        return GroupAge(empty_ms, max(times, default=None))
+        found = []
+        znodes_there = await gather([self._store.get(path) for path in paths])
+        for key, path, znode in zip(keys, paths, znodes_there):
+            if znode is not None:
+                offset = znodes.decode_offset(path, znode.data)
+                # A claim writes the offset anew, as it was.
+                touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
+                found.append(_Row(key, path, znode.version, offset.topic_id, touched_ms))
+        return found
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
         """None: the whole group. Raises GroupIdNotFoundError, WriteConflictError, and
@@ -312,6 +328,36 @@ class GroupOffsets:
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         return await self._delete_group(claim) is None
+
+    async def expire_former(self, group: str, before_ms: int) -> int:
+        """Delete the offsets of deleted topics that were committed before then, though the group
+        lives; how many. Until then they tell who joins after a topic was made again that the group
+        read a former one. Raises NotCoordinatorError, CoordinationUnavailableError."""
+        await self._store.sync(znodes.group_path(group))
+        old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
+        # After the offsets: a topic that was read before them could be the former of its name.
+        topics = await self._assignments({row.key.topic for row in old})
+        gone = [
+            row
+            for row in old
+            if row.key.topic not in topics or topics[row.key.topic].topic_id != row.topic_id
+        ]
+        if not gone:
+            return 0
+        claim = await self.claim(group)
+        deleted, step = 0, DELETES_PER_WRITE_MAX // 2  # of paths that may be long
+        for first in range(0, len(gone), step):
+            part = gone[first : first + step]
+            # Of that version: whoever claims or commits in a topic of the name meanwhile keeps it.
+            deletes = [Delete(row.path, row.version) for row in part]
+            if await self._store.write([*claim.checks, *deletes]) is None:
+                deleted += len(part)
+        self._writer.forget(group)
+        for topic in sorted({row.key.topic for row in gone} - topics.keys()):
+            # Refused where anything is below, again or still.
+            for place in (znodes.topic_offsets_path, znodes.topic_owners_path):
+                await self._store.write([*claim.checks, Delete(place(group, topic))])
+        return deleted
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
         """Write whether a native group has members, where that is not what is written."""

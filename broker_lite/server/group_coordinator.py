@@ -198,7 +198,9 @@ class GroupCoordinator:
                 self._look_after(held)
 
     async def expire(self) -> None:
-        """Delete the groups that were empty for the retention time, of those coordinated here."""
+        """Of those coordinated here, delete the groups that were empty for the retention time, and
+        of the others the offsets of deleted topics that are as old."""
+        kept_ms = self._config.offsets_retention_minutes * MINUTE
         for row in await self._registry.list_groups():
             try:
                 self.check_coordinator(row.group)
@@ -207,6 +209,11 @@ class GroupCoordinator:
                     await self._registry.note_members(row.group, is_empty=not members)
                 if await self._registry.expire_group(row.group, partial(self._is_over, row.group)):
                     logger.info("group %r was empty for long enough and is deleted", row.group)
+                    continue
+                before_ms = self._clock.now_ms() - kept_ms
+                count = await self._registry.expire_former_offsets(row.group, before_ms)
+                if count:
+                    logger.info("group %r: %d offsets of deleted topics go", row.group, count)
             except NotCoordinatorError:
                 continue
 

@@ -411,6 +411,10 @@ class Registry(Membership):
         """Delete the group if it is over, unless somebody comes meanwhile; whether it was."""
         return await self._groups.expire(group, is_over)
 
+    async def expire_former_offsets(self, group: str, before_ms: int) -> int:
+        """Delete a group's offsets of deleted topics that are older than that; how many."""
+        return await self._groups.expire_former(group, before_ms)
+
     async def group_kind(self, group: str) -> str | None:
         """ "kafka", "native", or None if there is no such group."""
         return await self._groups.kind(group)

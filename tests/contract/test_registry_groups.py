@@ -19,6 +19,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata import group_offsets, znodes
+from broker_lite.metadata.group_offsets import GroupOffsets
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import (
     CommittedOffset,
@@ -83,6 +84,60 @@ def test_offsets_of_a_deleted_topic_are_not_its_successors(world: World) -> None
         assert await broker.registry.fetch_offsets("g", [t0]) == {}
         await broker.registry.commit_offsets("g", {t0: CommittedOffset(1)})
         assert (await broker.registry.fetch_offsets("g", [t0]))[t0].offset == 1
+
+    run(world, body)
+
+
+def test_old_offsets_of_deleted_topics_go_though_the_group_lives(world: World) -> None:
+    """Those of topics that are there stay, however old, and those of a topic that was made again
+    under the same name; so does what is younger."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        registry, store = broker.registry, broker.store
+        wheres = {name: TopicPartition(name, 0) for name in ("stays", "gone", "again")}
+        for name, where in wheres.items():
+            await create(broker, name)
+            await registry.commit_offsets("g", {where: CommittedOffset(5, commit_ms=1000)})
+        assert await registry.expire_former_offsets("g", 2000) == 0
+        await registry.delete_topics(["gone", "again"])
+        await create(broker, "again")
+        assert await registry.expire_former_offsets("g", 1000) == 0, "younger"
+        assert await registry.expire_former_offsets("g", 2000) == 2
+        assert await store.children(znodes.offsets_path("g")) == ["again", "stays"]
+        assert list(await registry.fetch_offsets("g")) == [wheres["stays"]]
+        # The broker does not take for there what is not.
+        await create(broker, "gone")
+        for name in ("gone", "again"):
+            result = await registry.commit_offsets("g", {wheres[name]: CommittedOffset(1)})
+            assert result == {wheres[name]: None}
+        assert set(await registry.fetch_offsets("g")) == set(wheres.values())
+
+    run(world, body)
+
+
+def test_a_commit_in_a_topic_made_again_is_not_deleted_as_its_formers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between the look at what is old and the deletion."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        registry, where = broker.registry, TopicPartition("t", 0)
+        await create(broker, "t")
+        await registry.commit_offsets("g", {where: CommittedOffset(5)})
+        await registry.delete_topics(["t"])
+        claim = GroupOffsets.claim
+
+        async def slow(offsets: GroupOffsets, group: str) -> Any:
+            monkeypatch.undo()
+            await create(broker, "t")
+            await registry.commit_offsets("g", {where: CommittedOffset(1)})
+            return await claim(offsets, group)
+
+        monkeypatch.setattr(GroupOffsets, "claim", slow)
+        assert await registry.expire_former_offsets("g", 1 << 60) == 0
+        assert (await registry.fetch_offsets("g"))[where].offset == 1
 
     run(world, body)
 

@@ -89,6 +89,8 @@ class World:
         deleted = {each.path for each in operations if isinstance(each, Delete)}
         for operation in operations:
             _, _, kind, *rest = f"{operation.path}/".split("/")[1:] + [""] * 3
+            if kind == "offsets" and rest[0] and not rest[1]:
+                self.met(rest[0], operation)
             if kind != "offsets" or len(rest) < 3 or not rest[1] or isinstance(operation, Delete):
                 continue
             assert isinstance(operation, Create | Set)
@@ -105,6 +107,24 @@ class World:
             if before and before.topic_id == offset.topic_id and offset.offset < before.offset:
                 raise Violation(f"{where} went back from {before.offset} to {offset.offset}")
             self.counts["commits"] += before is None or before.offset < offset.offset
+
+    def met(self, topic: str, operation: Operation) -> None:
+        """A topic that is younger than some member that reads it came later for the group: all of
+        it is read, whatever ``start`` is."""
+        assigned = self.service.peek(znodes.topic_path(topic))
+        if not isinstance(operation, Create | Set) or not operation.data or assigned is None:
+            return
+        first = znodes.decode_first_look(operation.path, operation.data)
+        if self.topics[topic].topic_id != first.topic_id or not first.partition_count:
+            return
+        for name in self.service.peek_children(znodes.consumers_path(GROUP)):
+            path = znodes.consumer_path(GROUP, name)
+            member = self.service.peek(path)
+            assert member is not None
+            if member.created_zxid < assigned.created_zxid and covers(
+                znodes.decode_subscription(path, member.data), topic
+            ):
+                self.fail(f"{topic} came after {name}, and is read from its end")
 
     def count_claims(self, operations: Sequence[Operation]) -> None:
         owners = f"{znodes.owners_path(GROUP)}/"

@@ -27,6 +27,7 @@ PLANT_SEEDS_MAX = 20
 KEPT = {
     0: "a reader committed what it had read before its partition went away and came back",
     40: "how far it had come then was written as it went away for the second time",
+    112: "a newcomer looked at a new topic first, and took it for one that the group began with",
     48: "a partition that went while brokers were asked for others was handed out",
 }
 """Seeds that once found something, and what."""

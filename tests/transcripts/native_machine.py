@@ -32,6 +32,7 @@ Words = Mapping[str, str]
 GROUP = "g"
 TIMEOUT_MS = 6000
 TURNS_MAX = 1000
+PLACES = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
 
 
 class NativeMachine:
@@ -129,12 +130,11 @@ class NativeMachine:
 
     def _make_again(self) -> None:
         kind, self.next_kind = self.next_kind, ""
-        places = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
-        for place in places:
+        for place in PLACES:
             self._admin(Delete(place(GROUP)))
         self._admin(Delete(znodes.group_path(GROUP)))
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(kind)))
-        for place in places:
+        for place in PLACES:
             self._admin(Create(place(GROUP)))
 
     def _topic(self, words: Words) -> None:
@@ -151,6 +151,10 @@ class NativeMachine:
     def _other(self, words: Words) -> None:
         name = words["name"]
         self.others[name] = session = self.service.open_session(Nobody())  # type: ignore[arg-type]
+        if self.service.peek(znodes.group_path(GROUP)) is None:
+            self._kind({"is": znodes.KIND_NATIVE})
+            for place in PLACES:
+                self._admin(Create(place(GROUP)))
         path = znodes.consumer_path(GROUP, name)
         data = znodes.encode_subscription(_subscription(words))
         self.service.write(session, [Create(path, data, ephemeral=True)])

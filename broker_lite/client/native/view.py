@@ -48,8 +48,14 @@ class View:
         self._subscription = subscription
         self._on_looked = on_looked
         self._left = 0
+        self._since: dict[str, int] = {}
+        """When each member was registered, as ZooKeeper counts its changes."""
+        self._members_left = 0
+        self._unmet: list[tuple[str, Assignment, int]] = []
+        """Topics that wait for the members to be known: name, value and when each was made."""
         self._was_there: set[str] = set()
-        """Ids of the topics that the first look found; those of others came later."""
+        """Ids of the topics that the first look found and that are older than any member's
+        subscription to them; others came later."""
         self._has_looked = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -91,7 +97,8 @@ class View:
     def forget(self) -> None:
         """The connection is lost: what was asked is not answered, and every watch is void."""
         self.is_looking = False
-        self._left = 0
+        self._left = self._members_left = 0
+        self._unmet.clear()
         self.mark_all()
 
     # Looking.
@@ -104,6 +111,7 @@ class View:
         if self._stale_members:
             self._stale_members = False
             self._left += 1
+            self._members_left = 1
             self._asking.list(znodes.consumers_path(self._group), self._listed, watch=True)
         if self._stale_names:
             self._stale_names = False
@@ -124,20 +132,30 @@ class View:
         self.members = {name: self.members[name] for name in found if name in self.members}
         for name in found:
             if name not in self.members:
-                self._left += 1
+                self._members_left += 1
                 path = znodes.consumer_path(self._group, name)
                 self._asking.get(path, partial(self._member, name, path))
-        self._one_less()
+        self._one_member_less()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
         # One that is gone again has fired the watch of the list.
         if znode is not None:
+            self._since[name] = znode.created_zxid
             try:
                 self.members[name] = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
                 # Not ours, or of a later version: it gets nothing, and all others agree on that.
                 self.members[name] = Subscription((), None, 0)
-        self._one_less()
+        self._one_member_less()
+
+    def _one_member_less(self) -> None:
+        self._members_left -= 1
+        if self._members_left == 0:
+            self._since = {name: self._since[name] for name in self.members}
+            unmet, self._unmet = self._unmet, []
+            for row in unmet:
+                self._meet(*row)
+            self._one_less()
 
     def _named(self, names: list[str] | None) -> None:
         matching = {name for name in names or () if covers(self._subscription, name)}
@@ -167,7 +185,16 @@ class View:
             self.topics[topic] = known._replace(partition_count=len(found.replicas))
             self._one_less()
             return
-        if not self._has_looked:
+        if self._members_left:
+            self._unmet.append((topic, found, znode.created_zxid))
+        else:
+            self._meet(topic, found, znode.created_zxid)
+
+    def _meet(self, topic: str, found: Assignment, created_zxid: int) -> None:
+        """Remember a topic for the group, unless that does. One that was made since some member has
+        been there for it came later, also for a consumer that joined before that member looked."""
+        began = (self._since[name] for name, row in self.members.items() if covers(row, topic))
+        if not self._has_looked and created_zxid < min(began, default=created_zxid + 1):
             self._was_there.add(found.topic_id)
         first = self._first(found, is_another=False)
         path = znodes.topic_offsets_path(self._group, topic)
