@@ -7,6 +7,7 @@ names one request and is never reused; each gets exactly one ``effects.Reply``, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker_lite.errors import LogbusError
@@ -48,6 +49,9 @@ class Join(NamedTuple):
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
     """Version 9: a static leader that returns may be told that it has nothing to assign."""
+    partition_counts: Mapping[str, int] | None = None
+    """Of the group's topics, as the shell knows them; None: a static leader that returns is not
+    asked to assign what was added while it was away."""
 
 
 class Sync(NamedTuple):

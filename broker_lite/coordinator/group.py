@@ -260,6 +260,9 @@ class Group:
                 self._roster.protocol_type, before, member.metadata(self._protocol)
             )
         )
+        if settled and led and event.partition_counts is not None:
+            # Who leads looks after new partitions, and knows only of those from now on.
+            settled = not self._roster.leaves_out(self._protocol, event.partition_counts)
         if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
             self._wait_for_join(member, event.token)
             return

@@ -6,7 +6,7 @@ Order is the order of joining, everywhere: whoever was first is asked first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -175,6 +175,26 @@ class Roster:
                 return None
             found |= topics
         return frozenset(found)
+
+    def leaves_out(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
+        """Whether nobody was assigned some partition of the consumers' topics, of these so many."""
+        topics = self.subscribed(protocol) if self.protocol_type == CONSUMER else None
+        if not topics:
+            return False
+        try:
+            assigned = {
+                where
+                for row in self.members.values()
+                if row.assignment
+                for where in decode_assignment(row.assignment)
+            }
+        except ProtocolError:
+            return False
+        return any(
+            (topic, partition) not in assigned
+            for topic in topics
+            for partition in range(counts.get(topic, 0))
+        )
 
     def _forget(self, member: Member) -> None:
         self._known.subtract({row.name for row in member.protocols})

@@ -106,9 +106,19 @@ class GroupCoordinator:
             if error is not None:
                 return fx.JoinResult(error, probe.member_id)
             held = await self._load(group)
-        result = await self._ask(held, make)
+        machine = held.group
+        result = await self._ask(held, lambda token: self._counted(machine, make(token)))
         assert isinstance(result, fx.JoinResult)
         return result
+
+    def _counted(self, group: Group, join: ev.Join) -> ev.Join:
+        """Of a static member: with the partitions that the group's topics have now."""
+        if join.instance_id is None:
+            return join
+        topics = self._registry.snapshot.topics
+        names = [name for name in group.subscribed() or () if name in topics]
+        counts = {name: len(topics[name].partitions) for name in names}
+        return join._replace(partition_counts=counts)
 
     async def sync(self, group: str, make: Callable[[int], ev.Sync]) -> fx.SyncResult:
         """Answered when the leader has assigned."""

@@ -324,6 +324,19 @@ def test_static_members_come_back_unnoticed_and_are_fenced(bus: Bus, topic: str)
         assert one.owned == mine and one.told == told
 
 
+def test_a_static_leader_shares_out_what_was_added_while_it_was_away(bus: Bus, topic: str) -> None:
+    """It was handed what it had before, and took the new partition for one that somebody reads."""
+
+    def share() -> list[TopicPartition]:
+        with member(bus, topic, group=topic, group_instance_id="one") as leader:
+            return leader.assignment()
+
+    before = share()
+    bus.admin.create_partitions(topic, len(before) + 1)
+    # The coordinator may hear of it a moment later.
+    eventually(lambda: share() == [*before, TopicPartition(topic, len(before))], share)
+
+
 def test_a_pattern_finds_topics_as_they_come_and_go(bus: Bus, topic: str) -> None:
     options = {"pattern": f"{topic}-.*", "metadata_max_age_ms": 100}
     with member(bus, group=topic, **options) as consumer:

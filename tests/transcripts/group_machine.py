@@ -2,7 +2,8 @@
 
 ``group generation=0 delay=0 size=1000`` begins; ``join who=a`` is a member's first join, and with
 ``id=a-1`` a later one; ``protocols=range:t+u,sticky:t`` is what it knows and subscribes to,
-``owned=t-0+t-1`` what it has. ``assign=a-1:work`` are bytes; ``share=a-1:t-0`` are partitions.
+``owned=t-0+t-1`` what it has; ``has=t-3`` says that there are three partitions. ``assign=a-1:work``
+are bytes; ``share=a-1:t-0`` are partitions.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class GroupMachine:
             f"{words['who']}-{self._ids}",
             "old" not in words,
             "v8" not in words,
+            _counts(words["has"]) if "has" in words else None,
         )
 
     def _sync(self, words: Words) -> ev.Event:
@@ -184,6 +186,11 @@ def _work(assignment: bytes) -> str:
     if not assignment.startswith(b"\0"):
         return assignment.decode()
     return "+".join(f"{topic}-{partition}" for topic, partition in decode_assignment(assignment))
+
+
+def _counts(text: str) -> dict[str, int]:
+    """``t-3`` is three partitions."""
+    return dict(_wheres(text))
 
 
 def _wheres(text: str) -> list[TopicPartition]:

@@ -311,11 +311,13 @@ class Machine:
             if isinstance(found, LogbusError):
                 self._join_failed(found)
                 return
+            skips = answer.skip_assignment
+            # What others lead by still is no newer than what was known before it joined.
+            led = {**found, **self._facts} if skips else found
+            self._led = {topic: led[topic] for topic in wanted if topic in found}
             self._facts.update(found)
             self._lose_made_again(found)
-            self._led = {topic: found[topic] for topic in wanted if topic in found}
             self._wanted = frozenset(wanted)
-            skips = answer.skip_assignment
             self._sync(() if skips else self._shares(answer.protocol_name, candidates))
 
         self._out.append(Describe(self._new_tag(described), wanted))
