@@ -21,6 +21,7 @@ class OffsetRange(NamedTuple):
 
     ``start_epoch`` is the leader epoch under which ``start`` was the log's end: the record before
     has no later one, unless the log was cut and written anew (-1: not known, or within a range).
+    ``end_epoch`` is the same for ``end``: so no record of the range has a later one.
     """
 
     topic: str
@@ -31,6 +32,7 @@ class OffsetRange(NamedTuple):
     leader_epoch: int = -1
     leader: Endpoint | None = None
     start_epoch: int = -1
+    end_epoch: int = -1
 
     @property
     def size(self) -> int:
@@ -354,6 +356,7 @@ def ranges_between(
                         topic.topic_id,
                         to.leader_epoch,
                         start_epoch=at.leader_epoch,
+                        end_epoch=to.leader_epoch,
                     )
                 )
     return found

@@ -104,6 +104,10 @@ def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
             if start == item.start and 0 <= item.start_epoch < item.leader_epoch:
                 _check_continuity(where, item, plan)
             for rows in _range(where, item, start, plan, on_corrupt=on_corrupt):
+                if 0 <= item.end_epoch < rows.header.leader_epoch:
+                    reason = _rewritten(rows, f"offset {start}", item.end_epoch)
+                    _lose(where, start, item.end, reason, plan)
+                    item = item._replace(end_epoch=-1)
                 yield rows
                 start = min(item.end, rows.header.next_offset)
             return
@@ -134,11 +138,16 @@ def _check_continuity(where: TopicPartition, item: OffsetRange, plan: ReadPlan) 
             if rows.header.leader_epoch > item.start_epoch:
                 rewritten = rows
     if rewritten is not None:
-        reason = (
-            f"the log was cut and written anew: the record before has leader epoch "
-            f"{rewritten.header.leader_epoch}, at most {item.start_epoch} when it was read"
-        )
+        reason = _rewritten(rewritten, "the record before", item.start_epoch)
         _lose(where, max(0, rewritten.header.base_offset), item.start, reason, plan)
+
+
+def _rewritten(rows: FetchedBatch, what: str, epoch: int) -> str:
+    """Why rows are not those that were there: the log that held them was cut, and has grown."""
+    return (
+        f"the log was cut and written anew: {what} has leader epoch {rows.header.leader_epoch}, "
+        f"at most {epoch} when its end was known"
+    )
 
 
 def _range(

@@ -233,7 +233,7 @@ def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplo
         )
         plan = StreamPlanner(found)
         try:
-            at = plan.initial_offset()
+            first = at = plan.initial_offset()
             while ends(at, "t") != [20]:
                 at = step(plan, at)
         finally:
@@ -253,6 +253,7 @@ def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplo
                 lambda: plan.latest_offset(at, unlimited=False), lambda end: ends(end, "t") == [40]
             )
             [(item,)] = plan.ranges(at, end)
+            [(again,)] = plan.ranges(first, at)
         finally:
             plan.stop()
         assert (item.start, item.end) == (20, 40)
@@ -262,6 +263,10 @@ def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplo
             values_of(other, [item], True)
         assert len(values_of(other, [item], False)) == 20
         assert "the log was cut and written anew" in caplog.text
+        with pytest.raises(
+            DataLossError, match=r"t-0 \[10, 20\): the log was cut and written anew"
+        ):
+            values_of(other, [again], True)
 
 
 @pytest.mark.parametrize("before", ["deleted", "damaged"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.fetcher import FetchedBatch
-from broker_lite.errors import InvalidRecordError
+from broker_lite.errors import DataLossError, InvalidRecordError
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
@@ -122,6 +124,32 @@ def test_a_batch_of_millions_of_rows_that_are_next_to_nothing(monkeypatch):
     assert expected == count + 100
     last.validate(full=True)
     assert set(last.column("topic").to_pylist()) == {name}
+
+
+def test_rows_that_were_written_after_their_range_was_planned_are_a_loss(monkeypatch, caplog):
+    """An unclean election cut the log between a batch and its repetition, and it has grown again:
+    the same range would give other rows."""
+    batches = [fetched(base=base) for base in (100, 104, 108)]
+    epochs = [3, 4, 4]
+    batches = [
+        each._replace(header=each.header._replace(leader_epoch=epoch))
+        for each, epoch in zip(batches, epochs)
+    ]
+    monkeypatch.setattr(reader, "_range", lambda *_, **__: iter(batches))
+    item = RANGE._replace(end=112, end_epoch=3, leader_epoch=4)
+    plan = ReadPlan("h:1", source_schema(True), True, "", 0, True, 0, 0, "")
+    found = reader.read_ranges([item], plan)
+    with pytest.raises(
+        DataLossError, match=r"\[104, 112\).*offset 104 has leader epoch 4, at most 3"
+    ):
+        list(found)
+    before = reader.skipped.records
+    found = reader.read_ranges([item], replace(plan, fail_on_data_loss=False))
+    assert sum(batch.num_rows for batch in found) == 12
+    assert reader.skipped.records - before == 8
+    assert caplog.text.count("written anew") == 1
+    for unknown in (item._replace(end_epoch=-1), item._replace(end_epoch=4)):
+        assert sum(batch.num_rows for batch in reader.read_ranges([unknown], plan)) == 12
 
 
 def test_constants_are_made_once_and_sliced():
