@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 
+from broker_lite.client.disk_parts import DIRECT, NOWAIT, DiskParts, is_in_memory
 from broker_lite.client.received import Cut, cut
 from broker_lite.client.rooms import received_rooms
 from broker_lite.errors import CorruptMessageError
@@ -29,17 +30,20 @@ AHEAD_BYTES = 8 << 20
 """How far ahead a file that is not in memory is asked of its disk."""
 _AHEAD_STEP = 128 << 10
 """What the kernel reads ahead for one call, unless it was told otherwise."""
+PASSING_BYTES_MAX = 4 << 20
+"""Of a batch that is read past the page cache."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_NOTHING = memoryview(b"")
 
 
 class LocalRange:
     """One open range, read from its beginning on. OSError where the file is not to be had.
 
-    ``reads_once``: what had to come from the disk does not stay in memory once it was read. A
-    backlog then costs the memory of a few MB over and over, and pushes out nothing that others
-    read; what was all in memory before stays there. It goes by stretches of ``AHEAD_BYTES``: of one
-    that was there in part all of it goes, and readers of one cold backlog each read the disk.
+    ``reads_once``: what has to come from the disk does not stay in memory. A backlog then costs the
+    memory of a few MB over and over, and pushes out nothing that others read; what was in memory
+    before stays there, and readers of one cold backlog each read the disk. It comes past the page
+    cache (``DiskParts``); where the file system does not have that it is let go of again once it
+    was read, by stretches of ``AHEAD_BYTES``: of one that was in memory in part all of it goes.
     """
 
     def __init__(
@@ -59,7 +63,14 @@ class LocalRange:
         self._reads_once = reads_once
         self._brought: list[tuple[int, int]] = []
         """Stretches that were not in memory before, and are not let go yet."""
+        self._stored = stored
+        self._may_pass_cache = reads_once and DIRECT != 0
+        self._parts: DiskParts | None = None
+        self._rest = _NOTHING
+        """Of the parts: what lies at the position and is not a whole batch yet."""
         self._fd = _open(stored)
+        if self._may_pass_cache:  # a look at what is in memory brings in no more than it looks at
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property
     def is_read(self) -> bool:
@@ -69,6 +80,10 @@ class LocalRange:
     def read(self, offset: int, at_boundary: bool, after_epoch: int = NO_EPOCH) -> Cut:
         """The next whole batches, at least one; none where ``damage`` says why, or the file ends
         before the range does. Arguments are those of ``cut``."""
+        if self._passes_cache():
+            found = self._read_parts(offset, at_boundary, after_epoch)
+            if found is not None:
+                return found
         size = max(READ_BYTES // max(self._batch_bytes, 1), 1) * self._batch_bytes + HEADER_BYTES
         data = self._pread(size if self._batch_bytes else READ_BYTES)
         found = self._cut(data, offset, at_boundary, after_epoch)
@@ -83,6 +98,52 @@ class LocalRange:
         # The next batch's header came too: what it says is how much to read, if it is alone.
         self._batch_bytes = _size_of_first(data[taken:])
         return found
+
+    def _passes_cache(self) -> bool:
+        """Whether what is next is to be read past the page cache."""
+        if (
+            self._parts is None
+            and self._may_pass_cache
+            and not is_in_memory(self._fd, self._position)
+        ):
+            try:
+                fd = _open(self._stored, DIRECT)
+            except OSError:  # not this file system, or nobody has this name for it any more
+                self._may_pass_cache = False
+            else:
+                self._parts = DiskParts(self._fd, fd, self._position, self._end)
+        return self._parts is not None
+
+    def _read_parts(self, offset: int, at_boundary: bool, after_epoch: int) -> Cut | None:
+        """None, and all is read by way of the cache from here on, where the disk does not give it
+        this way or a batch is too large to be put together of parts."""
+        assert self._parts is not None
+        data = self._rest
+        left = self._end - self._position
+        while len(data) < (needed := max(HEADER_BYTES, _size_of_first(data))) <= left:
+            try:
+                more = self._parts.take(data) if needed <= PASSING_BYTES_MAX else None
+            except OSError:
+                more = None
+            if more is None:
+                self._may_pass_cache = False
+                self._leave_parts()
+                return None
+            if len(more) == len(data):
+                break
+            data = more
+        found = self._cut(data, offset, at_boundary, after_epoch)
+        taken = sum(batch.header.size_bytes for batch in found.batches)
+        self._position += taken
+        self._rest = data[taken:]
+        if not self._parts.is_under_way:
+            self._leave_parts()
+        return found
+
+    def _leave_parts(self) -> None:
+        if self._parts is not None:
+            self._parts.close()
+        self._parts, self._rest = None, _NOTHING
 
     def _cut(self, data: memoryview, offset: int, at_boundary: bool, after_epoch: int) -> Cut:
         return cut(
@@ -108,7 +169,7 @@ class LocalRange:
     def _read_into(self, buffer: memoryview, position: int) -> int:
         """What is in memory at once; else from the disk, which is told what comes next."""
         try:
-            count = os.preadv(self._fd, [buffer], position, _NOWAIT)
+            count = os.preadv(self._fd, [buffer], position, NOWAIT)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
                 raise
@@ -136,6 +197,7 @@ class LocalRange:
 
     def close(self) -> None:
         """Idempotent."""
+        self._leave_parts()
         if self._fd >= 0:
             self._let_go(self._asked)
         fd, self._fd = self._fd, -1
@@ -143,9 +205,9 @@ class LocalRange:
             os.close(fd)
 
 
-def _open(stored: StoredRange) -> int:
+def _open(stored: StoredRange, how: int = 0) -> int:
     """The very file that the broker has open, not another one that has its name here or now."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = how | os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(stored.path, flags)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (

@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from data_calls import columns_batch, rows_batch
+from stored_ranges import SIZES, WHERE, read_all, write
 
 from broker_lite.client import local_files
 from broker_lite.client.local_files import LocalRange
-from broker_lite.client.received import RawBatch, check_crc
-from broker_lite.model import TopicPartition
-from broker_lite.record.batch import read_header, stamp
-from broker_lite.wire.fetch import StoredRange
-
-WHERE = TopicPartition("t", 0)
-SIZES = [1, 3000, 40, 70_000, 5, 5, 5, 200_000, 1, 900, 64_000, 64_000, 2]
-
-
-def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> StoredRange:
-    """Batches of one value each, rows and columns by turns; where they are."""
-    with path.open("wb") as file:
-        for n, value in enumerate(values):
-            batch = memoryview(bytearray((rows_batch, columns_batch)[n % 2]([value])))
-            stamp(batch, read_header(batch), base + n, epoch)
-            file.write(batch)
-    status = path.stat()
-    return StoredRange(str(path), status.st_dev, status.st_ino, 0, status.st_size)
+from broker_lite.client.received import check_crc
 
 
 @pytest.fixture
 def values() -> list[bytes]:
     return [bytes([65 + n]) * size for n, size in enumerate(SIZES)]
-
-
-def read_all(found: LocalRange, offset: int = 0) -> Iterator[RawBatch]:
-    while not found.is_read:
-        got = found.read(offset, at_boundary=True)
-        assert got.damage is None
-        assert got.batches
-        yield from got.batches
-        offset = got.next_offset
-    found.close()
 
 
 @pytest.mark.parametrize("read_bytes", [100, 1000, 65_536, 1 << 20])
@@ -108,6 +81,7 @@ def test_a_stream_lets_go_of_what_it_brought_in_and_of_nothing_else(
             raise BlockingIOError(11, "not in memory")
         return read(fd, [buffers[0][: in_memory - position]], position)
 
+    monkeypatch.setattr(local_files, "DIRECT", 0)  # as where the file system does not have it
     monkeypatch.setattr(local_files, "READ_BYTES", 1000)
     monkeypatch.setattr(local_files, "AHEAD_BYTES", 100_000)
     monkeypatch.setattr(os, "posix_fadvise", advise)

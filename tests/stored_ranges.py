@@ -1,0 +1,38 @@
+"""Ranges of a file with batches, and a reader of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_calls import columns_batch, rows_batch
+
+from broker_lite.client.local_files import LocalRange
+from broker_lite.client.received import RawBatch
+from broker_lite.model import TopicPartition
+from broker_lite.record.batch import read_header, stamp
+from broker_lite.wire.fetch import StoredRange
+
+WHERE = TopicPartition("t", 0)
+SIZES = [1, 3000, 40, 70_000, 5, 5, 5, 200_000, 1, 900, 64_000, 64_000, 2]
+
+
+def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> StoredRange:
+    """Batches of one value each, rows and columns by turns; where they are."""
+    with path.open("wb") as file:
+        for n, value in enumerate(values):
+            batch = memoryview(bytearray((rows_batch, columns_batch)[n % 2]([value])))
+            stamp(batch, read_header(batch), base + n, epoch)
+            file.write(batch)
+    status = path.stat()
+    return StoredRange(str(path), status.st_dev, status.st_ino, 0, status.st_size)
+
+
+def read_all(found: LocalRange, offset: int = 0) -> Iterator[RawBatch]:
+    while not found.is_read:
+        got = found.read(offset, at_boundary=True)
+        assert got.damage is None
+        assert got.batches
+        yield from got.batches
+        offset = got.next_offset
+    found.close()
