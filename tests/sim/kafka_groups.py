@@ -223,17 +223,20 @@ class Member:
         chance = self.world.chance
         if self.broker is None or not self.positions or chance.random() < 0.5:
             return
-        commit = self.commit()
+        carry_out = self.commit_of_now()
 
         async def arrive(delay_s: float) -> None:
             await asyncio.sleep(delay_s)
             with suppress(LogbusError):
-                await commit
+                await carry_out()
 
         self.world.loop.create_task(arrive(chance.random() * 5.0), context=OUTSIDE)
 
-    def commit(self) -> Awaitable[None]:
-        """What is read now, in the present generation, whenever it arrives."""
+    async def commit(self) -> None:
+        await self.commit_of_now()()
+
+    def commit_of_now(self) -> Callable[[], Awaitable[None]]:
+        """A commit of what is read now, in the present generation, whenever it is called."""
         broker, member, generation = self.broker, self.member_id, self.generation
         assert broker is not None
         when = f"{self.incarnation}/{generation}"
@@ -252,7 +255,7 @@ class Member:
                     raise error
             self.world.counts["commits"] += 1
 
-        return self.world.call(broker, commit, 6.0)
+        return lambda: self.world.call(broker, commit, 6.0)
 
     async def ask(
         self, what: Callable[[GroupCoordinator], Awaitable[T]], timeout_s: float = 3.0

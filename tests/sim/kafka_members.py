@@ -335,8 +335,8 @@ class MachineMember(base.Member):
             if chance.random() < 0.2 and (self.committing is None or self.committing.done()):
                 # As an automatic commit: what it has read, though its owner may have changed since,
                 # and nobody waits for it.
-                commit = self.commit(self.reads.positions)
-                self.committing = self.world.loop.create_task(commit)
+                carry_out = self.commit_of(self.reads.positions)
+                self.committing = self.world.loop.create_task(carry_out())
             try:
                 await self.take_changes()
             except LogbusError as error:
@@ -372,14 +372,16 @@ class MachineMember(base.Member):
             self.share.begin(Starts(*begun.starts))
 
     async def try_commit(self, wheres: Iterable[TopicPartition]) -> None:
-        commit = self.commit(wheres)
+        carry_out = self.commit_of(wheres)
         if self.committing is not None:
             # One that is under way would undo a later one.
             await asyncio.wait([self.committing])
-        await commit
+        await carry_out()
 
-    def commit(self, wheres: Iterable[TopicPartition]) -> Coroutine[Any, Any, None]:  # type: ignore[override]
-        """Of what is read now, whenever it is awaited."""
+    def commit_of(
+        self, wheres: Iterable[TopicPartition]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """A commit of what is read now, whenever it is called: perhaps never, by who dies first."""
         rows = {where: CommittedOffset(self.reads.positions[where]) for where in wheres}
         grants = self.share.grants(rows)
 
@@ -389,7 +391,7 @@ class MachineMember(base.Member):
                 for error in (await self.wire.run(operation)).values():
                     self.world.counts["not owner"] += isinstance(error, NotOwnerError)
 
-        return carry_out()
+        return carry_out
 
 
 class World(base.World):
