@@ -1,4 +1,5 @@
-"""Other people's clients that are programs: where their sources lie, and what each is called."""
+"""Other people's clients that are programs: where their sources lie, what each is called, and what
+each was answered."""
 
 from __future__ import annotations
 
@@ -6,16 +7,22 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 
-JAVA, NODE, GO, SARAMA = (
-    Path(__file__).parent / "compat" / name for name in ("java", "node", "go", "sarama")
-)
+JAVA, NODE, GO = (Path(__file__).parent / "compat" / name for name in ("java", "node", "go"))
+
+GO_MODULES = {
+    "franz-go": GO / "franz-go" / "go.mod",
+    "sarama": GO / "sarama" / "go.mod",
+    "old sarama": GO / "sarama" / "old.mod",
+}
+"""What each client in Go is built with; its code lies beside that."""
 
 SPARK_CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -28,6 +35,52 @@ SPARK_CONNECTOR = (
 Note = Callable[[str, str, str], None]
 """Keeps a client's name, what it asked for, and what it was answered."""
 
+OwnNote = Callable[[str, str], None]
+"""The same for a test's own client, which need not be named."""
+
+STEPS_SECONDS = 120
+
+
+class Steps:
+    """What a program of ours around a client was answered, which prints a JSON line for each step:
+    its name, and either ``answer`` or ``error``."""
+
+    def __init__(self, command: Sequence[str], folder: Path | None = None) -> None:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=STEPS_SECONDS
+        )
+        assert done.returncode == 0, done.stderr
+        self._rows = {row["step"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._rows
+
+    def answer(self, name: str) -> Any:
+        """The answer to a step that was served."""
+        assert "error" not in self._rows[name], self._rows[name]
+        return self._rows[name]["answer"]
+
+    def answers(self, *names: str) -> list[Any]:
+        """The same of several."""
+        return [self.answer(name) for name in names]
+
+    def error(self, name: str) -> str:
+        """Why a step was refused."""
+        return str(self._rows[name]["error"])
+
+
+GO_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def assert_go_reads_what_it_wrote(steps: Steps) -> None:
+    """Two records with each codec, read from the first one and from the last."""
+    expected, at_ms = [], 1_700_000_000_000
+    for n, codec in enumerate(GO_CODECS):
+        assert steps.answer(f"produce {codec}") == [2 * n, 2 * n + 1]
+        expected.append([2 * n, "k", codec, [["h", "1"], ["h", "2"]], at_ms])
+        expected.append([2 * n + 1, "gone", None, [], at_ms])
+    assert steps.answers("consume", "seek") == [expected, expected[-1:]]
+
 
 def kcat_program() -> str | None:
     """None where it is not installed."""
@@ -39,7 +92,6 @@ def names() -> dict[str, str]:
     """Each client's name with its version. A client that is not installed stays without one."""
     (tools,) = re.findall(r"<kafka.version>(.+)</kafka.version>", (JAVA / "pom.xml").read_text())
     packages = json.loads((NODE / "package.json").read_text())["dependencies"]
-    go = _version(GO / "go.mod", "franz-go")
     rdkafka = confluent_kafka.libversion()[0]
     return {
         "librdkafka": f"confluent-kafka {version('confluent-kafka')} (librdkafka {rdkafka})",
@@ -49,16 +101,16 @@ def names() -> dict[str, str]:
         "java": f"Apache Kafka {tools} tools",
         "kafkajs": f"kafkajs {packages['kafkajs']}",
         "platformatic": f"@platformatic/kafka {packages['@platformatic/kafka']}",
-        "franz-go": f"franz-go {go}",
-        "sarama": f"sarama {_version(SARAMA / 'go.mod', 'IBM/sarama')}",
-        "old sarama": f"sarama {_version(SARAMA / 'old.mod', 'Shopify/sarama')}",
+        "franz-go": f"franz-go {_version('franz-go', 'franz-go')}",
+        "sarama": f"sarama {_version('sarama', 'IBM/sarama')}",
+        "old sarama": f"sarama {_version('old sarama', 'Shopify/sarama')}",
         "spark": f"Spark's Kafka connector {SPARK_CONNECTOR[0].rpartition(':')[2]}",
     }
 
 
-def _version(module: Path, name: str) -> str:
-    """Of a dependency that Go's module file names."""
-    return re.findall(rf"{name} v(\S+)", module.read_text())[0]
+def _version(client: str, dependency: str) -> str:
+    """As the Go client's module file names it."""
+    return re.findall(rf"{dependency} v(\S+)", GO_MODULES[client].read_text())[0]
 
 
 def _kcat_name() -> str:

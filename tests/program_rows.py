@@ -1,5 +1,5 @@
-"""Rows through other people's clients that are programs: kcat, franz-go, kafkajs and Kafka's own
-console producer and consumer. See ``client_rows``."""
+"""Rows through other people's clients that are programs: kcat, those in Go, kafkajs and Kafka's
+own console producer and consumer. See ``client_rows``."""
 
 from __future__ import annotations
 
@@ -117,16 +117,8 @@ class Lines(RowClient):
         ]
 
 
-class FranzGo(Lines):
-    name = "franz-go"
-
-    def __init__(self, servers: str, program: str) -> None:
-        super().__init__(servers)
-        self.command = [program]
-
-
-class Sarama(Lines):
-    """Empty keys, values and headers' values are none to it."""
+class GoProgram(Lines):
+    """The program of go/ around the client that ``name`` says."""
 
     def __init__(self, servers: str, name: str, program: str) -> None:
         super().__init__(servers)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
-from client_programs import GO, JAVA, NODE, SARAMA, Note, kcat_program, names
+from client_programs import GO, GO_MODULES, JAVA, NODE, Note, kcat_program, names
 from fetched import fetched
 
 RESULTS = "LOGBUS_COMPAT_RESULTS"
@@ -68,28 +70,21 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def go_client(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The program of go/main.go, built by the user's Go."""
-    return _built(GO, "go.mod", tmp_path_factory.mktemp("go"))
-
-
-@pytest.fixture(scope="session")
-def sarama_clients(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The program of sarama/main.go, with today's sarama and with an old one."""
-    folders = {name: tmp_path_factory.mktemp("sarama") for name in ("sarama", "old sarama")}
-    modules = ("go.mod", "old.mod")
-    return {name: _built(SARAMA, mod, folders[name]) for name, mod in zip(folders, modules)}
-
-
-def _built(source: Path, module: str, folder: Path) -> str:
-    """A Go program, built in ``folder`` with what its module file names."""
-    for file in source.iterdir():
-        shutil.copy(file, folder)
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The program of go/ around a client, built once by the user's Go."""
     # Go's own installer does not put it on the path.
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin") or "go"
-    what = "franz-go" if source == GO else "sarama"
-    fetched([go, "build", f"-modfile={module}", "-o", "client", "."], folder, what)
-    return str(folder / "client")
+
+    @cache
+    def built(client: str) -> str:
+        module, folder = GO_MODULES[client], tmp_path_factory.mktemp("go")
+        for file in (GO / "program.go", *module.parent.iterdir()):
+            shutil.copy(file, folder)
+        command = [go, "build", f"-modfile={module.name}", "-o", "client", "."]
+        fetched(command, folder, module.parent.name)
+        return str(folder / "client")
+
+    return built
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_programs import Note
+from client_programs import GO_MODULES, Note
 from client_rows import ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
-from program_rows import Console, FranzGo, Kafkajs, Kcat, Sarama
+from program_rows import Console, GoProgram, Kafkajs, Kcat
 from spark_queries import Queries
 
 from broker_lite import client
@@ -44,9 +44,7 @@ def queries(spark: Any, bus: client.Bus, tmp_path: Path) -> Queries:
         KafkaPython.name,
         Aiokafka.name,
         Kcat.name,
-        pytest.param(FranzGo.name, marks=pytest.mark.compat),
-        pytest.param("sarama", marks=pytest.mark.compat),
-        pytest.param("old sarama", marks=pytest.mark.compat),
+        *(pytest.param(name, marks=pytest.mark.compat) for name in GO_MODULES),
         pytest.param(Kafkajs.name, marks=pytest.mark.compat),
         pytest.param(Console.name, marks=pytest.mark.compat),
     ]
@@ -58,15 +56,13 @@ def other(request: pytest.FixtureRequest, cluster: LocalCluster) -> RowClient:
         KafkaPython.name: lambda: KafkaPython(servers),
         Aiokafka.name: lambda: Aiokafka(servers),
         Kcat.name: lambda: Kcat(servers, fixture("kcat")),
-        FranzGo.name: lambda: FranzGo(servers, fixture("go_client")),
-        "sarama": lambda: Sarama(servers, "sarama", fixture("sarama_clients")["sarama"]),
-        "old sarama": lambda: Sarama(
-            servers, "old sarama", fixture("sarama_clients")["old sarama"]
-        ),
         Kafkajs.name: lambda: Kafkajs(servers, fixture("node_folder")),
         Console.name: lambda: Console(servers, fixture("class_path")),
     }
-    return make[request.param]()
+    kind = request.param
+    if kind in GO_MODULES:
+        return GoProgram(servers, kind, fixture("go_program")(kind))
+    return make[kind]()
 
 
 def from_spark(found: Any) -> Row:

@@ -12,12 +12,12 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
 import pytest
-from client_programs import JAVA
+from client_programs import JAVA, Note, OwnNote
 
 from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
@@ -44,8 +44,6 @@ JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx2
 TOOL_SECONDS = 90
 WAIT_SECONDS = 30
 NUMBERS = itertools.count()
-
-Note = Callable[[str, str], None]
 
 
 class Tools:
@@ -103,7 +101,7 @@ def tools(cluster: LocalCluster, class_path: str) -> Tools:
 
 
 @pytest.fixture
-def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) -> Note:
+def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["java"], asked, answer)
 
 
@@ -112,7 +110,7 @@ def name() -> str:
     return f"java-{os.getpid()}-{next(NUMBERS)}"
 
 
-def test_topics(tools: Tools, name: str, note: Note) -> None:
+def test_topics(tools: Tools, name: str, note: OwnNote) -> None:
     made = ("--topic", name, "--partitions", "2", "--config", "retention.ms=600000")
     tools(TOPICS, "--create", *made, says=f"Created topic {name}")
     tools(TOPICS, "--create", *made, code=1, says="exists already")
@@ -127,7 +125,7 @@ def test_topics(tools: Tools, name: str, note: Note) -> None:
     note("kafka-topics: create, list, describe, alter, delete", "served")
 
 
-def test_configs(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+def test_configs(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
     bus.create_topic(name, partitions=1)
     topic = ("--entity-type", "topics", "--entity-name", name)
     tools(CONFIGS, "--alter", *topic, "--add-config", "retention.ms=700000,segment.bytes=20000000")
@@ -149,7 +147,7 @@ def test_configs(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
 
 
 def test_the_console_producer_and_consumer(
-    tools: Tools, name: str, note: Note, bus: client.Bus
+    tools: Tools, name: str, note: OwnNote, bus: client.Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
     codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -162,7 +160,7 @@ def test_the_console_producer_and_consumer(
 
 
 def test_the_console_consumer_reads_columns(
-    tools: Tools, name: str, note: Note, bus: client.Bus
+    tools: Tools, name: str, note: OwnNote, bus: client.Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
     with bus.producer(compression="zstd") as producer:
@@ -176,7 +174,7 @@ def test_the_console_consumer_reads_columns(
 
 
 def test_offsets_and_deleting_records(
-    tools: Tools, name: str, note: Note, bus: client.Bus, tmp_path: Path
+    tools: Tools, name: str, note: OwnNote, bus: client.Bus, tmp_path: Path
 ) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
@@ -199,7 +197,7 @@ def test_offsets_and_deleting_records(
     note("kafka-delete-records", "served")
 
 
-def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
     bus.create_topic(name, partitions=3)
     said = tools(f"{TOOLS}LogDirsCommand", "--describe", "--topic-list", name)
     brokers = json.loads(said[said.index("{") :])["brokers"]
@@ -214,7 +212,7 @@ def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: Note, bus: clie
     note("kafka-acls", "refused: UnsupportedVersion")
 
 
-def test_groups_offsets(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
         for n in range(10):
@@ -239,7 +237,7 @@ def test_groups_offsets(tools: Tools, name: str, note: Note, bus: client.Bus) ->
     note(f"kafka-consumer-groups: {asked}", "served")
 
 
-def test_members_of_groups(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+def test_members_of_groups(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
         for n in range(1000):
@@ -279,7 +277,7 @@ def two_members(name: str, bus: client.Bus, cluster: LocalCluster) -> Iterator[N
 
 
 @pytest.mark.usefixtures("two_members")
-def test_members_and_states_of_groups(tools: Tools, name: str, note: Note) -> None:
+def test_members_and_states_of_groups(tools: Tools, name: str, note: OwnNote) -> None:
     group = ("--describe", "--group", name)
     static = rf"{name}\s+static-\S+\s+static\s+/127\.0\.0\.1\s+one\s+2\b"
     assert re.search(static, tools(GROUPS, *group, "--members"))
@@ -298,7 +296,7 @@ def test_members_and_states_of_groups(tools: Tools, name: str, note: Note) -> No
 
 
 def test_what_is_not_served_is_refused(
-    tools: Tools, name: str, note: Note, bus: client.Bus
+    tools: Tools, name: str, note: OwnNote, bus: client.Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
     tools(TRANSACTIONS, "list", code=1, says="does not support LIST_TRANSACTIONS")
@@ -318,7 +316,7 @@ def test_what_is_not_served_is_refused(
     note("kafka-features describe", "served")
 
 
-def test_the_producer_perf_tool(tools: Tools, name: str, note: Note, bus: client.Bus) -> None:
+def test_the_producer_perf_tool(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
     bus.create_topic(name, partitions=2)
     load = ("--topic", name, "--num-records", "50000", "--record-size", "100")
     tools(f"{TOOLS}ProducerPerformance", *load, "--throughput", "-1", says="50000 records sent")
@@ -328,7 +326,7 @@ def test_the_producer_perf_tool(tools: Tools, name: str, note: Note, bus: client
 
 
 def test_moving_replicas_and_electing_leaders(
-    tools: Tools, name: str, note: Note, bus: client.Bus, tmp_path: Path
+    tools: Tools, name: str, note: OwnNote, bus: client.Bus, tmp_path: Path
 ) -> None:
     tools(TOPICS, "--create", "--topic", name, "--replica-assignment", "0:1,1:2")
     plan = tmp_path / "plan.json"

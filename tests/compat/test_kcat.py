@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from client_programs import Note
+from client_programs import Note, OwnNote
 
 from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
@@ -55,13 +55,11 @@ def topic(bus: client.Bus) -> str:
 
 
 @pytest.fixture
-def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str], None]:
+def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["kcat"], asked, answer)
 
 
-def test_it_lists_brokers_and_topics(
-    run: Kcat, topic: str, note: Callable[[str, str], None]
-) -> None:
+def test_it_lists_brokers_and_topics(run: Kcat, topic: str, note: OwnNote) -> None:
     found = json.loads(run("-L", "-J", "-t", topic))
     assert len(found["brokers"]) == 3
     (described,) = found["topics"]
@@ -70,9 +68,7 @@ def test_it_lists_brokers_and_topics(
     note("-L", "served")
 
 
-def test_it_produces_and_consumes_every_codec(
-    run: Kcat, topic: str, note: Callable[[str, str], None]
-) -> None:
+def test_it_produces_and_consumes_every_codec(run: Kcat, topic: str, note: OwnNote) -> None:
     for codec in CODECS:
         lines = f"k:{codec}\nk:{codec * 50}\ngone:\n"
         headers = ("-H", "h=1", "-H", "h=2")
@@ -91,9 +87,7 @@ def test_it_produces_and_consumes_every_codec(
     note("-o: by offset, from the end", "served")
 
 
-def test_it_finds_offsets_by_time(
-    run: Kcat, topic: str, bus: client.Bus, note: Callable[[str, str], None]
-) -> None:
+def test_it_finds_offsets_by_time(run: Kcat, topic: str, bus: client.Bus, note: OwnNote) -> None:
     with bus.producer(compression="lz4") as producer:
         for n in range(10):
             producer.send(topic, b"%d" % n, partition=0, timestamp_ms=1000 + n)
@@ -105,7 +99,7 @@ def test_it_finds_offsets_by_time(
 
 
 def test_it_is_refused_with_kafkas_errors(
-    run: Kcat, topic: str, bus: client.Bus, note: Callable[[str, str], None]
+    run: Kcat, topic: str, bus: client.Bus, note: OwnNote
 ) -> None:
     unknown = ("-C", "-t", f"{topic}-no", "-e", "-q")
     run(*unknown, fails="Unknown topic or partition")

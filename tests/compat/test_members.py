@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client_programs import JAVA, NODE, Note
+from client_programs import GO_MODULES, JAVA, NODE, Note
 from member_process import RECORD, Group, Member, eventually
 
 from broker_lite import client
@@ -31,9 +31,7 @@ Command = Callable[[str, str], Member]
 @pytest.fixture(
     params=[
         "kcat",
-        pytest.param("franz-go", marks=pytest.mark.compat),
-        pytest.param("sarama", marks=pytest.mark.compat),
-        pytest.param("old sarama", marks=pytest.mark.compat),
+        *(pytest.param(name, marks=pytest.mark.compat) for name in GO_MODULES),
         pytest.param("kafkajs", marks=pytest.mark.compat),
         pytest.param("java", marks=pytest.mark.compat),
     ]
@@ -59,12 +57,8 @@ def start(
         where = ["-b", servers, "-G", group, *options, "-u", "-f", "%p %o\n", topic]
         return Member([request.getfixturevalue("kcat"), *where], RECORD, tmp_path)
 
-    def franz_go(topic: str, group: str) -> Member:
-        program = request.getfixturevalue("go_client")
-        return Member([program, "member", servers, topic, group, session], RECORD, tmp_path)
-
-    def sarama(topic: str, group: str) -> Member:
-        program = request.getfixturevalue("sarama_clients")[kind]
+    def go(topic: str, group: str) -> Member:
+        program = request.getfixturevalue("go_program")(kind)
         return Member([program, "member", servers, topic, group, session], RECORD, tmp_path)
 
     def kafkajs(topic: str, group: str) -> Member:
@@ -91,8 +85,8 @@ def start(
         record = re.compile(r"^Partition:(\d+)\tOffset:(\d+)")
         return Member([*jvm, *tool, *where, *options], record, tmp_path)
 
-    made: dict[str, Command] = {"kcat": kcat, "franz-go": franz_go, "kafkajs": kafkajs}
-    return {**made, "java": java, "sarama": sarama, "old sarama": sarama}[kind]
+    made: dict[str, Command] = {"kcat": kcat, "kafkajs": kafkajs, "java": java}
+    return go if kind in GO_MODULES else made[kind]
 
 
 def test_a_member_joins_another_is_killed_the_last_leaves(

@@ -22,7 +22,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from client_programs import JAVA
+from client_programs import JAVA, Note
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker_lite import client
@@ -62,7 +62,7 @@ Mirror = Callable[..., Any]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def noted(kafka: str, answered: Callable[[str, str, str], None], versions: dict[str, str]) -> None:
+def noted(kafka: str, answered: Note, versions: dict[str, str]) -> None:
     answered(
         versions["java"].replace("tools", "broker"), "mirrored from, by logbus mirror", "copied"
     )

@@ -2,82 +2,61 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from client_programs import NODE, Note
+from client_programs import NODE, Note, OwnNote, Steps
 
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 CODECS = ["none", "gzip", "snappy", "lz4"]
-RUN_SECONDS = 120
-
-Steps = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def steps(cluster: LocalCluster, node_folder: Path) -> Steps:
     """What each step of platformatic.mjs was answered."""
-    topic = f"platformatic-{os.getpid()}"
-    done = subprocess.run(
-        ["node", str(NODE / "platformatic.mjs"), cluster.bootstrap_servers, topic],
-        cwd=node_folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    return {row["step"]: row for row in map(json.loads, done.stdout.splitlines())}
+    arguments = [cluster.bootstrap_servers, f"platformatic-{os.getpid()}"]
+    return Steps(["node", str(NODE / "platformatic.mjs"), *arguments], node_folder)
 
 
 @pytest.fixture
-def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str], None]:
+def note(answered: Note, versions: dict[str, str]) -> OwnNote:
     return lambda asked, answer: answered(versions["platformatic"], asked, answer)
 
 
-def answers(steps: Steps, *names: str) -> list[Any]:
-    """The answers to steps that were served."""
-    assert [steps[name].get("error") for name in names] == [None] * len(names)
-    return [steps[name]["answer"] for name in names]
-
-
-def test_it_produces_reads_and_seeks(steps: Steps, note: Callable[[str, str], None]) -> None:
+def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
     codecs = CODECS + ["zstd"] * ("produce zstd" in steps)
-    placed = answers(steps, *(f"produce {codec}" for codec in codecs))
+    placed = steps.answers(*(f"produce {codec}" for codec in codecs))
     assert placed == [[2 * n] for n in range(len(codecs))]
     expected: list[Any] = []
     for n, codec in enumerate(codecs):
         expected += [[2 * n, "k", codec, [["h", "x"]]], [2 * n + 1, "gone", None, []]]
-    read, sought = answers(steps, "consume", "seek")
+    read, sought = steps.answers("consume", "seek")
     assert read == {"rows": expected, "state": "STABLE"}
     assert sought["rows"] == expected[-1:]
     note(f"produce, idempotent, and consume in a group: {', '.join(codecs)}; seek", "served")
 
 
-def test_it_administers(steps: Steps, note: Callable[[str, str], None]) -> None:
-    assert answers(steps, "createTopics", "listTopics", "commit", "listGroups") == [
+def test_it_administers(steps: Steps, note: OwnNote) -> None:
+    assert steps.answers("createTopics", "listTopics", "commit", "listGroups") == [
         1,
         True,
         7,
         True,
     ]
-    assert answers(steps, "createPartitions", "deleteGroups", "deleteTopics") == [None] * 3
-    assert answers(steps, "describeConfigs", "describeLogDirs") == [
+    assert steps.answers("createPartitions", "deleteGroups", "deleteTopics") == [None] * 3
+    assert steps.answers("describeConfigs", "describeLogDirs") == [
         [["retention.ms", "604800000"]],
         3,
     ]
     note("admin: topics, partitions, configs, log dirs, groups and their offsets", "served")
 
 
-def test_what_is_not_served_is_refused(steps: Steps, note: Callable[[str, str], None]) -> None:
+def test_what_is_not_served_is_refused(steps: Steps, note: OwnNote) -> None:
     """By the client itself: the broker's list of APIs does not name them."""
-    assert "Unsupported API" in steps["describeAcls"]["error"]
+    assert "Unsupported API" in steps.error("describeAcls")
     note("describeAcls", "refused: UnsupportedVersion")

@@ -1,21 +1,10 @@
-// What a Go program asks of a cluster, by franz-go; one JSON line for each answer.
-//
-//	client steps HOST:PORT,… TOPIC GROUP
-//	client write HOST:PORT,… TOPIC CODEC                rows of rows.go from stdin
-//	client read HOST:PORT,… TOPIC START COUNT
-//	client member HOST:PORT,… TOPIC GROUP SESSION_MS    until a signal; "partition offset" for each record
+// What a program asks of a cluster by franz-go.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -23,54 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const patience = 30 * time.Second
-
-func main() {
-	servers, topic, given := strings.Split(os.Args[2], ","), os.Args[3], os.Args[4:]
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
-	defer cancel()
-	switch os.Args[1] {
-	case "steps":
-		steps(ctx, servers, topic, given[0])
-	case "write":
-		write(ctx, servers, topic, given[0])
-	case "read":
-		read(ctx, servers, topic, number(given[0]), number(given[1]))
-	case "member":
-		member(servers, topic, given[0], time.Duration(number(given[1]))*time.Millisecond)
-	}
-}
-
-func number(text string) int {
-	found, err := strconv.Atoi(text)
-	must(err)
-	return found
-}
-
-func must(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
 func open(servers []string, options ...kgo.Opt) *kgo.Client {
 	client, err := kgo.NewClient(append(options, kgo.SeedBrokers(servers...))...)
 	must(err)
 	return client
-}
-
-func step(name string, answer any, err error) {
-	row := map[string]any{"step": name, "answer": answer}
-	var kafka *kerr.Error
-	if errors.As(err, &kafka) {
-		row["error"] = kafka.Message
-	} else if err != nil {
-		row["error"] = err.Error()
-	}
-	line, err := json.Marshal(row)
-	must(err)
-	fmt.Println(string(line))
 }
 
 // again asks until the cluster's other brokers have heard of a change.
@@ -82,13 +27,6 @@ func again[T any](ctx context.Context, ask func() (T, error)) (T, error) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-}
-
-func text(data []byte) any {
-	if data == nil {
-		return nil
-	}
-	return string(data)
 }
 
 type codec struct {
@@ -142,7 +80,7 @@ func consume(ctx context.Context, servers []string, topic string, from, count in
 	return rows, nil
 }
 
-func steps(ctx context.Context, servers []string, topic, group string) {
+func steps(ctx context.Context, servers []string, topic string, given []string) {
 	client := open(servers)
 	defer client.Close()
 	admin := kadm.NewClient(client)
@@ -188,7 +126,7 @@ func steps(ctx context.Context, servers []string, topic, group string) {
 	deleted, err := admin.DeleteRecords(ctx, before)
 	step("DeleteRecords", deleted[topic][0].LowWatermark, errors.Join(err, deleted.Error()))
 
-	groups(ctx, admin, topic, group)
+	groups(ctx, admin, topic, given[0])
 	refused(ctx, admin)
 	gone, err := admin.DeleteTopics(ctx, topic)
 	step("DeleteTopics", nil, errors.Join(err, gone.Error()))
@@ -249,9 +187,9 @@ func refused(ctx context.Context, admin *kadm.Client) {
 	step("ListTransactions", nil, err)
 }
 
-func member(servers []string, topic, group string, session time.Duration) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func member(
+	ctx context.Context, servers []string, topic, group string, session time.Duration,
+) {
 	client := open(servers, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.SessionTimeout(session), kgo.HeartbeatInterval(session/10),

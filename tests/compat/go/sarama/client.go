@@ -1,21 +1,11 @@
-// What a Go program asks of a cluster, by sarama; one JSON line for each answer.
-//
-//	client steps HOST:PORT,… TOPIC GROUP VERSION        default or newest: what sarama takes the brokers for
-//	client write HOST:PORT,… TOPIC CODEC                rows of rows.go from stdin
-//	client read HOST:PORT,… TOPIC START COUNT
-//	client member HOST:PORT,… TOPIC GROUP SESSION_MS    until a signal; "partition offset" for each record
+// What a program asks of a cluster by sarama.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -23,37 +13,6 @@ import (
 
 // retention lets sarama before 1.41 commit in a version that brokers of Kafka 4 know, too.
 const retention = 24 * time.Hour
-
-func main() {
-	servers, topic, given := strings.Split(os.Args[2], ","), os.Args[3], os.Args[4:]
-	switch os.Args[1] {
-	case "steps":
-		config := settings()
-		if given[1] == "newest" {
-			config.Version = sarama.MaxVersion
-		}
-		steps(servers, topic, given[0], config)
-	case "write":
-		write(servers, topic, given[0])
-	case "read":
-		read(servers, topic, number(given[0]), number(given[1]))
-	case "member":
-		member(servers, topic, given[0], time.Duration(number(given[1]))*time.Millisecond)
-	}
-}
-
-func number(text string) int {
-	found, err := strconv.Atoi(text)
-	must(err)
-	return found
-}
-
-func must(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
 
 // settings are sarama's own, but for what a test has to decide.
 func settings() *sarama.Config {
@@ -65,16 +24,6 @@ func settings() *sarama.Config {
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	return config
-}
-
-func step(name string, answer any, err error) {
-	row := map[string]any{"step": name, "answer": answer}
-	if err != nil {
-		row["error"] = err.Error()
-	}
-	line, err := json.Marshal(row)
-	must(err)
-	fmt.Println(string(line))
 }
 
 var codecs = []struct {
@@ -131,13 +80,6 @@ func produce(servers []string, topic string, config *sarama.Config) {
 	}
 }
 
-func text(data []byte) any {
-	if data == nil {
-		return nil
-	}
-	return string(data)
-}
-
 // consume reads partition 0 from an offset on.
 func consume(servers []string, topic string, config *sarama.Config, from, count int) ([]any, error) {
 	consumer, err := sarama.NewConsumer(servers, config)
@@ -161,7 +103,12 @@ func consume(servers []string, topic string, config *sarama.Config, from, count 
 	return rows, nil
 }
 
-func steps(servers []string, topic, group string, config *sarama.Config) {
+// steps takes the brokers for sarama's default version of them, or for the newest that it knows.
+func steps(_ context.Context, servers []string, topic string, given []string) {
+	group, config := given[0], settings()
+	if given[1] == "newest" {
+		config.Version = sarama.MaxVersion
+	}
 	admin, err := sarama.NewClusterAdmin(servers, config)
 	must(err)
 	defer admin.Close()
@@ -277,9 +224,9 @@ func (reader) ConsumeClaim(s sarama.ConsumerGroupSession, claim sarama.ConsumerG
 	}
 }
 
-func member(servers []string, topic, group string, session time.Duration) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func member(
+	ctx context.Context, servers []string, topic, group string, session time.Duration,
+) {
 	config := settings()
 	config.Consumer.Group.Session.Timeout = session
 	config.Consumer.Group.Heartbeat.Interval = session / 10
