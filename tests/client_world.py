@@ -143,6 +143,11 @@ class World:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._calls.append(callback)
 
+    @property
+    def is_called(self) -> bool:
+        """Whether somebody has called the shell's thread, which has not looked yet."""
+        return bool(self._calls)
+
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
         for asked in list(self.asked):
             if (asked.endpoint, asked.lane) == (endpoint, lane):

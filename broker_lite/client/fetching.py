@@ -26,8 +26,8 @@ from broker_lite.client.cluster import (
     unknown_topic,
 )
 from broker_lite.client.in_place import AHEAD_BYTES, InPlace
-from broker_lite.client.lineage import Lineage
 from broker_lite.client.received import Cut, LogTruncatedError, RawBatch, cut
+from broker_lite.client.source import Source
 from broker_lite.client.steps import FetchExchange, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -75,59 +75,6 @@ class Arrival(NamedTuple):
     skipped: tuple[int, int] | None = None
 
 
-class _Source:
-    """One partition as the engine sees it."""
-
-    __slots__ = (
-        "at_boundary",
-        "buffered_bytes",
-        "doubted_until_ms",
-        "failures",
-        "generation",
-        "high_watermark",
-        "is_paused",
-        "is_stopped",
-        "lane",
-        "lineage",
-        "offset",
-        "retry_at_ms",
-        "topic_id",
-    )
-
-    def __init__(self, topic_id: str, offset: int, generation: int) -> None:
-        self.topic_id = topic_id
-        self.lineage = Lineage()
-        self.begin(offset, generation)
-        self.is_paused = False
-        self.lane = ""
-        self.high_watermark = -1
-
-    @property
-    def after_epoch(self) -> int:
-        """Below which no epoch may be that comes next: one that others committed is asked about,
-        only one that was read here is believed."""
-        return self.lineage.last_epoch if self.at_boundary else NO_EPOCH
-
-    def begin(
-        self,
-        offset: int,
-        generation: int,
-        doubted_until_ms: float = 0.0,
-        last_epoch: int = NO_EPOCH,
-    ) -> None:
-        self.offset = offset
-        self.generation = generation
-        self.at_boundary = False
-        self.lineage.begin(offset, last_epoch)
-        self.buffered_bytes = 0
-        self.is_stopped = False
-        self.failures = 0
-        self.retry_at_ms = 0.0
-        self.high_watermark = -1
-        self.doubted_until_ms = doubted_until_ms
-        """Not 0: a damaged batch came, and until then its repair is waited for."""
-
-
 class FetchEngine:
     """Fetches for one consumer. ``on_arrival`` is called after each append to ``arrivals``;
     ``on_view`` when the metadata was renewed. ``in_place``: to read files of brokers on this
@@ -153,7 +100,7 @@ class FetchEngine:
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
         """Which topic of each name is read: for good, since another's offsets mean nothing here."""
-        self._sources: dict[TopicPartition, _Source] = {}
+        self._sources: dict[TopicPartition, Source] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, tuple[int, int]]] = {}
         """What each open fetch asked for: its own object, so that no answer is another's."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
@@ -161,6 +108,10 @@ class FetchEngine:
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
+        self._takes: deque[tuple[TopicPartition, int, int]] = deque()
+        """What the reader has taken and ``pump`` has not counted yet."""
+        self._is_held = False
+        """Whether a partition is not read on because of what is buffered."""
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
@@ -195,7 +146,7 @@ class FetchEngine:
         for where, (offset, generation) in offsets.items():
             source = self._sources.get(where)
             if source is None:
-                source = _Source(self.pin(where.topic), offset, generation)
+                source = Source(self.pin(where.topic), offset, generation)
                 source.lineage.begin(offset, epochs.get(where, NO_EPOCH))
                 self._sources[where] = source
             else:
@@ -232,15 +183,26 @@ class FetchEngine:
                     self._in_place.close(where)
         self.pump()
 
-    def taken(self, where: TopicPartition, generation: int, size_bytes: int) -> None:
-        """The reader has taken an arrival, so there is room."""
-        source = self._sources.get(where)
-        if source is not None and source.generation == generation:
-            source.buffered_bytes -= size_bytes
-            self._total_bytes -= size_bytes
-            self.pump()
+    def taken(self, arrival: Arrival) -> None:
+        """The reader has taken an arrival, so there is room; any thread.
 
-    def _abandon(self, where: TopicPartition, source: _Source) -> None:
+        The shell's thread is woken only where it waits for room, for it would take the interpreter
+        from the reader. One of the two sees what the other did: here it is put down before
+        ``_is_held`` is looked at, ``pump`` says that before it looks at what was put down.
+        """
+        self._takes.append((arrival.where, arrival.generation, arrival.size_bytes))
+        if self._is_held:
+            self.post(self.pump)
+
+    def _count_taken(self) -> None:
+        while self._takes:
+            where, generation, size_bytes = self._takes.popleft()
+            source = self._sources.get(where)
+            if source is not None and source.generation == generation:
+                source.buffered_bytes -= size_bytes
+                self._total_bytes -= size_bytes
+
+    def _abandon(self, where: TopicPartition, source: Source) -> None:
         """A fetch of the old offset is under way: the partition is free for a new one."""
         self._in_place.close(where)
         for (endpoint, lane), wheres in list(self._polls.items()):
@@ -257,6 +219,8 @@ class FetchEngine:
 
     def pump(self) -> None:
         """Keep fetches open to all leaders."""
+        self._is_held = False
+        self._count_taken()
         now_ms = self._shell.now_ms()
         plan: dict[tuple[Endpoint, str], list[TopicPartition]] = {}
         due_ms = float("inf")
@@ -266,11 +230,13 @@ class FetchEngine:
             if where in self._in_place:
                 self._read_on(where, source)
                 if where in self._in_place:
+                    self._is_held = True
                     continue
             if (
                 source.buffered_bytes >= self._buffer_bytes
                 or self._total_bytes >= self._total_bytes_max
             ):
+                self._is_held = True
                 continue
             if source.retry_at_ms > now_ms:
                 due_ms = min(due_ms, source.retry_at_ms)
@@ -289,6 +255,8 @@ class FetchEngine:
             self._timer = None
         if due_ms != float("inf"):
             self._timer = self._shell.later(due_ms - now_ms, self.pump)
+        if self._is_held and self._takes:
+            self.post(self.pump)
 
     def _fetch(self, leader: Endpoint, lane: str, wheres: list[TopicPartition]) -> None:
         config, view = self._config, self._cluster.view
@@ -413,7 +381,7 @@ class FetchEngine:
         elif found.damage is not None:
             self._damaged(where, found.damage)
 
-    def _read_on(self, where: TopicPartition, source: _Source) -> None:
+    def _read_on(self, where: TopicPartition, source: Source) -> None:
         """Out of the open range, a little ahead of the reader."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(where, source.offset, source.at_boundary, source.after_epoch)
@@ -422,7 +390,7 @@ class FetchEngine:
             if where not in self._in_place:
                 return
 
-    def _add(self, where: TopicPartition, source: _Source, found: Cut, leader_epoch: int) -> None:
+    def _add(self, where: TopicPartition, source: Source, found: Cut, leader_epoch: int) -> None:
         size_bytes = sum(batch.header.size_bytes for batch in found.batches)
         source.lineage.read(found.batches, source.offset, leader_epoch)
         source.offset = found.next_offset

@@ -284,9 +284,7 @@ class Intake:
                 self._positions[arrival.where] = after
                 continue
             self._where, self._batches = arrival.where, arrival.batches[::-1]
-            self._engine.post(
-                partial(self._engine.taken, arrival.where, arrival.generation, arrival.size_bytes)
-            )
+            self._engine.taken(arrival)
 
     @property
     def is_drained(self) -> bool:

@@ -19,10 +19,11 @@ SWEEP_MS = 250
 class Waiters:
     """Who waits for news of one replica. Waking calls them; they leave by themselves."""
 
-    __slots__ = ("_callbacks",)
+    __slots__ = ("_callbacks", "_is_due")
 
     def __init__(self) -> None:
         self._callbacks: dict[Callable[[], None], None] = {}
+        self._is_due = False
 
     def __len__(self) -> int:
         return len(self._callbacks)
@@ -34,8 +35,15 @@ class Waiters:
         self._callbacks.pop(callback, None)
 
     def wake(self) -> None:
+        self._is_due = False
         for callback in list(self._callbacks):
             callback()
+
+    def wake_soon(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """``wake``, once, behind what this turn of the loop has already to do."""
+        if self._callbacks and not self._is_due:
+            self._is_due = True
+            call_soon(self.wake)
 
 
 class Deadlines:

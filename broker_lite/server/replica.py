@@ -74,6 +74,8 @@ class Owner(Protocol):
 
     def storage_failed(self, error: LogbusError) -> None: ...
 
+    def call_soon(self, callback: Callable[[], None], /) -> object: ...
+
     def again_later(self, attempt: Callable[[], None]) -> None: ...
 
 
@@ -246,7 +248,9 @@ class Replica:
                 self.trust.has_columns(event.next_offset)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """In the order of the list, which is the order that replication relies on."""
+        """In the order of the list, which is the order that replication relies on. Readers are
+        woken behind it: producers' answers are on their way while theirs are put together."""
+        is_news = False
         for effect in effects:
             kind = type(effect)
             if kind is Append:
@@ -257,7 +261,7 @@ class Replica:
             elif kind is Sync:
                 self._worker.put(SyncJob(self))
             elif kind is HighWatermark:
-                self.waiters.wake()
+                is_news = True
             elif kind is Reply:
                 assert isinstance(effect, Reply)
                 self._owner.replied(effect.token, effect.appended, effect.error)
@@ -269,6 +273,8 @@ class Replica:
                 self._owner.fetchers.fetch(self, effect)
             else:
                 self._carry_out_rare(effect)
+        if is_news:
+            self.waiters.wake_soon(self._owner.call_soon)
 
     def _carry_out_rare(self, effect: Effect) -> None:
         match effect:

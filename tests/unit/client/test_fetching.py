@@ -166,6 +166,23 @@ def test_no_more_is_fetched_than_the_reader_has_room_for() -> None:
     assert asked_offsets(bench.fetch()) == {0: 20}
 
 
+def test_what_the_reader_takes_wakes_nobody_who_does_not_wait_for_room() -> None:
+    bench = Bench(partition_fetch_bytes=1024)
+    bench.begin({T0: 0})
+    bench.give(bench.fetch(), batch(0, 10, size=100))
+    assert bench.advance()
+    bench.intake.take_records(10)
+    assert not bench.world.is_called
+    # It was counted, though: two more have room, and the third waits until one is taken.
+    bench.give(bench.fetch(), batch(10, 10, size=100))
+    bench.give(bench.fetch(), batch(20, 10, size=100))
+    assert bench.fetches() == []
+    assert bench.advance()
+    assert bench.world.is_called
+    bench.world.run()
+    assert asked_offsets(bench.fetch()) == {0: 30}
+
+
 def test_a_seek_voids_what_is_under_way_and_what_arrived() -> None:
     bench = Bench()
     bench.begin({T0: 0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from broker_lite.server.clock import Clock
 from broker_lite.server.purgatory import Deadlines, Waiters
@@ -21,6 +22,21 @@ def test_waiters_are_woken_until_they_leave() -> None:
     waiters.wake()
     assert woken == ["once", "always", "always"]
     assert len(waiters) == 1
+
+
+def test_whoever_waits_is_woken_once_a_turn_behind_what_was_due_before() -> None:
+    waiters = Waiters()
+    turn: list[Callable[[], None]] = []
+    waiters.wake_soon(turn.append)
+    assert not turn
+    woken: list[int] = []
+    waiters.add(lambda: woken.append(len(turn)))
+    for _ in range(2):
+        waiters.wake_soon(turn.append)
+        waiters.wake_soon(turn.append)
+        assert len(turn) == 1
+        turn.pop()()
+    assert woken == [0, 0]
 
 
 def test_only_what_is_not_done_expires() -> None:

@@ -323,6 +323,8 @@ def test_columns_are_known_before_a_reader_can_see_them() -> None:
             lambda appended, error: done.set_result(None),
         )
         await done
+        while not seen:
+            await asyncio.sleep(0)
         assert seen == [(3, 3)]
         await shell.append(replica)
         assert replica.trust.rows_from == 3
