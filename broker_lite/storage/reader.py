@@ -299,6 +299,11 @@ class LogReader:
         found = segment.damage_at(bad, segment.size_bytes, limit)
         damage = found.in_log(self.key, segment.base_offset)
         self.add_damage((damage,))
+        # Looked at afterwards: whoever cuts a log publishes its end before it forgets what was
+        # damaged behind that.
+        if bad.offset >= self._tail[0]:
+            self.corruption = tuple(known for known in self.corruption if known != damage)
+            raise StorageError(f"{self.key} was cut at {self._tail[0]} while it was read")
         segment.damaged = True
         return damage
 
@@ -351,7 +356,8 @@ class LogReader:
                     start = max(start, following) if following <= end else end
                     break
                 except BadBatch as bad:
-                    if bad.offset >= end:
+                    # Behind the log's end there was something, and it was cut meanwhile.
+                    if bad.offset >= min(end, self._tail[0]):
                         return
                     limit = min(self._following_base(segment), end)
                     damage_found = segment.damage_at(bad, segment.size_bytes, limit)

@@ -221,7 +221,7 @@ class _Fetch:
                 self._reply.refuse("the broker met an error that it has no name for")
                 return
             self._remember(rows, wanted, found)
-            self._answer(rows, {at: one for (at, _), one in zip(wanted, found)})
+            self._answer(rows, {at: _judged(rows[at], one) for (at, _), one in zip(wanted, found)})
 
         self._parts.disk.read(lambda: ranges.prepare(asked, limit), prepared)
 
@@ -320,6 +320,17 @@ class _Fetch:
             if any(one is wanted for one in topic.partitions)
         )
         return snapshot.leader(topic.name, topic.topic_id, wanted.partition)
+
+
+def _judged(row: _Row, found: ranges.Prepared) -> ranges.Prepared:
+    """What a read thread met may be no news of the partition: its log is cut once it follows."""
+    assert row.replica is not None
+    if found.error is not None:
+        try:
+            row.replica.check_leader(row.wanted.current_leader_epoch)
+        except LogbusError as error:
+            return ranges.Prepared(error=error)
+    return found
 
 
 def _file_bytes(parts: Parts, message: wire.FetchRequest) -> int:

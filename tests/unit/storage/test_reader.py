@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
@@ -303,6 +304,37 @@ def test_damage_that_appears_while_running_is_reported_and_passed() -> None:
     assert len(found) == 33
     assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(10, 11)]
     assert log.offset_for_bytes(10, 1000, 80)[0] > 10
+
+
+@pytest.mark.parametrize("reads_before", range(3))
+def test_a_log_that_is_cut_under_a_reader_is_not_damaged(reads_before: int) -> None:
+    """A leader was deposed while a read waited for a thread: the offsets are written again, and a
+    note that they are damaged would keep them from everybody until the next start."""
+    disk = Disk()
+    disk.write(20)
+    log = disk.log
+    segment = log._chain[1][-1]
+    file, reads = segment.file, 0
+
+    class CutMeanwhile:
+        def pread(self, position: int, length: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            if reads == reads_before + 1:
+                log.truncate_to(10)
+            return file.pread(position, length)
+
+    segment._file = CutMeanwhile()  # type: ignore[assignment]
+    log._hints[:] = [None] * len(log._hints)
+    with contextlib.suppress(StorageError):
+        assert log.read(9, 1000, 15).base_offset == 9
+    with contextlib.suppress(StorageError, OffsetOutOfRangeError):
+        log.read(12, 1000, 15)
+    assert log.verify(9, 20) == []
+    assert log.log_end_offset == 10
+    disk.write(10)
+    assert log.corruption == ()
+    assert offsets(log) == list(range(20))
 
 
 # -- threads ---------------------------------------------------------------------------------------
