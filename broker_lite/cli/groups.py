@@ -11,7 +11,7 @@ import click
 
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
-from broker_lite.cli.progress import group_progress
+from broker_lite.cli.progress import group_progress, uncounted
 from broker_lite.client.group_lag import owned_by
 from broker_lite.client.query_lease import holder_of
 from broker_lite.errors import (
@@ -64,6 +64,8 @@ def describe(
     output.show(rows, form)
     if not rows:
         output.say(said)
+    for text in uncounted(rows):
+        output.say(text)
 
 
 def _why_empty(admin: Admin, group: str) -> str:

@@ -11,7 +11,7 @@ import click
 from broker_lite.cli import output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.main import EXIT_CRITICAL, EXIT_WARNING
-from broker_lite.cli.progress import group_progress
+from broker_lite.cli.progress import group_progress, uncounted
 from broker_lite.config import nearest
 from broker_lite.errors import GroupIdNotFoundError, LogbusError, UnknownTopicOrPartitionError
 
@@ -54,6 +54,7 @@ def lag(
     record without a time; a named group of which there is nothing to count) is over every limit.
     """
     told: set[str] = set()
+    limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
     with open_admin(bootstrap_servers, zookeeper) as admin:
         while True:
             try:
@@ -64,6 +65,8 @@ def lag(
                 rows = _rows(admin, wanted, topics)
                 totals = _by_topic(rows)
                 output.show(rows if by_partition else totals, form)
+                for text in sorted(unknown(rows, wanted, limits)):
+                    _tell(text, told)
             except LogbusError as error:
                 if not watch:
                     raise
@@ -71,9 +74,6 @@ def lag(
             if not watch:
                 break
             time.sleep(interval)
-    limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
-    for text in sorted(unknown(rows, wanted, limits)):
-        output.say(text)
     return verdict(totals, wanted, limits)
 
 
@@ -90,30 +90,27 @@ Limits = Mapping[str, tuple[float | None, float | None]]
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
     """The exit code of a check. What is not known is over every limit that is given: a check must
     not pass because a partition has no leader."""
-    uncounted = set(wanted) - {row["group"] for row in totals}
+    missing = set(wanted) - {row["group"] for row in totals}
     for level, code in ((1, EXIT_CRITICAL), (0, EXIT_WARNING)):
         for column, pair in limits.items():
             limit = pair[level]
             if limit is None:
                 continue
             values = [row[column] for row in totals]
-            if uncounted or any(value is None or value > limit for value in values):
+            if missing or any(value is None or value > limit for value in values):
                 return code
     return 0
 
 
 def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> Iterator[str]:
-    """In words: what a check takes for over its limit since it is not known."""
+    """In words: what is not known, and by that over the limit of a check."""
+    yield from uncounted(rows)
     columns = [column for column, pair in limits.items() if pair != (None, None)]
-    if not columns:
-        return
-    for group in set(wanted) - {row["group"] for row in rows}:
+    for group in set(wanted) - {row["group"] for row in rows} if columns else ():
         yield f"group {group!r}: nothing is committed and no member reads: its lag is not known"
-    for row in rows:
-        where = f"group {row['group']!r}: the lag in {row['topic']}-{row['partition']}"
-        if row["lag"] is None:
-            yield f"{where} is not known: it has no leader, or the topic is gone"
-        elif row["lag_s"] is None and "lag_s" in columns:
+    for row in rows if "lag_s" in columns else ():
+        if row["lag"] is not None and row["lag_s"] is None:
+            where = f"group {row['group']!r}: the lag in {row['topic']}-{row['partition']}"
             yield f"{where} is not known in seconds: its first unread record tells no time"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker_lite.cli.output import iso
@@ -30,3 +31,13 @@ def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
         }
         for tp, row in admin.lag(group).items()
     ]
+
+
+def uncounted(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """In words: where it is not known how many records are unread."""
+    for row in rows:
+        if row["lag"] is None:
+            yield (
+                f"group {row['group']!r}: the lag in {row['topic']}-{row['partition']} is not "
+                "known: it has no leader, or the topic is gone"
+            )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from broker_lite.cli.main import run
 from broker_lite.client import EndOffsetsWatch, connect, read_range
 from broker_lite.errors import CorruptMessageError, DeliveryTimedOutError, RetriableError
 from broker_lite.local.cluster import LocalCluster
@@ -205,7 +206,7 @@ def test_a_producer_that_gave_up_on_a_full_disk_says_so(
 
 
 def test_a_partition_without_a_leader_says_which_broker_is_down(
-    make_cluster: Callable[..., LocalCluster],
+    make_cluster: Callable[..., LocalCluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
     soon = {"zookeeper.session.timeout.ms": "2000"}
     with make_cluster(2, config=soon) as cluster, connect(cluster.bootstrap_servers) as bus:
@@ -214,6 +215,7 @@ def test_a_partition_without_a_leader_says_which_broker_is_down(
         known = bus.cluster().partition(where)
         assert known is not None
         leader = known.leader
+        bus.admin.commit_offsets("g", {where: 0})
         (broker,) = [each for each in cluster.brokers if each.id == leader]
         broker.kill()
         deadline = time.monotonic() + 60
@@ -226,3 +228,14 @@ def test_a_partition_without_a_leader_says_which_broker_is_down(
         assert "start it" in str(late.value)
         with contextlib.suppress(DeliveryTimedOutError):
             producer.close()
+        # Nor is it known how far a group is behind there: no lag of 0, and said in words.
+        (lag,) = bus.admin.lag("g").values()
+        assert lag.committed is not None and lag.committed.offset == 0
+        assert (lag.end, lag.records, lag.seconds) == (None, None, None)
+        servers = ["-b", cluster.bootstrap_servers]
+        for command, code in (
+            (["lag", "-g", "g", "--crit", "9"], 5),
+            (["groups", "describe", "g"], 0),
+        ):
+            assert run([*command, *servers]) == code
+            assert "the lag in t-0 is not known: it has no leader" in capsys.readouterr().err

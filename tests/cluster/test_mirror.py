@@ -119,13 +119,24 @@ def test_batches_of_columns_are_copied_as_they_are(
     # The target's group moves by itself from here on, and is left alone.
     bus.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 80})
     origin.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 90})
+    origin.admin.alter_configs(copied, {"segment.ms": "7200000"})
+    bus.admin.alter_configs(copied, {"index.interval.bytes": "8192"})
     done = mirror()
+    assert bus.admin.describe_configs([copied])["topic", copied]["segment.ms"].value == "7200000"
     assert [row.state for row in done.group_rows if row.group == f"g-{copied}"] == ["own"]
     assert bus.admin.committed(f"g-{copied}")[TopicPartition(copied, 1)].offset == 80
     with bus.consumer(copied, group=f"h-{copied}", start="earliest") as member:
         member.poll(5.0)
         origin.admin.commit_offsets(f"h-{copied}", {TopicPartition(copied, 0): 3})
+        origin.admin.alter_configs(copied, {"segment.ms": None})
         assert mirror().aside == {}
+    # What the mirror had set goes as it does at the source; what the target set itself stays.
+    settings = bus.admin.describe_configs([copied])["topic", copied]
+    assert settings["segment.ms"].source == "default"
+    assert (settings["index.interval.bytes"].value, settings["retention.ms"].source) == (
+        "8192",
+        "topic",
+    )
 
 
 def test_what_was_written_and_not_noted_is_not_copied_again(

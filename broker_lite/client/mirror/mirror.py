@@ -104,6 +104,8 @@ class Mirror:
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
         self.group_rows: list[GroupRow] = []
+        self._given: dict[str, dict[str, str]] = {}
+        """The settings that each copy has from its source."""
         self._signature: positions.Signature | None = None
         self._entries: dict[TopicPartition, list[positions.Entry]] = {}
         self._counted: dict[TopicPartition, int] = {}
@@ -144,8 +146,11 @@ class Mirror:
     def _begin_producer(self) -> None:
         """Write as the same producer as the mirror before, an epoch later: so what that one may
         still send is refused."""
-        commits = self.target.admin.committed(self.name).values()
-        signatures = [found for each in commits if (found := positions.read_signature(each))]
+        commits = self.target.admin.committed(self.name)
+        self._given = positions.read_settings(commits)
+        signatures = [
+            found for each in commits.values() if (found := positions.read_signature(each))
+        ]
         before = max(signatures, default=None)
         if before is None or before.producer_epoch >= EPOCH_MAX:
             producer_id, epoch = self.target.new_producer_id(), 0
@@ -169,6 +174,7 @@ class Mirror:
             if name in fresh:
                 created = planning.settings_to_create(wanted)
                 self.target.admin.create_topic(name, count, self._replication_factor, created)
+                self._given[name] = wanted.values
                 continue
             if len(there.topics[name].partitions) < count:
                 self.target.admin.create_partitions(name, count)
@@ -192,11 +198,15 @@ class Mirror:
                 self._set_aside(name, refused)
                 continue
             wanted = planning.wanted_settings(settings["topic", name])
-            changes = planning.settings_to_alter(wanted, current["topic", name])
+            given = self._given.get(name, {})
+            changes = planning.settings_to_alter(wanted, current["topic", name], given)
             if changes:
                 self.target.admin.alter_configs(name, changes)
-                listed = ", ".join(f"{key}={value}" for key, value in changes.items())
-                self._say(f"topic {name}: set to {listed}, as at the source")
+                self._say(f"topic {name}: {planning.told(changes)}, as at the source")
+            self._given[name] = wanted.values
+            first = self.copies.get(TopicPartition(name, 0))
+            if first is not None and given != wanted.values:
+                first.is_dirty = True
 
     def _take_up(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
         for where, copy in list(self.copies.items()):
@@ -427,6 +437,7 @@ class Mirror:
                 ),
                 copy.target_id,
                 self._signature,
+                None if copy.where.partition else self._given.get(copy.where.topic),
             )
             for copy in dirty
         }

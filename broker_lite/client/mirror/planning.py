@@ -105,13 +105,29 @@ def settings_to_create(wanted: WantedSettings) -> dict[str, str]:
     return {name: value for name, value in wanted.values.items() if value != defaults[name]}
 
 
-def settings_to_alter(wanted: WantedSettings, current: Mapping[str, ConfigEntry]) -> dict[str, str]:
-    """Those that the copy has otherwise by now."""
-    return {
+def settings_to_alter(
+    wanted: WantedSettings, current: Mapping[str, ConfigEntry], given: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Those that the copy has otherwise by now; None for those that were removed at the source and
+    that the copy has as the mirror had ``given`` them."""
+    changes: dict[str, str | None] = {
         name: value
         for name, value in wanted.values.items()
         if name in current and current[name].value != value
     }
+    for name, value in given.items():
+        entry = current.get(name)
+        is_ours = entry is not None and (entry.source, entry.value) == ("topic", value)
+        if is_ours and name not in wanted.values:
+            changes[name] = None
+    return changes
+
+
+def told(changes: Mapping[str, str | None]) -> str:
+    """Changes of settings in words."""
+    return ", ".join(
+        f"{name} removed" if value is None else f"{name}={value}" for name, value in changes.items()
+    )
 
 
 def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:

@@ -11,7 +11,7 @@ of the topic of the same name, written before the group's offsets. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker_lite.client.mirror.carrying import Content
@@ -46,9 +46,13 @@ class Signature(NamedTuple):
 
 
 def commit_of(
-    position: Position, target_id: str, signature: Signature | None = None
+    position: Position,
+    target_id: str,
+    signature: Signature | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> CommittedOffset:
-    """The position as an offset of the mirror's group."""
+    """The position as an offset of the mirror's group. ``settings``: those that the copy has from
+    its source; the first partition says them."""
     text = json.dumps(
         {
             "version": VERSION,
@@ -57,6 +61,7 @@ def commit_of(
             "run": position.run,
             "signature": signature,
         }
+        | ({} if settings is None else {"settings": dict(settings)})
     )
     return CommittedOffset(position.target_next, metadata=text, topic_id=target_id)
 
@@ -82,6 +87,18 @@ def read_signature(commit: CommittedOffset) -> Signature | None:
         return Signature(*map(int, json.loads(commit.metadata)["signature"]))
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str, dict[str, str]]:
+    """The settings that each topic's copy has from its source, by the mirror before."""
+    found: dict[str, dict[str, str]] = {}
+    for where, commit in commits.items():
+        try:
+            said = json.loads(commit.metadata)["settings"]
+            found[where.topic] = {str(name): str(value) for name, value in said.items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return found
 
 
 class Entry(NamedTuple):

@@ -54,14 +54,17 @@ def test_what_is_not_known_is_said() -> None:
     rows = [row(0, None, None), row(1, 3, None), row(2, 3, 1.0)]
     records = list(unknown(rows, ("g", "stuck"), {"lag": (1, None), "lag_s": (None, None)}))
     assert records == [
-        "group 'stuck': nothing is committed and no member reads: its lag is not known",
         "group 'g': the lag in t-0 is not known: it has no leader, or the topic is gone",
+        "group 'stuck': nothing is committed and no member reads: its lag is not known",
     ]
     seconds = list(unknown(rows, (), {"lag": (None, None), "lag_s": (None, 1.0)}))
     assert seconds[1] == (
         "group 'g': the lag in t-1 is not known in seconds: its first unread record tells no time"
     )
-    assert not list(unknown(rows, ("stuck",), {"lag": (None, None), "lag_s": (None, None)}))
+    # Whoever checks nothing is told of partitions alone.
+    assert list(unknown(rows, ("stuck",), {"lag": (None, None), "lag_s": (None, None)})) == [
+        records[0]
+    ]
 
 
 def test_a_watch_outlives_an_error_and_tells_it_once(monkeypatch: pytest.MonkeyPatch) -> None:

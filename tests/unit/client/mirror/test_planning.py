@@ -83,7 +83,28 @@ def test_only_what_differs_is_altered() -> None:
         entries(retention_ms=("5", "topic"), segment_ms=("7", "topic"))
     )
     now = entries(retention_ms=("6", "default"), segment_ms=("7", "topic"))
-    assert planning.settings_to_alter(wanted, now) == {"retention.ms": "5"}
+    assert planning.settings_to_alter(wanted, now, {}) == {"retention.ms": "5"}
+
+
+def test_what_was_removed_at_the_source_is_removed_where_the_mirror_had_set_it() -> None:
+    given = {
+        "retention.ms": "5",
+        "segment.ms": "7",
+        "index.interval.bytes": "9",
+        "file.delete.delay.ms": "1",
+        "flush.ms": "3",
+    }
+    wanted = planning.wanted_settings(entries(retention_ms=("5", "topic")))
+    now = entries(
+        retention_ms=("5", "topic"),
+        segment_ms=("7", "topic"),
+        index_interval_bytes=("10", "topic"),  # changed on the target since
+        flush_ms=("3", "default"),
+        segment_bytes=("1048576", "topic"),  # the target's own
+    )
+    changes = planning.settings_to_alter(wanted, now, given)
+    assert changes == {"segment.ms": None}
+    assert planning.told(changes | {"retention.ms": "5"}) == "segment.ms removed, retention.ms=5"
 
 
 def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planning.GroupRow]:

@@ -23,8 +23,14 @@ def test_a_position_comes_back_as_it_was_committed() -> None:
     commit = positions.commit_of(position, "target")
     assert commit.offset == 30 and commit.topic_id == "target"
     assert positions.read_commit(commit) == position
-    for text in ("", "7", "null", '{"run": 3}', "[]"):
+    settings = {"segment.ms": "7"}
+    noted = positions.commit_of(position, "target", None, settings)
+    assert positions.read_commit(noted) == position
+    assert positions.read_settings({WHERE: commit}) == {}
+    assert positions.read_settings({WHERE: noted}) == {"t": settings}
+    for text in ("", "7", "null", '{"run": 3}', "[]", '{"settings": 1}'):
         assert positions.read_commit(CommittedOffset(3, metadata=text)) is None
+        assert positions.read_settings({WHERE: CommittedOffset(3, metadata=text)}) == {}
 
 
 def test_an_entry_comes_back_and_noise_does_not() -> None:
