@@ -2,9 +2,10 @@
 
 Each leader is asked over two connections: one for partitions that have more to give, answered at
 once; one for partitions read to the end, a long poll. So an idle partition never holds up a busy
-one. What arrives is cut into batches and queued as ``Arrival``s, at most ``buffer_bytes`` a
-partition; checking and decoding are the reader's. Every seek begins a new generation, whose
-arrivals alone count. Other threads use ``post`` and read ``arrivals``.
+one. (A third, where of those with more some must be sent.) What arrives is cut into batches and
+queued as ``Arrival``s, at most ``buffer_bytes`` a partition; checking and decoding are the
+reader's. Every seek begins a new generation, whose arrivals alone count. Other threads use ``post``
+and read ``arrivals``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ REPAIR_MS = 10_000
 """How long a damaged batch may take to be repaired where other replicas have it."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 LOCAL_BYTES_MIN = 256 << 10
-"""Whoever allows a partition less of an answer reads no files, of which that is the least."""
+"""Whoever allows a partition less of an answer reads no files: that is the least of one."""
 GONE_AFTER = 3
 """So many looks in a row that do not find a topic: it is gone."""
 
@@ -247,9 +248,10 @@ class FetchEngine:
                 continue
             is_behind = source.high_watermark < 0 or source.offset < source.high_watermark
             plan.setdefault((leader, "fetch" if is_behind else "tail"), []).append(where)
-        for (leader, lane), wheres in plan.items():
-            if (leader, lane) not in self._polls:
-                self._fetch(leader, lane, wheres)
+        for (leader, group), wheres in plan.items():
+            for lane, part in self._in_place.lanes(leader, group, wheres):
+                if (leader, lane) not in self._polls:
+                    self._fetch(leader, lane, part)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -412,10 +414,9 @@ class FetchEngine:
 
     def _truncated(self, where: TopicPartition, goes_on_at: OffsetAndEpoch) -> None:
         """What was read from there on is not in the log any more, whatever is there now."""
-        position = self._sources[where].offset
         message = (
-            f"{where} offset {position}: an unclean election lost what was there from offset "
-            f"{goes_on_at.offset} on"
+            f"{where} offset {self._sources[where].offset}: an unclean election lost what was "
+            f"there from offset {goes_on_at.offset} on"
         )
         self._stop(where, LogTruncatedError(message, *goes_on_at))
 

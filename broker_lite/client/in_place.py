@@ -51,6 +51,17 @@ class InPlace:
             return b"", 0
         return machine_id(), max(RANGE_BYTES_MIN, FILE_BYTES // count)
 
+    def lanes(
+        self, endpoint: Endpoint, lane: str, wheres: list[TopicPartition]
+    ) -> list[tuple[str, list[TopicPartition]]]:
+        """How to fetch these: what has to be sent does not keep the others of a fetch from being
+        read in place, so it goes by itself where both are wanted at once."""
+        sent = [where for where in wheres if where in self._refused]
+        is_mixed = lane == "fetch" and 0 < len(sent) < len(wheres)
+        if not is_mixed or not self._is_here(endpoint, lane):
+            return [(lane, wheres)]
+        return [(lane, [where for where in wheres if where not in sent]), ("sent", sent)]
+
     def open(self, where: TopicPartition, stored: StoredRange, leader_epoch: int) -> None:
         """A range that a leader of that epoch told."""
         self.close(where)

@@ -11,6 +11,7 @@ from client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.fetching import FetchEngine
+from broker_lite.client.in_place import InPlace
 from broker_lite.client.intake import JOINED_BYTES, ROW_SCHEMA, Intake, Parts, arrow_rows
 from broker_lite.client.received import LogTruncatedError
 from broker_lite.config import ConsumerConfig
@@ -23,6 +24,7 @@ from broker_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from broker_lite.machine import machine_id
 from broker_lite.model import OffsetAndEpoch, TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns
@@ -55,12 +57,14 @@ class Bench:
         self.cluster = Cluster((ONE,), self.world.now_ms, view=known or view())
         self.views: list[ClusterView] = []
         config = ConsumerConfig(**options)
+        self.in_place = InPlace(lambda endpoint, lane: True)
         self.engine = FetchEngine(
             self.world,
             self.cluster,
             config,
             on_arrival=lambda: None,
             on_view=self.views.append,
+            in_place=self.in_place,
         )
         self.intake = Intake(self.engine, skips_corrupt=config.on_corrupt == "skip")
         self.out_of_range: list[TopicPartition] = []
@@ -153,6 +157,27 @@ def test_partitions_at_the_end_wait_in_a_lane_of_their_own() -> None:
     assert asked_offsets(lanes["fetch"]) == {1: 2}
     assert asked_offsets(lanes["tail"]) == {0: 0}
     assert lanes["tail"].message.max_wait_ms == 500
+
+
+def test_a_partition_that_cannot_be_read_in_place_is_sent_and_others_are_not() -> None:
+    """It once had all others of its fetch sent, too."""
+    bench = Bench()
+    bench.in_place.refuse(T1)
+    bench.begin({T1: 0})
+    assert not bench.fetch().message.machine, "alone it takes no lane of its own"
+    bench.give(bench.fetch(), batch(0, 2), p=1)
+    assert bench.values() == [b"0", b"1"]
+    bench.begin({T0: 0, T1: 0})
+    asked = bench.fetch()
+    assert asked_offsets(asked) == {0: 0}
+    assert asked.message.machine == machine_id()
+    other = bench.fetch("sent")
+    assert asked_offsets(other) == {1: 0}
+    assert not other.message.machine
+    bench.give(other, batch(0, 2), p=1)
+    bench.give(asked, batch(0, 1), p=0)
+    assert sorted(bench.values()) == [b"0", b"0", b"1"]
+    assert asked_offsets(bench.fetch("sent")) == {1: 2}
 
 
 def test_no_more_is_fetched_than_the_reader_has_room_for() -> None:
