@@ -50,8 +50,8 @@ class Join(NamedTuple):
     can_skip_assignment: bool = True
     """Version 9: a static leader that returns may be told that it has nothing to assign."""
     partition_counts: Mapping[str, int] | None = None
-    """Of the group's topics, as the shell knows them; None: a static leader that returns is not
-    asked to assign what was added while it was away."""
+    """Of the group's topics, as the shell knows them, where a static leader may come back: it is
+    to assign what was added while it was away."""
 
 
 class Sync(NamedTuple):

@@ -146,6 +146,11 @@ class Group:
             ),
         )
 
+    def is_led_by(self, instance_id: str) -> bool:
+        """Whether that static member leads the group, which is stable."""
+        leads = self._roster.leader == self._roster.static.get(instance_id, "")
+        return self.state is State.STABLE and leads
+
     def subscribed(self) -> frozenset[str] | None:
         """Topics that members are subscribed to; None where that cannot be told."""
         return self._roster.subscribed(self._protocol)

@@ -112,8 +112,8 @@ class GroupCoordinator:
         return result
 
     def _counted(self, group: Group, join: ev.Join) -> ev.Join:
-        """Of a static member: with the partitions that the group's topics have now."""
-        if join.instance_id is None:
+        """Of a static leader that may come back: with the partitions that the topics have now."""
+        if join.instance_id is None or not group.is_led_by(join.instance_id):
             return join
         topics = self._registry.snapshot.topics
         names = [name for name in group.subscribed() or () if name in topics]
