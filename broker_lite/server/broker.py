@@ -20,8 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker_lite import config as configs
-from broker_lite.config import BrokerConfig, TopicConfig
+from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
@@ -173,7 +172,6 @@ class Broker:
         logs = LogManager(
             OsFiles(),
             config.log_dir,
-            default_config=configs.parse(TopicConfig, config.topic_defaults()),
             producer_expiration_ms=config.producer_id_expiration_ms,
             delete_delay_ms=config.file_delete_delay_ms,
             stray_retention_ms=config.stray_retention_ms,

@@ -128,7 +128,7 @@ class ReplicaManager:
         self._logs = logs
         self._metrics = metrics
         self._cluster = cluster
-        self._configs = TopicConfigs(config)
+        self._configs = TopicConfigs()
         self._failure: LogbusError | None = None
         self._handover: asyncio.Task[None] | None = None
         self._snapshot = MetadataSnapshot()

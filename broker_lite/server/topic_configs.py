@@ -11,8 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 
-from broker_lite import config as configs
-from broker_lite.config import BrokerConfig, TopicConfig
+from broker_lite.config import TopicConfig, parse
 from broker_lite.errors import LogbusError
 from broker_lite.model import TopicView
 
@@ -20,16 +19,15 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class TopicConfigs:
-    """``default`` is what the broker's own configuration says of topics."""
+    """What cannot be read of a topic's settings is said once for each that it is given."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self.default = configs.parse(TopicConfig, config.topic_defaults())
+    def __init__(self) -> None:
         self._said: dict[str, Mapping[str, str]] = {}
 
     def of(self, view: TopicView) -> TopicConfig:
         """Every setting that can be read, over the defaults; no retention if one cannot."""
         try:
-            found = configs.parse(TopicConfig, view.config, base=self.default)
+            found = parse(TopicConfig, view.config)
         except LogbusError as error:
             if self._said.get(view.topic_id) != view.config:
                 self._said[view.topic_id] = view.config
@@ -45,10 +43,10 @@ class TopicConfigs:
         return found
 
     def _readable(self, settings: Mapping[str, str]) -> TopicConfig:
-        found = self.default
+        found = TopicConfig()
         for key, text in settings.items():
             try:
-                found = configs.parse(TopicConfig, {key: text}, base=found)
+                found = parse(TopicConfig, {key: text}, base=found)
             except LogbusError:
                 continue
         return dataclasses.replace(found, retention_ms=-1, retention_bytes=-1)

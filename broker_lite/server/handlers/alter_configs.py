@@ -129,8 +129,7 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
     topic = parts.registry.snapshot.topics.get(row.resource_name)
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {row.resource_name!r} does not exist")
-    defaults = parts.config.topic_defaults()
-    present = {each.key: each.value for each in topic_settings(topic.config, defaults)}
+    present = {each.key: each.value for each in topic_settings(topic.config)}
     changes: dict[str, str | None] = {}
     for change in wanted:
         if change.name in changes:
@@ -138,8 +137,8 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
         changes[change.name] = _changed(change, present)
     after: dict[str, str | None] = {**topic.config, **changes}
     deleted = [key for key, value in changes.items() if value is None]
-    checked({key: value for key, value in after.items() if value is not None}, defaults)
-    checked({key: present.get(key, "") for key in deleted if key not in present}, defaults)
+    checked({key: value for key, value in after.items() if value is not None})
+    checked({key: present.get(key, "") for key in deleted if key not in present})
     work = parts.registry.alter_topic_config(
         row.resource_name, changes, validate_only=validate_only
     )

@@ -42,7 +42,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
         try:
             if count > 1:
                 raise InvalidRequestError(f"topic {name!r} is named more than once")
-            wanted.append(_new_topic(row, parts.config.topic_defaults()))
+            wanted.append(_new_topic(row))
         except LogbusError as error:
             results[name] = TopicResult(name, NULL_TOPIC_ID, error)
     if wanted:
@@ -57,14 +57,14 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     return Response(topics=[_answer(parts, results[name]) for name in times])
 
 
-def _new_topic(row: Any, defaults: Any) -> NewTopic:
+def _new_topic(row: Any) -> NewTopic:
     """What the request asks for, checked as far as it can be without knowing the cluster."""
     if not is_valid_name(row.name):
         raise InvalidTopicError(
             f"topic name {row.name[:NAME_LENGTH_MAX]!r}: give 1 to {NAME_LENGTH_MAX} letters, "
             "digits, '.', '_' and '-', and not '.' or '..'"
         )
-    config = checked({each.name: each.value for each in row.configs}, defaults)
+    config = checked({each.name: each.value for each in row.configs})
     if row.assignments:
         if (row.num_partitions, row.replication_factor) != (DEFAULT_COUNT, DEFAULT_COUNT):
             raise InvalidRequestError(
@@ -132,6 +132,6 @@ def _answer(parts: Parts, result: TopicResult) -> Any:
                 config_source=each.source,
                 is_sensitive=False,
             )
-            for each in topic_settings(result.config, parts.config.topic_defaults())
+            for each in topic_settings(result.config)
         ],
     )

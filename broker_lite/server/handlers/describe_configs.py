@@ -65,7 +65,7 @@ def _settings(parts: Parts, kind: int, name: str) -> Iterable[Setting]:
         topic = parts.registry.snapshot.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
-        return topic_settings(topic.config, parts.config.topic_defaults())
+        return topic_settings(topic.config)
     if kind != RESOURCE_BROKER:
         raise InvalidRequestError(f"resource type {kind} has no settings; give a topic or a broker")
     if name == "":

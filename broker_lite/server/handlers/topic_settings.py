@@ -46,8 +46,8 @@ class Setting(NamedTuple):
         return self.levels[0][1]
 
 
-def checked(settings: Mapping[str, str | None], defaults: Mapping[str, str]) -> dict[str, str]:
-    """A topic's own settings, valid together with the broker's defaults.
+def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
+    """A topic's own settings, valid together with the defaults of the others.
 
     Raises InvalidConfigError (a null value, an unknown name with the nearest one, a value out of
     bounds) and CompactionNotBuiltError.
@@ -61,7 +61,7 @@ def checked(settings: Mapping[str, str | None], defaults: Mapping[str, str]) -> 
                 f"cleanup.policy={value} is not built yet; use cleanup.policy=delete"
             )
         given[key] = value
-    parse(TopicConfig, {**defaults, **given})
+    parse(TopicConfig, given)
     return given
 
 
@@ -70,14 +70,12 @@ def items(value: str) -> list[str]:
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
-def topic_settings(own: Mapping[str, str], defaults: Mapping[str, str]) -> Iterator[Setting]:
-    """Every setting of a topic that has set ``own``, under a broker's ``defaults``."""
+def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
+    """Every setting of a topic that has set ``own``."""
     plain = TopicConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(TopicConfig)}
     for name, row in keys(TopicConfig).items():
         levels = [(value_text(getattr(plain, name)), SOURCE_DEFAULT)]
-        if row.key in defaults:
-            levels.insert(0, (defaults[row.key], SOURCE_STATIC_BROKER))
         if row.key in own:
             levels.insert(0, (own[row.key], SOURCE_TOPIC))
         yield Setting(row.key, tuple(levels), _kind(row, types[name]), _doc(row))

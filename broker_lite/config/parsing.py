@@ -1,0 +1,89 @@
+"""Configurations as text: files of ``key=value``, options on a command line, DescribeConfigs.
+
+Reads no environment and no home directory: callers pass what they found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from broker_lite.config.broker import BrokerConfig
+from broker_lite.config.client import ConsumerConfig, ProducerConfig
+from broker_lite.config.setting import Key
+from broker_lite.config.topic import TopicConfig
+from broker_lite.errors import InvalidConfigError
+
+C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
+
+
+def keys(kind: type[C]) -> Mapping[str, Key]:
+    """The table of a configuration: Python name to row."""
+    return {item.name: item.metadata["key"] for item in dataclasses.fields(kind)}
+
+
+def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:
+    """Build a configuration from text settings.
+
+    Raises InvalidConfigError for an unknown key (naming the nearest), a value of the wrong type or
+    out of bounds, and for settings at odds with each other.
+    """
+    names = {row.key: name for name, row in keys(kind).items()}
+    types = {item.name: item.type for item in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
+    for key, text in settings.items():
+        name = names.get(key)
+        if name is None:
+            raise InvalidConfigError(f"unknown setting {key!r}{nearest(key, names)}")
+        values[name] = _convert(key, str(text), str(types[name]))
+    return dataclasses.replace(base, **values) if base is not None else kind(**values)
+
+
+def text(config: Any) -> dict[str, str]:
+    """A configuration as text settings, the inverse of ``parse``."""
+    rows = keys(type(config))
+    return {row.key: value_text(getattr(config, name)) for name, row in rows.items()}
+
+
+def value_text(value: object) -> str:
+    """A value as files and DescribeConfigs spell it."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
+    """``"; did you mean X?"`` for an error message, or nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def load(kind: type[C], path: str | Path) -> C:
+    """Read a ``key=value`` file (``#`` comments). Errors name the file and the line."""
+    settings: dict[str, str] = {}
+    for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        key, equals, value = stripped.partition("=")
+        if not equals:
+            raise InvalidConfigError(f"{path}:{number}: {stripped!r} is not key=value")
+        settings[key.strip()] = value.strip()
+    try:
+        return parse(kind, settings)
+    except InvalidConfigError as error:
+        raise type(error)(f"{path}: {error.message}") from None
+
+
+def _convert(key: str, value: str, kind: str) -> Any:
+    if kind == "bool":
+        if value.lower() not in ("true", "false"):
+            raise InvalidConfigError(f"{key}={value!r}: give true or false")
+        return value.lower() == "true"
+    if kind == "int":
+        try:
+            return int(value)
+        except ValueError:
+            raise InvalidConfigError(f"{key}={value!r}: give a whole number") from None
+    return value
