@@ -20,6 +20,7 @@ from sim import kafka_groups as base
 from sim.kafka_groups import GROUP, PARTITIONS, REBALANCE_MS, SESSION_MS, TOPIC
 from sim.scheduler import Owner
 from sim.seeded import main, play
+from sim.shell import LoopShell
 
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
@@ -27,7 +28,6 @@ from broker_lite.client.membership.changes import Share
 from broker_lite.client.membership.member import Member
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.starting import Starts
-from broker_lite.client.steps import Operation, Timer, spawn
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import LogbusError, NotOwnerError, wire_code
 from broker_lite.metadata import znodes
@@ -41,27 +41,16 @@ STUCK_MS = 4000
 WHERES = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
 
 
-class Wire:
-    """A member's shell: the loop's time, and requests that reach a broker's coordinator as values.
-    Coordinators are asked for what their handlers ask them for."""
+class Wire(LoopShell):
+    """A member's requests reach a broker's coordinator as values. Coordinators are asked for what
+    their handlers ask them for."""
 
     def __init__(self, owner: MachineMember) -> None:
+        super().__init__(owner.world.loop)
         self.owner, self.world = owner, owner.world
         self.tasks: set[asyncio.Task[None]] = set()
         self.joined: dict[tuple[str, int], int] = {}
         """Of which of the groups of this name a member's generation is."""
-
-    def now_ms(self) -> float:
-        return self.world.loop.time() * 1000
-
-    def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        return self.world.loop.call_later(delay_ms / 1000, callback)
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.world.loop.call_soon(callback)
-
-    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        raise AssertionError("nothing here hangs up")
 
     def request(
         self,
@@ -81,17 +70,9 @@ class Wire:
                 answer = error
             on_answer(answer)
 
-        task = self.world.loop.create_task(ask())
+        task = self.loop.create_task(ask())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-    async def run(self, operation: Operation[Any]) -> Any:
-        future: asyncio.Future[Any] = self.world.loop.create_future()
-        spawn(self, operation, future.set_result)
-        found = await future
-        if isinstance(found, LogbusError):
-            raise found
-        return found
 
     # The broker's side.
 

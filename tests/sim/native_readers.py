@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sim.scheduler import Owner
+from sim.shell import LoopShell
 from sim.zk import SimZk
 
 from broker_lite.client.cluster import Cluster
@@ -26,7 +27,6 @@ from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.member import Member
 from broker_lite.client.native.session import Dispatcher
-from broker_lite.client.steps import Operation, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     ClosedError,
@@ -52,23 +52,12 @@ SLOW_PART = 0.08
 SLOW_S = 2.5
 
 
-class Wire:
-    """A shell of the loop's time; metadata and offsets are as the one broker has them."""
+class Wire(LoopShell):
+    """Metadata and offsets are as the one broker has them."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(world.loop)
         self.world = world
-
-    def now_ms(self) -> float:
-        return self.world.loop.time() * 1000
-
-    def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        return self.world.loop.call_later(delay_ms / 1000, callback)
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.world.loop.call_soon(callback)
-
-    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        raise AssertionError("nothing here hangs up")
 
     def request(
         self,
@@ -79,15 +68,7 @@ class Wire:
         lane: str = "",
     ) -> None:
         delay_s = self.world.chance.random() * 0.02
-        self.world.loop.call_later(delay_s, lambda: on_answer(self.answer(exchange.call)))
-
-    async def run(self, operation: Operation[Any]) -> Any:
-        future: asyncio.Future[Any] = self.world.loop.create_future()
-        spawn(self, operation, future.set_result)
-        found = await future
-        if isinstance(found, LogbusError):
-            raise found
-        return found
+        self.loop.call_later(delay_s, lambda: on_answer(self.answer(exchange.call)))
 
     def answer(self, call: Any) -> Any:
         match call:

@@ -1,0 +1,51 @@
+"""What the client's operations need of the world, in an event loop of virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from broker_lite.client.steps import Operation, Timer, spawn
+from broker_lite.errors import LogbusError
+from broker_lite.model import Endpoint
+
+
+class LoopShell(ABC):
+    """The loop's time; how a request is answered is its subclasses'."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def now_ms(self) -> float:
+        return self.loop.time() * 1000
+
+    def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.loop.call_later(delay_ms / 1000, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(callback)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        raise AssertionError("nothing here hangs up")
+
+    @abstractmethod
+    def request(
+        self,
+        endpoint: Endpoint,
+        exchange: Any,
+        timeout_ms: float,
+        on_answer: Callable[[Any], None],
+        lane: str = "",
+    ) -> None:
+        """Answer ``exchange.call`` by value, or with an error."""
+
+    async def run(self, operation: Operation[Any]) -> Any:
+        """The operation's result; its error is raised."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        spawn(self, operation, future.set_result)
+        found = await future
+        if isinstance(found, LogbusError):
+            raise found
+        return found
