@@ -142,16 +142,21 @@ async def commits(
     )
     took: list[float] = []
     pids = [zookeeper, *brokers]
-    busy, began = [processor_s(pid) for pid in pids], time.perf_counter()
-    await asyncio.gather(
-        *(commit_for(c, group, began + seconds, took) for c, group in zip(connections, groups))
+    end = time.perf_counter() + 1 + seconds
+    working = asyncio.gather(
+        *(commit_for(c, group, end, took) for c, group in zip(connections, groups))
     )
-    lasted = time.perf_counter() - began
+    # All have begun by then, and none has ended when that is over.
+    await asyncio.sleep(1)
+    busy, began, before = [processor_s(pid) for pid in pids], time.perf_counter(), len(took)
+    await asyncio.sleep(seconds)
+    lasted, done = time.perf_counter() - began, len(took) - before
     used = [round(100 * (processor_s(pid) - at) / lasted, 1) for pid, at in zip(pids, busy)]
+    await working
     marks = statistics.quantiles(took, n=100)
     return {
         "groups": count,
-        "commits_per_s": round(len(took) / lasted),
+        "commits_per_s": round(done / lasted),
         "commit_ms": {"p50": round(marks[49] * 1000, 1), "p99": round(marks[98] * 1000, 1)},
         "zookeeper_core_percent": used[0],
         "brokers_core_percent": used[1:],
