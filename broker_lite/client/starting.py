@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker_lite.client import requests
 from broker_lite.client.admin import isolation_code
-from broker_lite.client.cluster import Cluster, made_again
-from broker_lite.client.steps import Operation
+from broker_lite.client.cluster import Cluster, backoff_ms, made_again
+from broker_lite.client.steps import Operation, Pause
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     InvalidConfigError,
@@ -22,6 +22,8 @@ from broker_lite.model import (
     CommittedOffset,
     TopicPartition,
 )
+
+LOOKUP_MS = 1000
 
 
 def resolve_partitions(
@@ -66,6 +68,63 @@ class Starts(NamedTuple):
     epochs: dict[TopicPartition, int]
 
 
+class Standing(NamedTuple):
+    """What a group knows of a partition that it is to read. ``committed`` is None where it has
+    committed nothing; ``is_added``: the partition was made after the group began to read."""
+
+    committed: CommittedOffset | None
+    is_added: bool
+    topic_id: str
+
+
+class Begun(NamedTuple):
+    """``commits``: what the group has to remember of ``starts``, since the end will be somewhere
+    else for whoever takes over after a crash."""
+
+    starts: Starts
+    commits: dict[TopicPartition, CommittedOffset]
+
+
+def begin(
+    cluster: Cluster,
+    group: str | None,
+    standings: Mapping[TopicPartition, Standing],
+    config: ConsumerConfig,
+    deadline_ms: float,
+) -> Operation[Begun]:
+    """What was committed; where nothing was, what ``start`` says, but the earliest of a partition
+    that was added. Raises OffsetOutOfRangeError for start='none' without an offset."""
+    offsets: dict[TopicPartition, int] = {}
+    epochs: dict[TopicPartition, int] = {}
+    early: list[TopicPartition] = []
+    late: list[TopicPartition] = []
+    for where, (committed, is_added, _) in standings.items():
+        if committed is not None:
+            offsets[where] = committed.offset
+            if committed.leader_epoch >= 0:
+                epochs[where] = committed.leader_epoch
+        elif is_added or config.start == "earliest":
+            early.append(where)
+        elif config.start == "latest":
+            late.append(where)
+        else:
+            raise OffsetOutOfRangeError(
+                f"group {group!r} has no offset for {where} and start='none' allows no other; "
+                "commit one, or give start='earliest' or 'latest'"
+            )
+    if early:
+        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
+    commits = {}
+    if late:
+        ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
+        offsets |= ends
+        commits = {
+            where: CommittedOffset(at, topic_id=standings[where].topic_id)
+            for where, at in ends.items()
+        }
+    return Begun(Starts({where: offsets[where] for where in standings}, epochs), commits)
+
+
 def starting_offsets(
     cluster: Cluster,
     group: str | None,
@@ -73,46 +132,41 @@ def starting_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Starts]:
-    """The group's offsets; where there is none, what ``start`` says, but the earliest of a topic
-    that was made again since the group read the former one. Raises UnknownTopicIdError
-    for a topic that is made again meanwhile: offsets of two topics would be mixed."""
+    """Where to begin without a membership. All of a topic that was made again since the group read
+    the former one was written since. Raises UnknownTopicIdError for a topic that is made again
+    meanwhile: offsets of two topics would be mixed."""
     ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
-    offsets: dict[TopicPartition, int] = {}
-    epochs: dict[TopicPartition, int] = {}
+    rows: dict[TopicPartition, CommittedOffset] = {}
     former: set[str] = set()
     if group is not None:
         rows = yield from _group_offsets(cluster, group, wheres, ids, deadline_ms, former)
-        offsets = {where: row.offset for where, row in rows.items()}
-        epochs = {where: row.leader_epoch for where, row in rows.items() if row.leader_epoch >= 0}
-    # All of a topic that was made again since the group began was written since.
-    early = [where for where in wheres if where not in offsets and where.topic in former]
-    if early:
-        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
-    missing = [where for where in wheres if where not in offsets]
-    if missing and config.start == "none":
-        raise OffsetOutOfRangeError(
-            f"group {group!r} has no offset for {missing[0]} and start='none' allows no other; "
-            "commit one, or give start='earliest' or 'latest'"
-        )
-    ends: dict[TopicPartition, int] = {}
-    if missing and config.start == "earliest":
-        offsets |= yield from reset_offsets(
-            cluster, missing, EARLIEST_TIMESTAMP, config, deadline_ms
-        )
-    elif missing:
-        ends = yield from reset_offsets(cluster, missing, LATEST_TIMESTAMP, config, deadline_ms)
-        offsets |= ends
+    standings = {
+        where: Standing(rows.get(where), where.topic in former, ids[where.topic])
+        for where in wheres
+    }
+    begun = yield from begin(cluster, group, standings, config, deadline_ms)
     for topic, topic_id in ids.items():
         if cluster.view.topic_id(topic) != topic_id:
             raise made_again(topic)
-    if ends and group is not None and config.auto_commit:
-        # Else the end would be somewhere else for whoever takes over after a crash.
-        commits = {
-            where: CommittedOffset(at, topic_id=ids[where.topic]) for where, at in ends.items()
-        }
-        done = yield from requests.commit_offsets(cluster, group, commits, deadline_ms)
+    if begun.commits and group is not None and config.auto_commit:
+        done = yield from requests.commit_offsets(cluster, group, begun.commits, deadline_ms)
         requests.raise_first(done)
-    return Starts({where: offsets[where] for where in wheres}, epochs)
+    return begun.starts
+
+
+def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:
+    """Ask for metadata until no topic is ``missing`` in it, for a second at most: brokers hear of
+    a topic at about the same time as the members of a group do."""
+    until_ms = cluster.now_ms() + LOOKUP_MS
+    attempt = 0
+    while topics := missing():
+        if attempt:
+            pause_ms = backoff_ms(attempt)
+            if cluster.now_ms() + pause_ms >= until_ms:
+                return
+            yield Pause(pause_ms)
+        yield from requests.refresh(cluster, sorted(topics), until_ms + LOOKUP_MS)
+        attempt += 1
 
 
 def _group_offsets(

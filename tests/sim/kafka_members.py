@@ -27,7 +27,6 @@ from broker_lite.client.membership.beginning import beginnings, commit, first_lo
 from broker_lite.client.membership.changes import Share
 from broker_lite.client.membership.member import Member
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.starting import Starts
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import LogbusError, NotOwnerError, wire_code
 from broker_lite.metadata import znodes
@@ -350,7 +349,7 @@ class MachineMember(base.Member):
                     self.deadline_ms(),
                 )
             )
-            self.share.begin(Starts(*begun.starts))
+            self.share.begin(begun.starts)
 
     async def try_commit(self, wheres: Iterable[TopicPartition]) -> None:
         carry_out = self.commit_of(wheres)

@@ -190,8 +190,8 @@ class StreamReader:
                 self.cluster, GROUP, owned.pending, consumer.config, self.wire.now_ms() + 30_000
             )
         )
-        owned.begin(begun.offsets, begun.epochs)
-        self.world.counts["begun"] += len(begun.offsets)
+        owned.begin(*begun.starts)
+        self.world.counts["begun"] += len(begun.starts.offsets)
         if begun.commits and consumer.commits == ITSELF:
             self.commit(begun.commits)
 

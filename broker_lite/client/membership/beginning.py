@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from broker_lite.client import requests
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.membership.events import Identity
 from broker_lite.client.requests import PerPartition
-from broker_lite.client.starting import Starts, reset_offsets
+from broker_lite.client.starting import Begun, Standing, begin, find_topics
 from broker_lite.client.steps import Operation, Pause
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -24,20 +24,14 @@ from broker_lite.errors import (
     IllegalGenerationError,
     LogbusError,
     NotOwnerError,
-    OffsetOutOfRangeError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
 from broker_lite.model import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     NULL_TOPIC_ID,
     CommittedOffset,
     TopicPartition,
 )
-
-LOOKUP_MS = 1000
-"""Brokers hear of a topic at about the same time as the group's leader does."""
 
 
 @dataclass(slots=True)
@@ -91,14 +85,6 @@ def _is_same(cluster: Cluster, where: TopicPartition, row: CommittedOffset) -> b
     return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(where.topic))
 
 
-class Begun(NamedTuple):
-    """``starts``: where to begin; a partition that no broker knows yet is absent. ``commits``: what
-    the group has to remember of it, since the end will be somewhere else."""
-
-    starts: Starts
-    commits: dict[TopicPartition, CommittedOffset]
-
-
 def beginnings(
     cluster: Cluster,
     group: str,
@@ -107,65 +93,26 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """Raises OffsetOutOfRangeError for start='none' without an offset."""
+    """As ``starting.begin``; a partition that no broker knows yet is left out."""
     wanted = sorted(wheres)
     if config.start != "earliest":
         # What is known may be of a former topic of the name.
         topics = {where.topic for where in wanted}
         yield from requests.refresh(cluster, sorted(topics), deadline_ms)
-    yield from _known(cluster, wanted)
+    yield from find_topics(
+        cluster, lambda: {w.topic for w in wanted if cluster.view.partition(w) is None}
+    )
     ready = [where for where in wanted if cluster.view.partition(where) is not None]
     found = yield from requests.committed(cluster, group, ready, deadline_ms)
-    rows = {
-        where: row
-        for where, row in requests.raise_first(found).items()
-        if where in ready and _is_same(cluster, where, row)
-    }
-    offsets = {where: row.offset for where, row in rows.items()}
-    early: list[TopicPartition] = []
-    late: list[TopicPartition] = []
+    rows = requests.raise_first(found)
+    standings = {}
     for where in ready:
-        if where in rows:
-            continue
-        is_added = look.is_added(where, cluster.view.topic_id(where.topic))
-        if is_added or config.start == "earliest":
-            early.append(where)
-        elif config.start == "latest":
-            late.append(where)
-        else:
-            raise OffsetOutOfRangeError(
-                f"group {group!r} has no offset for {where} and start='none' allows no other; "
-                "commit one, or give start='earliest' or 'latest'"
-            )
-    if early:
-        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
-    commits = {}
-    if late:
-        ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
-        offsets |= ends
-        commits = {
-            where: CommittedOffset(at, topic_id=cluster.view.topic_id(where.topic))
-            for where, at in ends.items()
-        }
-    epochs = {where: row.leader_epoch for where, row in rows.items() if row.leader_epoch >= 0}
-    return Begun(Starts(offsets, epochs), commits)
-
-
-def _known(cluster: Cluster, wheres: Iterable[TopicPartition]) -> Operation[None]:
-    """Ask for metadata until it has these, for a second at most."""
-    until_ms = cluster.now_ms() + LOOKUP_MS
-    attempt = 0
-    while True:
-        missing = {where.topic for where in wheres if cluster.view.partition(where) is None}
-        if not missing:
-            return
-        if attempt:
-            pause_ms = backoff_ms(attempt)
-            if cluster.now_ms() + pause_ms >= until_ms:
-                return
-            yield Pause(pause_ms)
-        yield from requests.refresh(cluster, sorted(missing), until_ms + LOOKUP_MS)
-        attempt += 1
+        topic_id = cluster.view.topic_id(where.topic)
+        row = rows.get(where)
+        if row is not None and not _is_same(cluster, where, row):
+            row = None
+        standings[where] = Standing(row, look.is_added(where, topic_id), topic_id)
+    return (yield from begin(cluster, group, standings, config, deadline_ms))
 
 
 class Seat(Protocol):

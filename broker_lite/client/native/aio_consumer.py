@@ -149,11 +149,11 @@ class NativeAsyncConsumer(AsyncConsumer):
                 self._cluster, self._group(), dict(owned.pending), self.config, self._deadline()
             )
         )
-        owned.begin(begun.offsets, begun.epochs)
+        owned.begin(*begun.starts)
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
             await self._try_commit(begun.commits, owned.grants(begun.commits))
-        await done(self._callbacks.assigned(self, begun.offsets))
+        await done(self._callbacks.assigned(self, begun.starts.offsets))
 
     def _settled_where(
         self, where: TopicPartition, offset: CommittedOffset | None, grant: int

@@ -127,12 +127,12 @@ class NativeConsumer(Consumer):
         begun = self._pool.run(
             beginnings(self._cluster, self._group(), owned.pending, self.config, deadline_ms)
         )
-        owned.begin(begun.offsets, begun.epochs)
+        owned.begin(*begun.starts)
         if begun.commits and self.config.auto_commit:
             # Else the end would be somewhere else for whoever takes over after a crash.
             grants = owned.grants(begun.commits)
             self._session.commit_soon(begun.commits, grants, lambda _: None)
-        self._callbacks.assigned(self, begun.offsets)
+        self._callbacks.assigned(self, begun.starts.offsets)
 
     # Commits.
 

@@ -11,10 +11,10 @@ from broker_lite.client.admin import Admin
 from broker_lite.client.callbacks import NO_CALLBACKS
 from broker_lite.client.native import aio_consumer, consumer
 from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
-from broker_lite.client.native.beginning import Begun
 from broker_lite.client.native.consumer import NativeConsumer
 from broker_lite.client.native.events import Give, Lose, Start
 from broker_lite.client.native.session import GroupSession, raise_worst
+from broker_lite.client.starting import Begun, Starts
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
 from broker_lite.metadata.znodes import Subscription
@@ -29,7 +29,7 @@ def told_while_asking(reader: Any) -> Any:
 
     def beginnings(cluster: Any, group: str, starts: Any, *_: Any) -> Any:
         reader.queue.append(Lose(0, GOING))
-        return Begun(dict.fromkeys(starts, 5), {}, {})
+        return Begun(Starts(dict.fromkeys(starts, 5), {}), {})
         yield
 
     return beginnings
