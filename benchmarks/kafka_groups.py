@@ -59,8 +59,8 @@ async def coordinator(servers: str, group: str) -> Connection:
     return Connection(*await asyncio.open_connection(found.host, found.port))
 
 
-async def take_part(connection: Connection, group: str, count: int) -> int:
-    """Until the group has so many members and this one its part; the generation."""
+async def take_part(connection: Connection, group: str, count: int) -> tuple[int, str]:
+    """Until the group has so many members and this one its part; the generation and its id."""
     member = ""
     while True:
         rows = [consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=SAID)]
@@ -85,14 +85,14 @@ async def take_part(connection: Connection, group: str, count: int) -> int:
             member_id=member, group_instance_id=None, assignments=parts,
         )  # fmt: skip
         if synced.error_code == 0 and synced.assignment:
-            return int(joined.generation_id)
+            return int(joined.generation_id), member
 
 
 async def stable(servers: str, count: int) -> dict[str, Any]:
     group = f"of-{count}"
     connections = [await coordinator(servers, group) for _ in range(count)]
     began = time.perf_counter()
-    generations = await asyncio.gather(
+    parts = await asyncio.gather(
         *(take_part(connection, group, count) for connection in connections)
     )
     seconds = time.perf_counter() - began
@@ -101,7 +101,7 @@ async def stable(servers: str, count: int) -> dict[str, Any]:
     return {
         "members": count,
         "partitions": count * PARTITIONS_A_MEMBER,
-        "generations": max(generations),
+        "generations": max(generation for generation, _ in parts),
         "stable_ms": round(seconds * 1000),
     }
 

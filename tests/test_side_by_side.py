@@ -183,7 +183,8 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
     report.write(tmp_path / "results", quick=False)
     text = (tmp_path / "RESULTS.md").read_text("utf-8")
     line = next(line for line in text.splitlines() if line.startswith("| 99 |"))
-    assert "| 2.00 | 2.00–2.00 | ≥ 5 | **not met** |" in line
+    assert "| 2.00 | 2.00–2.00 | ≥ 5 | **not met** ([why](" in line
+    assert "rows_per_s of *defaults* 2.00 (goal ≥ 5). Nobody knows what bounds it." in text
     assert "cannot run: Maven is missing" in text
     assert "(results/made-up-curve.svg)" in text
     assert (tmp_path / "results" / report.RATIOS).is_file()
@@ -223,3 +224,61 @@ def test_rows_and_their_variants_are_asked_for_by_name() -> None:
     for rows, variants in ((["dsk"], []), (["disk:fast"], []), (["disk"], ["fast"]), ([], ["lz4"])):
         with pytest.raises(ValueError, match=r"no such row|has no variant|name rows"):
             chosen(rows, variants)
+
+
+def test_a_side_that_is_missing_or_fails_leaves_the_others(tmp_path: Path) -> None:
+    kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
+
+    def fail() -> dict[str, float]:
+        raise OSError("the disk is full")
+
+    def hang() -> dict[str, float]:
+        threading.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    runs = {"1": lambda: {"x_s": 1.0}, "2": fail, "3": hang, "5": lambda: {"x_s": 5.0}}
+    sides = {name: kinds.Side(run, dict, "alone") for name, run in runs.items()}
+    sides["4"] = kinds.missing("apt-get install it")
+    opened = contextlib.nullcontext(sides)
+    made = kinds.Row(
+        "made-up", 99, "", (), lambda *_: opened, rounds=1, apart=True, seconds_max=0.05
+    )
+    with peers("bench").Bench() as bench:
+        found = alternate.run(made, bench)
+    (variant,) = found["variants"]
+    assert list(variant["sides"]) == ["1", "5"]
+    assert variant["absent"] == {
+        "2": "failed: OSError: the disk is full",
+        "3": "failed: TimeoutError: took longer than 0 s",
+        "4": "apt-get install it",
+    }
+    assert peers("__main__").has_failed(variant), "of the sides that were there some failed"
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "made-up.json").write_text(json.dumps(found), "utf-8")
+    report.write(tmp_path / "results", quick=False)
+    assert "- **4 is missing:** apt-get install it" in (tmp_path / "RESULTS.md").read_text("utf-8")
+
+
+def test_servers_that_a_run_starts_itself_are_no_clients() -> None:
+    burn = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
+    within: dict[str, list[int]] = {}
+    meter = peers("meter")
+    with meter.Meter({}, set(), lambda: within) as metered:
+        with subprocess.Popen([sys.executable, "-c", burn]) as server:
+            within["broker"] = [server.pid]
+        within.clear()
+    assert set(metered.found) == {"broker", "clients"}
+    assert metered.found["broker"]["cpu_s"] >= 0.2
+    assert metered.found["broker"]["peak_mb"] > 1
+    assert metered.found["clients"]["cpu_s"] < 0.4
+
+
+def test_a_chart_of_growth_begins_where_a_measure_is_anything(tmp_path: Path) -> None:
+    growth = importlib.import_module("peers.rows.growth")
+    sides = {
+        str(size): {"median": {"idle_percent": idle, "all_s": 1.0}}
+        for size, idle in ((1, 0), (10, 2))
+    }
+    kept = {"row": "growth-made-up", "variants": [{"sides": sides}, {"cannot": "no room"}]}
+    growth.draw(tmp_path, kept, label="sizes", sizes={"1": 1, "10": 10})
+    assert "idle_percent" in (tmp_path / "growth-made-up.svg").read_text("utf-8")

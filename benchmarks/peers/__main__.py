@@ -50,6 +50,13 @@ def chosen(asked: Sequence[str], variants: Sequence[str]) -> dict[str, list[str]
     return found
 
 
+def has_failed(variant: Mapping[str, Any]) -> bool:
+    """Whether it, or one of its sides, failed; what cannot run here has not."""
+    return bool(variant.get("failed")) or any(
+        why.startswith("failed: ") for why in variant.get("absent", {}).values()
+    )
+
+
 def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) -> bool:
     """Run rows, all where none are named, and keep what each found; whether none failed."""
     into = kept.folder(quick=quick)
@@ -61,7 +68,7 @@ def measure(asked: Mapping[str, list[str]], *, quick: bool, given: Path | None) 
                 wanted = asked.get(row.name, [])
                 found = alternate.run(row, bench, wanted)
                 kept.keep(into, found, row, whole=not wanted)
-                is_good &= not any(each.get("failed") for each in found["variants"])
+                is_good &= not any(map(has_failed, found["variants"]))
                 print("\n".join(report.brief(found)), flush=True)
                 report.write(kept.RESULTS, quick=quick)  # what is known so far
     return is_good

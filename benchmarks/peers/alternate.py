@@ -19,7 +19,7 @@ from peers import versions
 from peers.bench import Bench
 from peers.fetch import Cannot
 from peers.meter import Meter
-from peers.row import LOGBUS, Goal, Row, Side, Variant
+from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant
 
 QUICK_ROUNDS = 2
 RETRIED_SECONDS_MAX = 240.0
@@ -58,9 +58,13 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
     for is_last in (False, True):
         began = time.monotonic()
         try:
-            with _at_most(row.seconds_max), row.open(bench, variant) as sides:
-                kept["settings"] |= {name: side.settings for name, side in sides.items()}
-                found = _alternate(row, bench, sides)
+            limit = contextlib.nullcontext() if row.apart else _at_most(row.seconds_max)
+            with limit, row.open(bench, variant) as sides:
+                kept["settings"] |= {name: s.settings for name, s in sides.items() if s.settings}
+                kept["absent"] = {name: s.cannot for name, s in sides.items() if s.cannot}
+                found = _alternate(row, bench, sides, kept["absent"])
+            if not found:
+                raise Cannot("; ".join(kept["absent"].values()) or "it has no sides")
             kept["seconds"] = round(time.monotonic() - whole, 1)
             return kept | {"sides": found, "compared": compared(row, variant, found)}
         except Cannot as why:
@@ -93,22 +97,52 @@ def _at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _alternate(row: Row, bench: Bench, sides: Mapping[str, Side]) -> dict[str, Any]:
+def _alternate(
+    row: Row, bench: Bench, sides: Mapping[str, Side], absent: dict[str, str]
+) -> dict[str, Any]:
+    """What each side that is there measured. Where the row's sides stand ``apart``, who fails is
+    ``absent`` from then on."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     rounds = min(row.rounds, QUICK_ROUNDS) if bench.quick else row.rounds
     for number in range(rounds + (row.rounds > 1)):
         names = list(sides)
         for name in names if number % 2 == 0 else names[::-1]:
-            os.sync()
-            servers = {each: side.servers() for each, side in sides.items()}
-            others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
-            with Meter(servers[name], bench.pids() | others) as meter:
-                measures = sides[name].run()
-            measures |= row.derive(measures, meter.found)
-            runs[name].append({"measures": measures, "processes": meter.found})
-            brief = ", ".join(f"{key} {value:g}" for key, value in measures.items())
+            if name in absent:
+                continue
+            limit = _at_most(row.seconds_max) if row.apart else contextlib.nullcontext()
+            try:
+                with limit:
+                    runs[name].append(_once(row, bench, sides, name))
+            except Exception as error:
+                if not row.apart:
+                    raise
+                why = f"failed: {type(error).__name__}: {error}"[:600]
+                absent[name] = str(error) if isinstance(error, Cannot) else why
+                print(f"  {row.name} {name}: {absent[name]}", file=sys.stderr, flush=True)
+                continue
+            brief = ", ".join(f"{key} {value:g}" for key, value in _last(runs[name]).items())
             print(f"  {row.name} {number} {name}: {brief}", file=sys.stderr, flush=True)
-    return {name: _summary(each) for name, each in runs.items()}
+    return {
+        name: _summary(each) | ({"curves": curves} if (curves := sides[name].curves()) else {})
+        for name, each in runs.items()
+        if name not in absent
+    }
+
+
+def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[str, Any]:
+    """One run of one side, metered."""
+    os.sync()
+    servers = {each: side.servers() for each, side in sides.items()}
+    others = {pid for roles in servers.values() for pids in roles.values() for pid in pids}
+    with Meter(servers[name], bench.pids() | others, sides[name].within) as meter:
+        measures = sides[name].run()
+    measures |= row.derive(measures, meter.found)
+    return {"measures": measures, "processes": meter.found}
+
+
+def _last(runs: list[dict[str, Any]]) -> Measures:
+    found: Measures = runs[-1]["measures"]
+    return found
 
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,13 +155,16 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "runs": rest,
         "median": {name: rounded(statistics.median(all_)) for name, all_ in values.items()},
         "spread": {name: [rounded(min(all_)), rounded(max(all_))] for name, all_ in values.items()},
-        "processes": {
-            role: {
-                "cpu_s": rounded(statistics.median(r["processes"][role]["cpu_s"] for r in rest)),
-                "peak_mb": rounded(max(r["processes"][role]["peak_mb"] for r in rest)),
-            }
-            for role in rest[0]["processes"]
-        },
+        "processes": {role: _taken(rest, role) for role in rest[0]["processes"]},
+    }
+
+
+def _taken(runs: list[dict[str, Any]], role: str) -> dict[str, float]:
+    """A role's processor seconds, the median, and its memory, the most."""
+    taken = [each["processes"][role] for each in runs if role in each["processes"]]
+    return {
+        "cpu_s": rounded(statistics.median(each["cpu_s"] for each in taken)),
+        "peak_mb": rounded(max(each["peak_mb"] for each in taken)),
     }
 
 
@@ -136,7 +173,7 @@ def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[
     return [
         {"peer": peer, **_against(goal, sides[LOGBUS], sides[peer])}
         for goal in row.goals
-        if goal.variant in ("", variant.name)
+        if goal.variant in ("", variant.name) and LOGBUS in sides
         for peer in sides
         if peer != LOGBUS
     ]

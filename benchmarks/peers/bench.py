@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +26,7 @@ class Bench:
         self._up: dict[str, tuple[Any, Any]] = {}
         self._stack: dict[str, contextlib.ExitStack] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._within: Callable[[], Mapping[str, list[int]]] = dict
 
     def __enter__(self) -> Bench:
         return self
@@ -87,6 +88,19 @@ class Bench:
             for pids in servers.processes().values()
             for pid in pids
         }
+
+    @contextlib.contextmanager
+    def counting(self, processes: Callable[[], Mapping[str, list[int]]]) -> Iterator[None]:
+        """Within it, servers that a run has started itself are told from its clients."""
+        self._within = processes
+        try:
+            yield
+        finally:
+            self._within = dict
+
+    def within(self) -> Mapping[str, list[int]]:
+        """Those that live now, by role."""
+        return self._within()
 
     def _servers(self, peer: str, key: Any, make: Any) -> Any:
         if peer in self._up and self._up[peer][0] == key:

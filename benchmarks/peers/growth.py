@@ -1,7 +1,7 @@
 """What the growth rows share: one logbus with nothing beside it, and how it is driven.
 
 Clients are this process: Arrow columns for volume, bare sockets where the number of connections is
-what grows. Sizes are those of an hour at the most; ``GROWTH=full`` takes the large ones.
+what grows. Sizes are those of minutes; ``GROWTH=full`` takes the large ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker_lite.model import TopicPartition
 from broker_lite.record.arrow import Columns
 from broker_lite.wire import fetch
 from peers.bench import Bench
-from peers.meter import cpu_seconds
+from peers.meter import TICKS, cpu_seconds, fine_cpu_seconds
 
 READY_SECONDS = 300.0
 SETTLE_SECONDS = 20.0
@@ -97,16 +97,37 @@ class Alone:
 
     def idle_percent(self, seconds: float) -> dict[str, float]:
         """Of a core, for each role, while nobody asks for anything."""
-        roles = self.processes()
-        before = {role: sum(map(cpu_seconds, pids)) for role, pids in roles.items()}
-        began = time.monotonic()
-        time.sleep(seconds)
-        took = time.monotonic() - began
+        with Idling(self.processes()) as idling:
+            time.sleep(seconds)
+        return idling.percent
+
+
+class Idling:
+    """What each role takes while its context is open: ``seconds``, and ``percent`` of a core."""
+
+    def __init__(self, roles: dict[str, list[int]]) -> None:
+        self._roles = roles
+
+    def __enter__(self) -> Idling:
+        self._before, self._began = self._spent(), time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        took = time.monotonic() - self._began
+        self.seconds = {}
+        for role, (fine, ticks) in self._spent().items():
+            fine, ticks = fine - self._before[role][0], ticks - self._before[role][1]
+            # Threads that ended took theirs along from the finer count, not from the one in ticks.
+            self.seconds[role] = fine if fine > ticks - 2 / TICKS else ticks
+        self.percent = {
+            f"idle_{role}_percent": round(spent / took * 100, 3)
+            for role, spent in self.seconds.items()
+        }
+
+    def _spent(self) -> dict[str, tuple[float, float]]:
         return {
-            f"idle_{role}_percent": round(
-                (sum(map(cpu_seconds, pids)) - before[role]) / took * 100, 2
-            )
-            for role, pids in roles.items()
+            role: (sum(map(fine_cpu_seconds, pids)), sum(map(cpu_seconds, pids)))
+            for role, pids in self._roles.items()
         }
 
 
@@ -114,7 +135,10 @@ class Alone:
 def alone(bench: Bench, brokers: int = 1, **config: str) -> Iterator[Alone]:
     """No other server of the run is up meanwhile."""
     bench.stop_all()
-    with Alone(brokers, **{key.replace("_", "."): value for key, value in config.items()}) as found:
+    with (
+        Alone(brokers, **{key.replace("_", "."): value for key, value in config.items()}) as found,
+        bench.counting(found.processes),
+    ):
         yield found
 
 

@@ -65,12 +65,28 @@ def read_sent(said: str, count: int) -> Measures:
     }
 
 
-def consume(servers: str, topic: str, *, count: int) -> Measures:
-    """ConsumerPerformance from a topic's beginning; the rate is that of its fetching."""
+def consume(
+    servers: str,
+    topic: str,
+    *,
+    count: int,
+    fetch_bytes: int = 0,
+    settings: Mapping[str, str] | None = None,
+) -> Measures:
+    """ConsumerPerformance from a topic's beginning; the rate is that of its fetching.
+
+    ``fetch_bytes``: of a partition and request, 0: the tool's default of 1 MB.
+    """
     said = run(
         "ConsumerPerformance",
         *("--bootstrap-server", servers, "--topic", topic),
         *("--num-records", str(count), "--timeout", str(IDLE_MS), "--hide-header"),
+        *(("--fetch-size", str(fetch_bytes)) if fetch_bytes else ()),
+        *(
+            word
+            for key, value in (settings or {}).items()
+            for word in ("--command-property", f"{key}={value}")
+        ),
     )
     return read_consumed(said, count)
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import resource
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,25 @@ SAMPLE_SECONDS = 0.1
 CLIENTS = "clients"
 
 
-def cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
     """User's and kernel mode, all threads, and children that it waited for; 0 once it ended."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return sum(map(int, fields[11:15])) / TICKS
+        return sum(map(int, fields[11 : 15 if with_children else 13])) / TICKS
     return 0.0
+
+
+def fine_cpu_seconds(pid: int) -> float:
+    """Of all threads that live, to the nanosecond: for what idles, whose share of a tick of
+    ``cpu_seconds`` would be nothing. Falls back on that where the kernel does not count so."""
+    total = 0
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                total += int((task / "schedstat").read_bytes().split()[0])
+    except OSError:
+        return cpu_seconds(pid)
+    return total / 1e9 or cpu_seconds(pid)
 
 
 def peak_mb(pid: int) -> float:
@@ -66,16 +79,25 @@ def _own_cpu() -> float:
 class Meter:
     """Counts while its context is open; afterwards ``found`` has ``cpu_s`` and ``peak_mb``."""
 
-    def __init__(self, servers: Mapping[str, list[int]], others: set[int]) -> None:
+    def __init__(
+        self,
+        servers: Mapping[str, list[int]],
+        others: set[int],
+        within: Callable[[], Mapping[str, list[int]]] = dict,
+    ) -> None:
         """``servers``: processes by role, each counted with all that is below it.
 
         ``others``: processes below this one that are no part of the run, with all below them.
+        ``within``: servers that live now of those that the run itself starts and ends, by role.
+        What such a one took is what was last seen of it, up to a sample before its end.
         """
         self.found: dict[str, dict[str, float]] = {}
         self._servers = {role: list(pids) for role, pids in servers.items()}
+        self._within = within
         self._no_clients = others | {pid for pids in self._servers.values() for pid in pids}
         self._before: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
+        self._seen: dict[str, dict[int, float]] = {}
         self._done = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
 
@@ -91,9 +113,14 @@ class Meter:
         after = self._spent()
         self._done.set()
         self._sampler.join()
+        of_before = self._before
+        for role, seen in self._seen.items():
+            after[role] = after.get(role, 0.0) + sum(seen.values())
+            after[CLIENTS] -= sum(seen.values())  # whose children they were
         for role, spent in after.items():
-            cpu = max(spent - self._before[role], 0.0)
-            self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(self._peaks[role], 1)}
+            cpu = max(spent - of_before.get(role, 0.0), 0.0)
+            peak = self._peaks.get(role, 0.0)
+            self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(peak, 1)}
 
     def _processes(self) -> dict[str, list[int]]:
         """Who lives now, by role; this process is a client that is not listed."""
@@ -109,10 +136,27 @@ class Meter:
         spent[CLIENTS] += _own_cpu()
         return spent
 
+    def _come(self) -> dict[str, list[int]]:
+        """Servers of the run itself, each with all below it; what they took is written down."""
+        come = {
+            role: [each for pid in pids for each in (pid, *below(pid))]
+            for role, pids in self._within().items()
+        }
+        for role, pids in come.items():
+            seen = self._seen.setdefault(role, {})
+            for pid in pids:
+                spent = cpu_seconds(pid, with_children=False)
+                seen[pid] = max(spent, seen.get(pid, 0.0))
+        return come
+
     def _sample(self) -> None:
         while True:
             is_last = self._done.wait(SAMPLE_SECONDS)
-            for role, pids in self._processes().items():
+            come = self._come()
+            own = {pid for pids in come.values() for pid in pids}
+            roles = self._processes()
+            roles[CLIENTS] = [pid for pid in roles[CLIENTS] if pid not in own]
+            for role, pids in (roles | come).items():
                 peak = sum(map(peak_mb, pids))
                 self._peaks[role] = max(self._peaks.get(role, 0.0), peak)
             if is_last:

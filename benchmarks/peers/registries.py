@@ -26,13 +26,14 @@ from broker_lite.model import LeaderAndIsr, PartitionView, ReplicaId, StateChang
 from broker_lite.replication.controller_effects import WriteTopic
 from broker_lite.replication.holding import as_written
 from broker_lite.server.controller_writes import operations_of, set_state
-from peers.meter import cpu_seconds
+from peers.bench import Bench
+from peers.meter import cpu_seconds, fine_cpu_seconds
 
 STATES = 100
 """That one notice names."""
 NOTICES = 20
 WRITES = 1_000
-IDLE_SECONDS = 3.0
+IDLE_SECONDS = 12.0
 SESSION_MS = 6_000
 
 
@@ -99,14 +100,16 @@ class Writer:
         self._states, self._notices = written, announcement.after
 
 
-def measure(count: int) -> dict[str, float]:
+def measure(count: int, bench: Bench) -> dict[str, float]:
     """``count`` sessions follow notices of ``STATES`` changed states."""
     with tempfile.TemporaryDirectory(prefix="logbus-bench-zookeeper-") as folder:
         server = EmbeddedZooKeeper(folder)
         try:
             address = f"{server.start()}/bench"
-            assert server.pid is not None
-            return asyncio.run(_measure(address, server.pid, count))
+            pid = server.pid
+            assert pid is not None
+            with bench.counting(lambda: {"zookeeper": [pid]}):
+                return asyncio.run(_measure(address, pid, count))
         finally:
             server.stop()
 
@@ -136,9 +139,9 @@ async def _measure(address: str, pid: int, count: int) -> dict[str, float]:
         ]
     )
     took, write = time.perf_counter() - before, cpu_seconds(pid) - cpu
-    cpu, began = cpu_seconds(pid), time.monotonic()
+    cpu, began = fine_cpu_seconds(pid), time.monotonic()
     await asyncio.sleep(IDLE_SECONDS)
-    idle = (cpu_seconds(pid) - cpu) / (time.monotonic() - began)
+    idle = (fine_cpu_seconds(pid) - cpu) / (time.monotonic() - began)
     for session in sessions:
         await session.close()
     await writer.store.close()

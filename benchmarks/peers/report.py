@@ -1,7 +1,7 @@
 """Writes ``RESULTS.md`` from the results that are kept: the goals in one table, then every row.
 
-A row's charts are the files ``results/<row>*.svg``, which whoever measures it writes; the chart of
-all ratios is drawn here.
+A row's charts are the files ``results/<row>*.svg``, which its ``draw`` writes; the chart of all
+ratios is drawn here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peers import charts, kept
+from peers import charts, cited, kept
 from peers.rows import ROWS
 
 Found = Mapping[str, Any]
 
 RATIOS = "ratios.svg"
+CITING = "HUNDRED_BROKERS.md"
+"""The page beside the report whose figures are those of the results."""
+TO_BOUND = {True: "", None: "", False: " ([why](#goals-that-are-not-met-and-what-bounds-them))"}
+NO_BOUND = "nobody knows what bounds it"
 UNITS = {
     "_s_per_gb": " s/GB",
     "_per_s": "/s",
@@ -39,6 +43,8 @@ def brief(found: Found) -> Iterator[str]:
         head = f"{found['number']:>2} {found['row']} [{variant['variant']}]"
         if "cannot" in variant:
             yield f"{head}: cannot run: {variant['cannot']}"
+        for name, why in variant.get("absent", {}).items():
+            yield f"{head}: {name} is missing: {why}"
         for each in variant.get("compared", ()):
             yield (
                 f"{head} {_measure(each)}: logbus {_shown(each['measure'], each['logbus'])}, "
@@ -55,8 +61,14 @@ def write(folder: Path, *, quick: bool) -> None:
         return
     target = source / "RESULTS.md" if quick else folder.parent / "RESULTS.md"
     _draw_ratios(source / RATIOS, rows)
+    drawers = {row.name: row.draw for row in ROWS}
+    for found in rows:
+        if (draw := drawers.get(found["row"])) is not None:
+            draw(source, found)
     drawn = {path.name: path.relative_to(target.parent).as_posix() for path in source.glob("*.svg")}
     target.write_text("\n".join(_document(rows, drawn)) + "\n", "utf-8")
+    if not quick and (page := folder.parent / CITING).is_file():
+        page.write_text(cited.updated(page.read_text("utf-8"), folder.parent), "utf-8")
 
 
 def results(folder: Path) -> list[Found]:
@@ -75,6 +87,8 @@ def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
     yield ""
     yield from _goals(rows)
     yield ""
+    yield from _missed(rows)
+    yield from _unmeasured(rows)
     if RATIOS in drawn:
         yield f"![Every ratio beside its goal]({drawn[RATIOS]})"
         yield ""
@@ -124,8 +138,44 @@ def _goals(rows: list[Found]) -> Iterator[str]:
                     f"{head} | {_measure(each)} | {_shown(each['measure'], each['logbus'])} "
                     f"| {_shown(each['measure'], each['other'])} ({each['peer']}) "
                     f"| {each['ratio']:.2f} | {_spread(each)} "
-                    f"| {each['goal'].replace('none', '')} | {_met(each)} |"
+                    f"| {each['goal'].replace('none', '')} | {_met(each)}{TO_BOUND[each['met']]} |"
                 )
+
+
+def _missed(rows: list[Found]) -> Iterator[str]:
+    """Every goal that is not met, with what bounds it beside it."""
+    lines = []
+    for found in rows:
+        missed = [
+            f"{_measure(each)} of *{variant['variant']}* {each['ratio']:.2f} (goal {each['goal']})"
+            for variant in found["variants"]
+            for each in variant.get("compared", ())
+            if each["met"] is False
+        ]
+        if missed:
+            bound = _sentence(found.get("bound") or NO_BOUND)
+            lines.append(f"- [{found['row']}](#{found['row']}): {'; '.join(missed)}. {bound}")
+    if lines:
+        yield "### Goals that are not met, and what bounds them"
+        yield ""
+        yield from lines
+        yield ""
+
+
+def _unmeasured(rows: list[Found]) -> Iterator[str]:
+    """Variants that the table has and no result."""
+    measured = {(found["row"], each["variant"]) for found in rows for each in found["variants"]}
+    if any(found["quick"] for found in rows):
+        return  # not meant to be whole
+    missing = [
+        f"{row.name} [{variant.name}]"
+        for row in ROWS
+        for variant in row.variants
+        if (row.name, variant.name) not in measured
+    ]
+    if missing:
+        yield f"Not measured: {', '.join(missing)}."
+        yield ""
 
 
 def _row(found: Found, rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
@@ -157,6 +207,8 @@ def _variant(variant: Found) -> Iterator[str]:
     if "cannot" in variant:
         yield f"- cannot run: {_cell(variant['cannot'])}"
         return
+    for name, why in variant.get("absent", {}).items():
+        yield f"- **{name} is missing:** {_cell(why)}"
     sides = variant["sides"]
     yield ""
     yield "| | " + " | ".join(sides) + " |"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peers.bench import Bench
@@ -69,12 +70,26 @@ class Side:
 
     ``run``: does the work once and says what it measured. ``servers``: pids by role (``broker``,
     ``zookeeper``, …), asked before each run; every other process below this one is a client.
-    ``settings``: how its servers are set, in words.
+    ``settings``: how its servers are set, in words. ``within``: the servers that a run starts and
+    ends itself, those that live now by role. ``curves``: what its last run's chart is drawn of, by
+    name, for ``Row.draw``. ``cannot``: why this side is missing; the others run without it.
     """
 
     run: Callable[[], Measures]
-    servers: Callable[[], Mapping[str, list[int]]]
+    servers: Callable[[], Mapping[str, list[int]]] = dict
     settings: str = ""
+    within: Callable[[], Mapping[str, list[int]]] = dict
+    curves: Callable[[], Mapping[str, Any]] = dict
+    cannot: str = ""
+
+
+def missing(why: object) -> Side:
+    """A side that cannot run here."""
+
+    def run() -> Measures:
+        raise AssertionError("it is not run")
+
+    return Side(run, cannot=str(why))
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,9 @@ class Row:
     ``derive``: measures that follow from what a run measured and what it cost.
     ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
     ``seconds_max``: a variant that takes longer has failed.
+    ``apart``: each side stands for itself: one that fails, or takes longer than ``seconds_max``
+    by itself, is left out and said, and the others go on.
+    ``draw``: draws the row's charts into a folder from its result as it is kept.
     """
 
     name: str
@@ -101,4 +119,6 @@ class Row:
     quick: bool = True
     rounds: int = ROUNDS
     seconds_max: float = 600.0
+    apart: bool = False
+    draw: Callable[[Path, Mapping[str, Any]], None] | None = None
     derive: Callable[[Measures, Processes], Measures] = field(default=lambda *_: {})

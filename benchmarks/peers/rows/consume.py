@@ -14,12 +14,20 @@ from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import CLIENT_BOUND, PARTITIONS, TUNED, write_payloads
 from peers.servers import KafkaServers, LogbusServers
 
+FETCH_BYTES = 8_388_608
+POLL = {"max.poll.records": "5000"}
+"""What a Kafka user changes where volume is all: more a request, more a call of poll."""
+COMPRESSIONS = {"defaults": "none", "lz4": "lz4", "tuned": "none"}
 
-def _variant(compression: str) -> Variant:
+
+def _variant(name: str) -> Variant:
+    compression = COMPRESSIONS[name]
+    words = ", ".join(f"{key}={value}" for key, value in POLL.items())
+    tuned = f"max.partition.fetch.bytes={FETCH_BYTES}, {words}"
     return Variant(
-        "defaults" if compression == "none" else compression,
+        name,
         settings={
-            "client": "ConsumerPerformance, its defaults",
+            "client": f"ConsumerPerformance, {tuned if name == 'tuned' else 'its defaults'}",
             "written by": "ProducerPerformance to both (rows in both logs)",
         },
         compression={LOGBUS: compression, KAFKA: compression},
@@ -35,7 +43,7 @@ def fill(
     replicas: int,
     compression: str,
 ) -> str:
-    """A topic that Kafka's own producer filled."""  # fmt: skip
+    """A topic that Kafka's own producer filled."""
     topic = servers.new_topic(PARTITIONS, replicas)
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
         payloads = Path(folder) / "payloads"
@@ -55,7 +63,11 @@ def open_sides(
     bench: Bench, variant: Variant, *, size: int, megabytes: int, brokers: int
 ) -> Iterator[Mapping[str, Side]]:
     count = bench.size(megabytes * 1_000_000 // size)
-    sides: list[LogbusServers | KafkaServers] = [bench.logbus(brokers), bench.kafka(brokers)]
+    is_tuned = variant.name == "tuned"
+    sides: list[LogbusServers | KafkaServers] = [
+        bench.logbus(brokers),
+        bench.kafka(brokers, tuned=is_tuned),
+    ]
     topics = [
         fill(
             bench, each, size=size, count=count, replicas=brokers,
@@ -65,7 +77,13 @@ def open_sides(
     ]  # fmt: skip
 
     def run(servers: LogbusServers | KafkaServers, topic: str) -> Measures:
-        return java_tools.consume(servers.bootstrap_servers, topic, count=count)
+        return java_tools.consume(
+            servers.bootstrap_servers,
+            topic,
+            count=count,
+            fetch_bytes=FETCH_BYTES if is_tuned else 0,
+            settings=POLL if is_tuned else {},
+        )
 
     yield {
         each.peer: Side(partial(run, each, topic), each.processes, each.settings)
@@ -83,7 +101,6 @@ def _row(
     *,
     goal: float,
     brokers: int = 1,
-    compressions: tuple[str, ...] = ("none", "lz4"),
 ) -> Row:
     copies = "RF 1" if brokers == 1 else "three brokers, RF 3"
     return Row(
@@ -92,7 +109,7 @@ def _row(
         f"Kafka's ConsumerPerformance, {size} B, {PARTITIONS} partitions, {copies}",
         goals=(Goal("records_per_s", goal), Goal("records_per_s_with_joining", None)),
         open=partial(open_sides, size=size, megabytes=megabytes, brokers=brokers),
-        variants=tuple(map(_variant, compressions)),
+        variants=tuple(map(_variant, COMPRESSIONS)),
         note=(
             "records_per_s is of fetching alone; with_joining counts the time until the group "
             "gave the partitions out"
@@ -104,6 +121,6 @@ def _row(
 
 ROWS = (
     _row("consume-100b", 8, 100, 250, goal=1.1),
-    _row("consume-1kb", 8, 1000, 400, goal=1.1, compressions=("none",)),
-    _row("consume-1kb-rf3", 9, 1000, 250, goal=1.5, brokers=3, compressions=("none",)),
+    _row("consume-1kb", 8, 1000, 400, goal=1.1),
+    _row("consume-1kb-rf3", 9, 1000, 250, goal=1.5, brokers=3),
 )

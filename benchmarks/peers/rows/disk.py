@@ -92,5 +92,6 @@ ROWS = (
             "bytes of the segments' files; Kafka stores rows only, so both measures are held "
             "against the same rows of its own"
         ),
+        bound="rows are stored as they came, in the same bytes as Kafka stores",
     ),
 )

@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import kafka_groups
 
 from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
-from peers import charts, registries
+from peers import charts, fetch, members, registries
 from peers.bench import Bench
 from peers.growth import IS_FULL, Alone, Waiters, alone, column, percentile, resident_mb
 from peers.meter import cpu_seconds
 from peers.row import Measures, Row, Side, Variant
 
-RESULTS = Path(__file__).parents[2] / "results"
 VALUE_BYTES = 200
-IDLE_SECONDS = 3.0
+IDLE_SECONDS = 15.0
+"""Many turns of whatever comes again: replication's fetches, ZooKeeper's pings, sweeps."""
 TOPIC_PARTITIONS_MAX = 1_000
 """That a topic may be made with (``max.create.partitions``)."""
 RETENTION_SECONDS_MAX = 60.0
+SECONDS_MAX = 1800.0
+"""That one size may take."""
+ROOM = 1.3
+"""Times a log's size that must be free on the disk."""
 MB = 1_000_000
 
 Run = Callable[[Bench, int], Measures]
@@ -70,6 +79,10 @@ def partitions(bench: Bench, count: int) -> Measures:
 
 def log_size(bench: Bench, megabytes: int) -> Measures:
     """One partition, segments of 64 MB: reading, restarting, and letting go of all but one."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free / MB
+    if free < ROOM * megabytes:
+        raise fetch.Cannot(f"{folder} has {free:,.0f} MB free, this takes {ROOM * megabytes:,.0f}")
     config = {"log.retention.check.interval.ms": "1000", "file.delete.delay.ms": "1000"}
     with alone(bench, **config) as logbus:
         logbus.new_topic("t", segment_bytes=str(64 * MB))
@@ -228,7 +241,14 @@ def connections(bench: Bench, count: int) -> Measures:
 def sessions(bench: Bench, count: int) -> Measures:
     """So many brokers' sessions, none of their brokers."""
     bench.stop_all()
-    return registries.measure(count)
+    return registries.measure(count, bench)
+
+
+def group_members(bench: Bench, count: int) -> Measures:
+    """Members of one Kafka group, none of which reads."""
+    with alone(bench) as logbus:
+        logbus.new_topic(kafka_groups.TOPIC, kafka_groups.PARTITIONS_A_MEMBER)
+        return members.measure(logbus, count)
 
 
 def record_size(bench: Bench, size: int) -> Measures:
@@ -283,36 +303,32 @@ def batch_size(bench: Bench, rows: int) -> Measures:
 
 @contextlib.contextmanager
 def open_growth(
-    bench: Bench, _: Variant, *, name: str, label: str, run: Run, sizes: Sequence[int], unit: Unit
+    bench: Bench, _: Variant, *, run: Run, sizes: Sequence[int], unit: Unit
 ) -> Iterator[Mapping[str, Side]]:
-    found: dict[int, Measures] = {}
-
     def measured(size: int) -> Measures:
-        found[size] = {key: round(value, 4) for key, value in run(bench, size).items()}
-        return found[size]
+        return {key: round(value, 4) for key, value in run(bench, size).items()}
 
     chosen = sizes if not bench.quick else (sizes[0], sizes[len(sizes) // 2])
-    yield {unit(size): Side(partial(measured, size), dict) for size in chosen}
-    draw(RESULTS / "quick" if bench.quick else RESULTS, name, label, found)
+    yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}
 
 
-def draw(folder: Path, name: str, label: str, found: Mapping[int, Measures]) -> None:
-    """Each measure beside what it was at the smallest size."""
-    smallest = found[min(found)]
-    folder.mkdir(exist_ok=True)
+def draw(folder: Path, kept: Mapping[str, Any], *, label: str, sizes: Mapping[str, int]) -> None:
+    """Each measure beside what it was at the smallest size where it was anything."""
+    found = {
+        sizes[name]: side["median"]
+        for variant in kept["variants"]
+        for name, side in variant.get("sides", {}).items()
+    }
+    series: dict[str, list[tuple[float, float]]] = {}
+    for name in dict.fromkeys(name for values in found.values() for name in values):
+        points = [(size, found[size][name]) for size in sorted(found) if found[size].get(name)]
+        series[name] = [(size, value / points[0][1]) for size, value in points]
     charts.lines(
-        folder / f"{name}.svg",
+        folder / f"{kept['row']}.svg",
         f"How cost grows: {label}",
         label,
         "times the value at the smallest",
-        {
-            key: [
-                (size, values[key] / smallest[key])
-                for size, values in found.items()
-                if values.get(key) and smallest[key]
-            ]
-            for key in smallest
-        },
+        series,
         log_x=True,
         log_y=True,
     )
@@ -335,13 +351,14 @@ def _row(
         18,
         f"how cost grows: {work}",
         goals=(),
-        open=partial(
-            open_growth, name=f"growth-{name}", label=label, run=run, sizes=chosen, unit=unit
-        ),
+        open=partial(open_growth, run=run, sizes=chosen, unit=unit),
         variants=(Variant(settings={"logbus": "alone on the machine, its defaults"}),),
         note=note,
         quick=False,
         rounds=1,
+        seconds_max=SECONDS_MAX,
+        apart=True,
+        draw=partial(draw, label=label, sizes={unit(size): size for size in (*sizes, *full)}),
     )
 
 
@@ -355,7 +372,7 @@ ROWS = (
         "partitions of one broker",
         "partitions",
         partitions,
-        (1, 100, 1000, 2000),
+        (1, 10, 100, 500, 1000, 2000),
         full=(1, 10, 100, 500, 1000, 2000, 4000),
         note="create and restart wait for the last partition's leader; restart after a clean stop "
         "and after kill -9. Idling is flat. Producing bends where the 20 MB become so many appends "
@@ -406,6 +423,16 @@ ROWS = (
         note="each asks again every 500 ms, as Kafka's clients do; one client process drives all. "
         "Idling and waking bend where so many requests and answers cost more than the rest: a "
         "longer fetch.max.wait.ms moves the first, nothing the second",
+    ),
+    _row(
+        "members",
+        "members of one Kafka group",
+        "members of a group",
+        group_members,
+        (1, 10, 100, 300, 1000),
+        note="all join at once, one client process is all of them; then each says every 3 s that "
+        "it lives. stable_s begins with the 250 ms that a new group waits for its others "
+        "(group.initial.rebalance.delay.ms)",
     ),
     _row(
         "record-size",

@@ -11,13 +11,14 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from peers import charts, fetch
 from peers.bench import Bench
 from peers.queues import ActiveMq, RabbitMq, class_path
-from peers.row import KAFKA, LOGBUS, Measures, Row, Side, Variant
+from peers.row import KAFKA, LOGBUS, Measures, Row, Side, Variant, missing
 from peers.servers import KafkaServers, LogbusServers
 
 ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
@@ -27,7 +28,6 @@ SECONDS = 2.0
 WARM_UP_SECONDS = 1.0
 RUN_SECONDS_MAX = 120
 LINES = 20_000
-RESULTS = Path(__file__).parents[2] / "results"
 BATCHES = {"single messages": 1, "batches of 50": 50}
 NAMES = {LOGBUS: "logbus", KAFKA: "Kafka", ACTIVEMQ: "ActiveMQ", RABBITMQ: "RabbitMQ"}
 DURABLE = {
@@ -39,8 +39,7 @@ DURABLE = {
 }
 
 Samples = list[tuple[float, float]]
-_drawn: dict[str, dict[str, Samples]] = {}
-"""By chart and by line: megabytes and messages a second of the last run of each side."""
+Curves = dict[str, Samples]
 
 
 class Paper:
@@ -50,17 +49,17 @@ class Paper:
         self._batch = batch
         self._seconds = SECONDS * 0.75 if bench.quick else SECONDS
         self.classes = class_path(folder)
+        self.curves: dict[str, Curves] = {}
+        """By side, of its last run: megabytes and messages a second, by chart."""
         self._lines = folder / "lines"
         self._lines.write_bytes(b"".join(bench.lines.sized(LINES, MESSAGE_BYTES)))
 
     def run(self, name: str, system: str, address: str, topic: str) -> Measures:
         """Produce for some seconds, then consume all of it."""
-        line = f"{NAMES[name]}, batch {self._batch}"
         sent = self._java(system, "produce", address, topic, str(self._batch),
                           str(self._seconds), str(self._lines))  # fmt: skip
         got = self._java(system, "consume", address, topic, str(sent["messages"]))
-        _drawn.setdefault("producer", {})[line] = curve(sent)
-        _drawn.setdefault("consumer", {})[line] = curve(got)
+        self.curves[name] = {"producer": curve(sent), "consumer": curve(got)}
         return {
             "produced_per_s": round(warm_rate(sent)),
             "consumed_per_s": round(got["messages"] / got["seconds"]),
@@ -93,56 +92,68 @@ def curve(found: Mapping[str, Any]) -> Samples:
     last = (0, 0.0)
     for count, at in [*found["samples"], (found["messages"], found["seconds"])]:
         if at - last[1] > 0.05:
-            points.append((count * MESSAGE_BYTES / 1e6, (count - last[0]) / (at - last[1])))
+            rate = (count - last[0]) / (at - last[1])
+            points.append((round(count * MESSAGE_BYTES / 1e6, 3), round(rate)))
             last = (count, at)
     return points
 
 
 @contextlib.contextmanager
 def open_paper(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
+    """Every system that is there; of one that is not, its side says why."""
     batch = BATCHES[chosen.name]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-")))
         paper = Paper(bench, batch, folder)
-        sides = {
-            name: _log_side(paper, name, servers)
-            for name, servers in ((LOGBUS, bench.logbus()), (KAFKA, bench.kafka()))
-        }
-        sides[ACTIVEMQ] = _queue_side(paper, ACTIVEMQ, stack.enter_context(ActiveMq(paper.classes)))
-        if batch == 1:
-            sides[RABBITMQ] = _queue_side(paper, RABBITMQ, stack.enter_context(RabbitMq()))
-        yield sides
-    draw(RESULTS / "quick" if bench.quick else RESULTS)
+
+        def opened(name: str) -> Side:
+            try:
+                return _side(paper, name, bench, stack)
+            except fetch.Cannot as why:
+                return missing(why)
+
+        yield {name: opened(name) for name in NAMES if batch == 1 or name != RABBITMQ}
 
 
-def _log_side(paper: Paper, name: str, servers: LogbusServers | KafkaServers) -> Side:
-    def run() -> Measures:
-        topic = servers.new_topic()
-        try:
-            return paper.run(name, "log", servers.bootstrap_servers, topic)
-        finally:
-            servers.delete_topic(topic)
+def _side(paper: Paper, name: str, bench: Bench, stack: contextlib.ExitStack) -> Side:
+    """One system, its server running until the stack ends. Raises Cannot where it is missing."""
+    if name in (LOGBUS, KAFKA):
+        servers = bench.logbus() if name == LOGBUS else bench.kafka()
+        run, settings, processes = partial(_log, paper, name, servers), servers.settings, servers
+    else:
+        queue = stack.enter_context(ActiveMq(paper.classes) if name == ACTIVEMQ else RabbitMq())
+        run = partial(paper.run, name, name, queue.address, "messages")
+        settings, processes = queue.settings, queue
+    return Side(
+        run,
+        processes.processes,
+        f"{settings}; {DURABLE[name]}",
+        curves=lambda: paper.curves.get(name, {}),
+    )
 
-    return Side(run, servers.processes, f"{servers.settings}; {DURABLE[name]}")
+
+def _log(paper: Paper, name: str, servers: LogbusServers | KafkaServers) -> Measures:
+    topic = servers.new_topic()
+    try:
+        return paper.run(name, "log", servers.bootstrap_servers, topic)
+    finally:
+        servers.delete_topic(topic)
 
 
-def _queue_side(paper: Paper, name: str, servers: ActiveMq | RabbitMq) -> Side:
-    def run() -> Measures:
-        return paper.run(name, name, servers.address, "messages")
-
-    return Side(run, servers.processes, f"{servers.settings}; {DURABLE[name]}")
-
-
-def draw(folder: Path) -> None:
+def draw(folder: Path, found: Mapping[str, Any]) -> None:
     """The paper's two charts, of each side's last run."""
-    folder.mkdir(exist_ok=True)
     for kind, title in (("producer", "Producer"), ("consumer", "Consumer")):
         charts.lines(
             folder / f"netdb11-{kind}.svg",
             f"{title} throughput, messages of {MESSAGE_BYTES} bytes",
             f"MB {'sent' if kind == 'producer' else 'received'}",
             "messages a second",
-            _drawn.get(kind, {}),
+            {
+                f"{NAMES[name]}, batch {BATCHES[variant['variant']]}": side["curves"][kind]
+                for variant in found["variants"]
+                for name, side in variant.get("sides", {}).items()
+                if "curves" in side
+            },
             log_y=True,
         )
 
@@ -169,5 +180,7 @@ ROWS = (
         "consumed_per_s from the first message to the last, each checked to have come once",
         quick=False,
         rounds=5,
+        apart=True,
+        draw=draw,
     ),
 )

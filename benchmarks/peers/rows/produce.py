@@ -88,9 +88,7 @@ def open_sides(
         }
 
 
-def _row(
-    name: str, number: int, size: int, megabytes: int, *, brokers: int = 1, variants: int = 3
-) -> Row:
+def _row(name: str, number: int, size: int, megabytes: int, *, brokers: int = 1) -> Row:
     copies = "RF 1" if brokers == 1 else "three brokers, RF 3, min.insync 2"
     return Row(
         name,
@@ -98,7 +96,7 @@ def _row(
         f"Kafka's ProducerPerformance, {size} B, {PARTITIONS} partitions, acks=all, {copies}",
         goals=(Goal("records_per_s", 1.5),),
         open=partial(open_sides, size=size, megabytes=megabytes, brokers=brokers),
-        variants=VARIANTS[:variants],
+        variants=VARIANTS,
         note=FLUSH_NOTE,
         bound=CLIENT_BOUND,
         quick=brokers == 1,
@@ -107,7 +105,7 @@ def _row(
 
 ROWS = (
     _row("produce-100b", 7, 100, 100),
-    _row("produce-1kb", 7, 1000, 200, variants=2),
-    _row("produce-100b-rf3", 9, 100, 50, brokers=3, variants=2),
-    _row("produce-1kb-rf3", 9, 1000, 50, brokers=3, variants=1),
+    _row("produce-1kb", 7, 1000, 200),
+    _row("produce-100b-rf3", 9, 100, 50, brokers=3),
+    _row("produce-1kb-rf3", 9, 1000, 50, brokers=3),
 )
