@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Measures, Side, Variant
 from peers.servers import KafkaServers, LogbusServers
-from peers.spark_session import CONNECTOR_WORDS, TUNED_WORDS, SparkHost
+from peers.spark_session import SparkHost
+from peers.spark_variants import is_advised
 
 ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 PARTITIONS = 4
@@ -38,10 +39,10 @@ _parquet: dict[tuple[int, str], Path] = {}
 class Both:
     """Both sides' servers and one Spark session for them."""
 
-    def __init__(self, bench: Bench, *, tuned: bool = True) -> None:
+    def __init__(self, bench: Bench, chosen: Variant) -> None:
         self.bench = bench
         self.servers: dict[str, Servers] = {LOGBUS: bench.logbus(), KAFKA: bench.kafka()}
-        self.spark: SparkHost = bench.spark(tuned)
+        self.spark: SparkHost = bench.spark(is_advised(chosen))
         self._consumers: dict[str, ck.Consumer] = {}
 
     def side(self, name: str, run: Callable[[], Measures]) -> Side:
@@ -155,8 +156,8 @@ class Both:
 
 
 @contextlib.contextmanager
-def both(bench: Bench, *, tuned: bool = True) -> Iterator[Both]:
-    found = Both(bench, tuned=tuned)
+def both(bench: Bench, chosen: Variant) -> Iterator[Both]:
+    found = Both(bench, chosen)
     try:
         yield found
     finally:
@@ -178,16 +179,3 @@ def must_be(expected: int, found: int, what: str) -> None:
 
 def rate(count: int, seconds: float) -> Measures:
     return {"rows_per_s": round(count / seconds), "run_s": round(seconds, 3)}
-
-
-AS_ADVISED = "as advised"
-"""Spark as README advises (``TUNED_WORDS``); else both sides as they come."""
-
-
-def variant(name: str, compression: str = "none", **words: str) -> Variant:
-    session = f"{TUNED_WORDS}, on both sides"
-    return Variant(
-        name,
-        settings={"spark": f"local[2], 2 GB, {session}", "connector": CONNECTOR_WORDS, **words},
-        compression={LOGBUS: compression, KAFKA: compression},
-    )

@@ -34,16 +34,18 @@ class Host:
         self.query: Any = None
         self.checkpoints = 0
 
-    def read(self, side: str, address: str, topic: str, columns: list[str]) -> dict[str, Any]:
+    def read(
+        self, side: str, address: str, topic: str, columns: list[str], options: dict[str, str]
+    ) -> dict[str, Any]:
         """A batch read to a sink that drops everything."""
         before = time.perf_counter()
-        self._noop(self._table(side, address, topic, columns))
+        self._noop(self._table(side, address, topic, columns, options))
         return {"seconds": time.perf_counter() - before}
 
     def aggregate(self, side: str, address: str, topic: str, columns: list[str]) -> dict[str, Any]:
         """A batch read whose values are all looked at; also what both sides must agree about."""
         before = time.perf_counter()
-        frame = self._table(side, address, topic, columns)
+        frame = self._table(side, address, topic, columns, {})
         found = frame.selectExpr(
             "count(*) rows", "sum(length(value)) bytes", "sum(crc32(value)) checksum"
         ).collect()[0]
@@ -51,7 +53,7 @@ class Host:
 
     def columns_seen(self, side: str, address: str, topic: str) -> dict[str, Any]:
         """That all seven columns are there and sound: sums over each, one task's worth of rows."""
-        frame = self._table(side, address, topic, list(COLUMNS))
+        frame = self._table(side, address, topic, list(COLUMNS), {})
         found = frame.selectExpr(
             "count(*)",
             "count(key)",
@@ -63,11 +65,13 @@ class Host:
         ).collect()[0]
         return {"result": list(found)}
 
-    def stream(self, side: str, address: str, topic: str) -> dict[str, Any]:
+    def stream(
+        self, side: str, address: str, topic: str, options: dict[str, str]
+    ) -> dict[str, Any]:
         """A backlog to its end with availableNow; from ``start()`` until the query ended."""
         before = time.perf_counter()
         query = self._to_the_end(
-            self._stream(side, address, topic, {"startingOffsets": "earliest"})
+            self._stream(side, address, topic, {"startingOffsets": "earliest", **options})
         )
         seconds = time.perf_counter() - before
         rows = sum(p.numInputRows for p in query.recentProgress)
@@ -110,11 +114,19 @@ class Host:
         return {"seconds": time.perf_counter() - before}
 
     def pipeline(
-        self, side: str, address: str, source: str, target: str, needle: str, word: int
+        self,
+        side: str,
+        address: str,
+        source: str,
+        target: str,
+        needle: str,
+        word: int,
+        reading: dict[str, str],
+        writing: dict[str, str],
     ) -> dict[str, Any]:
         """Lines with ``needle`` in them by one of their words: read, filter, aggregate, write."""
         before = time.perf_counter()
-        lines = self._table(side, address, source, ["value"]).selectExpr(
+        lines = self._table(side, address, source, ["value"], reading).selectExpr(
             "cast(value as string) line"
         )
         found = (
@@ -124,21 +136,29 @@ class Host:
             .agg({"bytes": "sum", "*": "count"})
             .selectExpr("key", "concat_ws(' ', `count(1)`, `sum(bytes)`) value")
         )
-        self._save(found, side, address, target, {})
+        self._save(found, side, address, target, writing)
         return {"seconds": time.perf_counter() - before}
 
     def copy(
-        self, side: str, address: str, source: str, target: str, needle: str
+        self,
+        side: str,
+        address: str,
+        source: str,
+        target: str,
+        needle: str,
+        reading: dict[str, str],
+        writing: dict[str, str],
     ) -> dict[str, Any]:
         """Lines without ``needle`` to another topic: a stream to its end, read and written."""
         before = time.perf_counter()
-        frame = self._stream(side, address, source, {"startingOffsets": "earliest"})
+        frame = self._stream(side, address, source, {"startingOffsets": "earliest", **reading})
         kept = frame.select("value").where(f"not contains(cast(value as string), '{needle}')")
         query = (
             kept.writeStream.format(side)
             .trigger(availableNow=True)
             .option("kafka.bootstrap.servers", address)
             .option("topic", target)
+            .options(**writing)
             .option("checkpointLocation", self._checkpoint())
             .start()
         )
@@ -173,9 +193,11 @@ class Host:
     def close(self) -> None:
         self.spark.stop()
 
-    def _table(self, side: str, address: str, topic: str, columns: list[str]) -> Any:
+    def _table(
+        self, side: str, address: str, topic: str, columns: list[str], options: dict[str, str]
+    ) -> Any:
         reader = self.spark.read.format(side).option("kafka.bootstrap.servers", address)
-        reader = reader.option("subscribe", topic)
+        reader = reader.option("subscribe", topic).options(**options)
         if len(columns) == len(COLUMNS):
             return reader.load()
         if side == "kafka":  # it has one schema, and drops columns after it made them

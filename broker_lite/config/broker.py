@@ -122,7 +122,7 @@ class BrokerConfig(Config):
         "local.reads.enable", True, "readers on this machine may read files"
     )
     unread_cached_bytes: int = setting(
-        "unread.cached.bytes", 16 * MIB, "what nobody reads leaves memory", "bytes", at_least=-1
+        "unread.cached.bytes", 4 * MIB, "what nobody reads leaves memory", "bytes", at_least=-1
     )
     disk_threads: int = setting(
         "disk.threads", 2, "threads that append and flush", at_least=1, at_most=64

@@ -58,8 +58,8 @@ def test_what_nobody_reads_is_read_from_the_disk(
             producer.send_arrow(name, batch)
         producer.flush(30)
         (path,) = Path(cluster.directory).rglob(f"{bus.cluster().topic_id(name)}-0/*.log")
-        stayed = [is_resident(str(path), at << 20) for at in range(24)]
-        assert all(stayed[:15])
+        stayed = [is_resident(str(path), at << 20) for at in range(3)]
+        assert all(stayed)
         values = [value for _, _, value in everything(bus, name, 24_000)]
         assert values == batch.column("value").to_pylist() * 24
         producer.send_arrow(name, batch)

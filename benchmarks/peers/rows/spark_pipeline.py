@@ -9,7 +9,18 @@ from functools import partial
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import FLUSH_NOTE
-from peers.spark import AS_ADVISED, LINES, PARTITIONS, both, must_agree, rate, variant
+from peers.spark import LINES, PARTITIONS, both, must_agree, rate
+from peers.spark_variants import (
+    AS_ADVISED,
+    DEFAULTS,
+    LZ4,
+    SINK,
+    SOURCE,
+    TUNED,
+    reading,
+    variant,
+    writing,
+)
 
 ACCESS_LOG = ('" 404 ', 7)
 """Errors, by page: the line's number is its first word."""
@@ -26,7 +37,7 @@ def wanted(bench: Bench) -> tuple[str, int]:
 def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mapping[str, Side]]:
     count = bench.size(LINES)
     needle, word = wanted(bench)
-    with both(bench) as sides:
+    with both(bench, chosen) as sides:
         sources = sides.filled(count, chosen.compression[LOGBUS])
         written: dict[str, int] = {}
         more = {"needle": needle, **({"word": word} if call == "pipeline" else {})}
@@ -35,7 +46,13 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
             target = sides.servers[name].new_topic(PARTITIONS)
             try:
                 done = sides.spark.call(
-                    call, **sides.where(name), source=sources[name], target=target, **more
+                    call,
+                    **sides.where(name),
+                    source=sources[name],
+                    target=target,
+                    reading=reading(chosen, name),
+                    writing=writing(chosen, name),
+                    **more,
                 )
                 written[name] = sides.count(name, target)
                 must_agree(written)
@@ -55,7 +72,12 @@ ROWS = (
         "Spark: read a topic, filter, aggregate, write to another topic",
         goals=(Goal("rows_per_s", 2.5),),
         open=partial(open_pipeline, call="pipeline"),
-        variants=(variant(AS_ADVISED), variant("lz4", "lz4")),
+        variants=(
+            variant(DEFAULTS),
+            variant(AS_ADVISED),
+            variant(LZ4),
+            variant(TUNED, source=SOURCE, sink=SINK),
+        ),
         note="errors of an access log by page: few rows pass the filter; logbus reads the value "
         f"alone (.schema), Kafka's connector has one schema; {FLUSH_NOTE}",
     ),
@@ -65,9 +87,8 @@ ROWS = (
         "Spark stream (availableNow): read a topic, drop a few rows, write the rest to another",
         goals=(),
         open=partial(open_pipeline, call="copy"),
-        variants=(variant(AS_ADVISED),),
+        variants=(variant(DEFAULTS), variant(AS_ADVISED)),
         note=f"nearly every row is read and written; no goal of its own; {FLUSH_NOTE}",
         quick=False,
-        rounds=3,
     ),
 )

@@ -12,7 +12,17 @@ from broker_lite.client.admin import Admin
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import LogbusServers
-from peers.spark import AS_ADVISED, LINES, Both, Servers, both, must_be, rate, variant
+from peers.spark import LINES, Both, Servers, both, must_be, rate
+from peers.spark_variants import (
+    AS_ADVISED,
+    DEFAULTS,
+    LZ4,
+    SOURCE,
+    TUNED,
+    reading,
+    variant,
+    writing,
+)
 
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
@@ -24,12 +34,14 @@ LINES_A_WRITE = 2_000_000
 def open_stream(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
     step = bench.size(LINES)
     count = BACKLOG_WRITES * step
-    with both(bench) as sides:
-        topics = {name: _fill(sides, name, BACKLOG_WRITES, step) for name in (LOGBUS, KAFKA)}
+    with both(bench, chosen) as sides:
+        topics = {
+            name: _fill(sides, chosen, name, BACKLOG_WRITES, step) for name in (LOGBUS, KAFKA)
+        }
         nothing = {name: sides.servers[name].new_topic() for name in topics}
 
         def run(name: str) -> Measures:
-            where = sides.where(name)
+            where = sides.where(name) | {"options": reading(chosen, name)}
             empty = sides.spark.call("stream", **where, topic=nothing[name])
             floor = sides.spark.call("stream_nothing")
             done = sides.spark.call("stream", **where, topic=topics[name])
@@ -46,16 +58,17 @@ def open_stream(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
 @contextlib.contextmanager
 def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
     """The backlog is on disk: before each run its pages are dropped from the page cache."""
-    with both(bench) as sides:
+    with both(bench, chosen) as sides:
         parts, step = _parts(bench)
-        topics = {name: _fill(sides, name, parts, step) for name in (LOGBUS, KAFKA)}
+        topics = {name: _fill(sides, chosen, name, parts, step) for name in (LOGBUS, KAFKA)}
         count = parts * step
         files = {name: segments(sides.servers[name], topic) for name, topic in topics.items()}
 
         def run(name: str) -> Measures:
             for path in files[name]:
                 _forget(path)
-            done = sides.spark.call("stream", **sides.where(name), topic=topics[name])
+            where = sides.where(name) | {"options": reading(chosen, name)}
+            done = sides.spark.call("stream", **where, topic=topics[name])
             must_be(count, done["rows"], name)
             stored = sum(path.stat().st_size for path in files[name]) / 1e6
             return {**rate(count, done["seconds"]), "backlog_mb": stored}
@@ -74,11 +87,12 @@ def _parts(bench: Bench) -> tuple[int, int]:
     return max(1, round(bench.size(BACKLOG_BYTES) / line / step)), step
 
 
-def _fill(sides: Both, name: str, parts: int, step: int) -> str:
+def _fill(sides: Both, chosen: Variant, name: str, parts: int, step: int) -> str:
     topic = sides.servers[name].new_topic(4)
     folder = str(sides.lines(step))
+    where = sides.where(name) | {"options": writing(chosen, name)}
     for _ in range(parts):
-        sides.spark.call("write", **sides.where(name), topic=topic, folder=folder, options={})
+        sides.spark.call("write", **where, topic=topic, folder=folder)
     must_be(parts * step, sides.count(name, topic), name)
     return topic
 
@@ -105,6 +119,13 @@ def _forget(path: Path) -> None:
         os.close(file)
 
 
+VARIANTS = (
+    variant(DEFAULTS),
+    variant(AS_ADVISED),
+    variant(LZ4),
+    variant(TUNED, source=SOURCE),
+)
+
 ROWS = (
     Row(
         "spark-stream",
@@ -112,7 +133,7 @@ ROWS = (
         "Spark stream of log lines, availableNow over a backlog, to its end",
         goals=(Goal("rows_per_s", 3.0),),
         open=open_stream,
-        variants=(variant(AS_ADVISED),),
+        variants=VARIANTS,
         note="from start() to the end of the query, with its checkpoint; empty_query_s is the "
         "same with nothing to read: what starting and ending a query costs; python_floor_s the "
         "same again with a Python source that does nothing: what Spark takes for itself; logbus "
@@ -122,7 +143,8 @@ ROWS = (
         "source (python_floor_s; Kafka's connector is in the JVM, and its empty_query_s is "
         "0.2 s), so logbus's own share of empty_query_s is 0.04 s. Run_s without empty_query_s "
         "is 1.6 million rows a second; row 1 has 1.8, and 2.1 would be a source that costs nothing "
-        "(spark_read's ratio of 0.84). With both, 3.6 million rows would take 2.3 s and have 2.7",
+        "(spark_read's ratio of 0.84). With both, 3.6 million rows would take 2.3 s and have 2.7. "
+        "Tuned, Kafka's connector takes 0.7 of the processor (README)",
     ),
     Row(
         "spark-catch-up",
@@ -130,7 +152,7 @@ ROWS = (
         "the same with a backlog of 5 GB on disk (1 GB in a quick run)",
         goals=(Goal("rows_per_s", 3.0),),
         open=open_catch_up,
-        variants=(variant(AS_ADVISED),),
+        variants=VARIANTS,
         note="the backlog's pages are dropped from the page cache before each run; the lines "
         "repeat every 2,000,000, which nothing here can profit from",
         bound="the disk, as a reader of one query asks it: 440 MB/s (380 to 520 by round, 3.2 at "

@@ -9,22 +9,14 @@ from functools import partial
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import FLUSH_NOTE
-from peers.spark import AS_ADVISED, LINES, PARTITIONS, both, must_be, rate, variant
-
-TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "10"}
-"""The same words as for the producer's rows; logbus's sink makes batches of 1 MB by itself."""
-OPTIONS: Mapping[str, Mapping[str, str]] = {AS_ADVISED: {}, "lz4": {}, "tuned": TUNED}
+from peers.spark import LINES, PARTITIONS, both, must_be, rate
+from peers.spark_variants import AS_ADVISED, DEFAULTS, LZ4, SINK, TUNED, variant, writing
 
 
 @contextlib.contextmanager
 def open_write(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
     count = bench.size(LINES)
-    compression = {"kafka.compression.type": chosen.compression[LOGBUS]}
-    options = {
-        LOGBUS: compression,
-        KAFKA: {**compression, **OPTIONS[chosen.name]},
-    }
-    with both(bench) as sides:
+    with both(bench, chosen) as sides:
         folder = str(sides.lines(count))
         sides.spark.call("generate", folder=folder)
         alone = min(sides.spark.call("generate", folder=folder)["seconds"] for _ in range(3))
@@ -37,7 +29,7 @@ def open_write(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
                     **sides.where(name),
                     topic=topic,
                     folder=folder,
-                    options=options[name],
+                    options=writing(chosen, name),
                 )
                 must_be(count, sides.count(name, topic), name)
             finally:
@@ -55,9 +47,10 @@ ROWS = (
         goals=(Goal("rows_per_s", 2.5),),
         open=open_write,
         variants=(
+            variant(DEFAULTS),
             variant(AS_ADVISED),
-            variant("lz4", "lz4"),
-            variant("tuned", kafka="batch.size=262144, linger.ms=10"),
+            variant(LZ4),
+            variant(TUNED, sink=SINK),
         ),
         note=f"{FLUSH_NOTE}; input_alone_s is what reading the Parquet input costs without a sink",
         bound="the processor: 2.4 of the 2.7 s that the two cores have in run_s, 1.6 of them "
