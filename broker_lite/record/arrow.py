@@ -62,6 +62,8 @@ _CODECS: Final = {"none": fmt.CODEC_NONE, "lz4": fmt.CODEC_LZ4, "zstd": fmt.CODE
 _WRITE_OPTIONS: Final = {
     name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")
 }
+_COPIED_BYTES_MAX: Final = 4096
+"""Up to here a copy costs less than a stream's writer."""
 _FRAME_BYTES_MAX: Final = 1024
 """Header, preamble, message metadata and padding of any batch; measured at most 700."""
 
@@ -264,6 +266,10 @@ def _framed(
     if compression == "none":
         size = pa.ipc.get_record_batch_size(batch)
         _check_size(size)
+        if size <= _COPIED_BYTES_MAX:
+            memory = allocate(fmt.COLUMNS_FROM + size)
+            memory[fmt.COLUMNS_FROM :] = memoryview(batch.serialize()).cast("B")
+            return memory
         memory = allocate(before + size)
         sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
         pa.ipc.RecordBatchStreamWriter(sink, batch.schema).write_batch(batch)

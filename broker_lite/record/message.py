@@ -24,6 +24,8 @@ _I64: Final = struct.Struct("<q")
 _I32: Final = struct.Struct("<i")
 _U32: Final = struct.Struct("<I")
 _U16: Final = struct.Struct("<H")
+_SMALL_BODY_BYTES: Final = 4096
+_SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
 """Ours take under 700 bytes; other writers may add a little metadata of their own."""
 _VERSION_5: Final = 4
@@ -47,6 +49,15 @@ class _Shape(NamedTuple):
     """Length class, and whether nulls may occur."""
     buffers: tuple[tuple[int, int], ...]
     """Kind, and the index of the node that it belongs to."""
+
+
+class _Declared(NamedTuple):
+    """What metadata say, sound in itself."""
+
+    row_count: int
+    codec: int
+    nodes: tuple[int, ...]
+    buffers: tuple[int, ...]
 
 
 class Message(NamedTuple):
@@ -91,12 +102,12 @@ def check_message(buffer: Buffer, position: int, end: int, flags: int) -> Messag
     an unknown codec, or declared sizes beyond ``fmt.DECOMPRESSED_BYTES_MAX``.
     """
     try:
-        return _check(buffer, position, end, _shape(flags))
+        return _check(buffer, position, end, flags)
     except (struct.error, IndexError) as error:
         raise CorruptMessageError(f"the columns' metadata is cut or lies: {error}") from error
 
 
-def _check(buffer: Buffer, position: int, end: int, shape: _Shape) -> Message:
+def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
     continuation, metadata_bytes = _PREFIX.unpack_from(buffer, position)
     body = position + _PREFIX.size + metadata_bytes
     if continuation != _CONTINUATION:
@@ -105,9 +116,19 @@ def _check(buffer: Buffer, position: int, end: int, shape: _Shape) -> Message:
         raise CorruptMessageError(f"the columns' metadata cannot take {metadata_bytes} bytes")
     # A copy of some 400 bytes: cheaper to read from, and no position can leave the metadata.
     metadata = bytes(buffer[position + _PREFIX.size : body])
-    message = _table(metadata, 0)
-    batch = _message_header(metadata, message, end - body)
+    is_small = end - body <= _SMALL_BODY_BYTES and len(metadata) <= _SMALL_METADATA_BYTES
+    declared = (_declared_before if is_small else _declared)(metadata, end - body, flags)
+    row_count, codec, nodes, buffers = declared
+    lengths = _sizes(memoryview(buffer)[body:end], buffers, codec)
+    _check_sizes(lengths, nodes, _shape(flags))
+    return Message(row_count, codec, body, sum(lengths))
 
+
+def _declared(metadata: bytes, body_bytes: int, flags: int) -> _Declared:
+    """What the metadata of a message say whose body takes ``body_bytes``."""
+    shape = _shape(flags)
+    message = _table(metadata, 0)
+    batch = _message_header(metadata, message, body_bytes)
     row_count = _scalar(metadata, batch, _BATCH_LENGTH, _I64)
     if not 0 < row_count <= fmt.RECORDS_MAX:
         raise CorruptMessageError(f"{row_count} rows in one batch are out of bounds")
@@ -119,9 +140,12 @@ def _check(buffer: Buffer, position: int, end: int, shape: _Shape) -> Message:
     codec = _codec(metadata, batch)
 
     _check_nodes(nodes, shape, row_count)
-    lengths = _sizes(memoryview(buffer)[body:end], buffers, codec)
-    _check_sizes(lengths, nodes, shape)
-    return Message(row_count, codec, body, sum(lengths))
+    return _Declared(row_count, codec, nodes, buffers)
+
+
+_declared_before = lru_cache(maxsize=1024)(_declared)
+"""Records that come one by one have the same metadata where their sizes are the same: half of what
+a check of one costs is spared, for a megabyte at most. What is refused is not remembered."""
 
 
 def _message_header(metadata: bytes, message: int, body_bytes: int) -> int:

@@ -340,3 +340,14 @@ def test_bad_values_inside_buffers_are_found() -> None:
         batch.check_structure(buffer, header)
         with pytest.raises(CorruptMessageError):
             arrow.decode(buffer, header)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 60])
+def test_a_message_that_is_copied_is_the_one_that_is_streamed(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (sample(count), sample(2 * count).slice(count, 2 * count)):
+        copied = arrow.encode(columns, timestamp_ms=NOW)
+        with monkeypatch.context() as patch:
+            patch.setattr(arrow, "_COPIED_BYTES_MAX", 0)
+            assert bytes(arrow.encode(columns, timestamp_ms=NOW)) == bytes(copied)

@@ -153,6 +153,24 @@ def test_a_declared_size_that_is_wrong_is_found_when_it_is_read() -> None:
         arrow.decode(buffer, header)
 
 
+def test_what_was_found_of_metadata_before_holds_for_no_other_body_and_no_other_columns() -> None:
+    one = arrow.Columns(1, None, pa.array([b"v"], pa.binary()))
+    for compression in ("none", "lz4"):
+        buffer = encoded(one, compression)
+        check(buffer, fmt.FLAG_VALUE)
+        check(buffer, fmt.FLAG_VALUE)
+        with pytest.raises(CorruptMessageError):
+            check(buffer, fmt.FLAG_TIMESTAMP)
+        for wrong in (buffer + bytes(8), buffer[:-8]):
+            with pytest.raises(CorruptMessageError, match="said to take"):
+                check(wrong, fmt.FLAG_VALUE)
+    # What a compressed body declares is not in the metadata.
+    at = body_position(buffer)
+    struct.pack_into("<q", buffer, at, -2)
+    with pytest.raises(CorruptMessageError, match="declares -2 bytes"):
+        check(buffer, fmt.FLAG_VALUE)
+
+
 def test_stored_buffers_of_a_compressed_message_are_read() -> None:
     # -1 in place of a size: the buffer was not worth compressing. Other writers make these.
     options = pa.ipc.IpcWriteOptions(compression="lz4")
