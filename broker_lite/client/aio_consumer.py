@@ -7,6 +7,7 @@ waits for nothing more, so a cancellation loses none. All methods are for the lo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from broker_lite.client.loop import LoopShell
 from broker_lite.client.received import Record
 from broker_lite.client.starting import reset_offsets, resolve_partitions, starting_offsets
 from broker_lite.config import ConsumerConfig
-from broker_lite.errors import ClosedError, InvalidGroupIdError, LogbusError
+from broker_lite.errors import ClosedError, InvalidGroupIdError, LogbusError, NotOwnerError
 from broker_lite.model import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -304,10 +305,13 @@ class AsyncConsumer:
         made again; the other topics' offsets are committed."""
         rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
         grants = self._grants(rows)
-        if self._committing is not None:
-            # One that is under way would undo a later one.
-            await asyncio.wait([self._committing])
+        await self._await_commit()
         await self._commit(rows, grants)
+
+    async def _await_commit(self) -> None:
+        """One that is under way would undo a later one."""
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
 
     def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """By which a group's member has these now: to be asked with how far it came."""
@@ -347,8 +351,10 @@ class AsyncConsumer:
         rows: Mapping[TopicPartition, CommittedOffset],
         grants: Mapping[TopicPartition, int],
     ) -> None:
+        """What is another member's by now is no trouble: it has what was committed, and goes on."""
         try:
-            await self._commit(rows, grants)
+            with contextlib.suppress(NotOwnerError):
+                await self._commit(rows, grants)
             self.commit_error = None
         except LogbusError as error:
             self.commit_error = error

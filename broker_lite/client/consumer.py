@@ -8,6 +8,7 @@ go out on the background thread and are never waited for, but for the last one, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -31,19 +32,21 @@ from broker_lite.client.following import Follower, Reset
 from broker_lite.client.in_place import InPlace
 from broker_lite.client.intake import JOINED_ROWS, Intake, Parts, arrow_rows
 from broker_lite.client.received import Record
+from broker_lite.client.requests import PerPartition
 from broker_lite.client.starting import (
     Starts,
     reset_offsets,
     resolve_partitions,
     starting_offsets,
 )
-from broker_lite.client.steps import spawn
+from broker_lite.client.steps import Operation, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     ClosedError,
     InvalidConfigError,
     InvalidGroupIdError,
     LogbusError,
+    NotOwnerError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import (
@@ -365,10 +368,12 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
         """Commit these offsets (the next to read), or the positions: behind everything handed out,
         the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
-        made again; the other topics' offsets are committed."""
+        made again; a group's member raises NotOwnerError where a partition is another's by now, and
+        RebalanceInProgressError where the group gathers for too long: commit again. What is not
+        refused is committed."""
         rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
         self._await_commit()
-        requests.raise_first(self._admin.commit_each(self._group(), rows))
+        self._commit_rows(rows, OPERATION_TIMEOUT_MS)
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
         """The positions without what is under way: what an automatic commit takes."""
@@ -379,21 +384,35 @@ class Consumer:
             raise InvalidGroupIdError("this consumer has no group; make it with group='…'")
         return self.group
 
+    def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
+        operation = self._commit_operation(rows, monotonic_ms() + timeout_ms)
+        if rows:
+            requests.raise_first(self._pool.run(operation))
+
+    def _commit_operation(
+        self, rows: Mapping[TopicPartition, CommittedOffset], deadline_ms: float
+    ) -> Operation[PerPartition[None]]:
+        return requests.commit_offsets(self._cluster, self._group(), rows, deadline_ms)
+
     def _auto_commit(self) -> None:
         """Send off what is done with; nobody waits for the answer."""
         self._commit_due = False
-        if self._is_committing:
+        rows = self._intake.settled()
+        if self._is_committing or not rows:
             return
         self._is_committing = True
-        assert self.group is not None
-        operation = requests.commit_offsets(
-            self._cluster,
-            self.group,
-            self._intake.settled(),
-            # Not later than somebody waits for it: it would undo the commit that did not wait on.
-            monotonic_ms() + min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS),
-        )
+        # Not later than somebody waits for it: it would undo the commit that did not wait on.
+        patience_ms = min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS)
+        operation = self._commit_operation(rows, monotonic_ms() + patience_ms)
         self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
+
+    def _last_commit(self, *, is_done: bool) -> None:
+        """What is another member's by now is no trouble: it has what was committed, and goes on."""
+        if self.group is not None and self.config.auto_commit:
+            rows = self._intake.commitable() if is_done else self._intake.settled()
+            self._await_commit()
+            with contextlib.suppress(NotOwnerError):
+                self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
 
     def _await_commit(self) -> None:
         """One that is under way would undo a later one."""
@@ -417,7 +436,8 @@ class Consumer:
         if isinstance(found, LogbusError):
             self.commit_error = found
         else:
-            errors = [error for error in found.values() if error is not None]
+            # What is another member's by now is no trouble: it has what was committed, and goes on.
+            errors = [e for e in found.values() if e and not isinstance(e, NotOwnerError)]
             self.commit_error = errors[0] if errors else None
         self._is_committing = False
         self._notify()
@@ -481,9 +501,7 @@ class Consumer:
         if self._end is not None:
             return
         try:
-            if self.group is not None and self.config.auto_commit:
-                self._admin.timeout_ms = LAST_COMMIT_TIMEOUT_MS
-                self.commit(None if is_done else self._intake.settled())
+            self._last_commit(is_done=is_done)
         finally:
             self.stop()
 

@@ -160,11 +160,6 @@ class AsyncMemberConsumer(AsyncConsumer):
 
     # Commits.
 
-    async def _await_commit(self) -> None:
-        if self._committing is not None:
-            # One that is under way would undo a later one.
-            await asyncio.wait([self._committing])
-
     def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self._share.grants(wheres)
 
@@ -178,16 +173,6 @@ class AsyncMemberConsumer(AsyncConsumer):
                 self._cluster, self._group(), rows, grants, self._share, self._deadline()
             )
             requests.raise_first(await self._shell.run(operation))
-
-    async def _try_commit(
-        self,
-        rows: Mapping[TopicPartition, CommittedOffset],
-        grants: Mapping[TopicPartition, int],
-    ) -> None:
-        await super()._try_commit(rows, grants)
-        if isinstance(self.commit_error, NotOwnerError):
-            # No trouble: its next owner has what was committed, and goes on.
-            self.commit_error = None
 
     # The end.
 

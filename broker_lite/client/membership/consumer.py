@@ -7,12 +7,8 @@ the reader's thread, in the calls that ask for records.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
 
-from broker_lite.client import requests
 from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
@@ -22,8 +18,9 @@ from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.events import Lose, Take
 from broker_lite.client.membership.member import Change, Member
 from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.requests import PerPartition
 from broker_lite.client.starting import Starts
-from broker_lite.client.steps import spawn
+from broker_lite.client.steps import Operation
 from broker_lite.errors import LogbusError, NotOwnerError
 from broker_lite.model import CommittedOffset, TopicPartition
 
@@ -188,23 +185,11 @@ class MemberConsumer(Consumer):
 
     # Commits.
 
-    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
-        """Commit these offsets (the next to read), or the positions: behind everything handed out,
-        the records under way among them. Raises NotOwnerError where a partition is another
-        member's by now; those that are this one's are committed. RebalanceInProgressError: the
-        group gathers for too long; nothing is lost yet, commit again."""
-        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
-        self._await_commit()
-        self._commit_rows(rows, OPERATION_TIMEOUT_MS)
-
-    def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
-        if rows:
-            deadline_ms = monotonic_ms() + timeout_ms
-            share = self._share
-            operation = commit(
-                self._cluster, self._group(), rows, share.grants(rows), share, deadline_ms
-            )
-            requests.raise_first(self._pool.run(operation))
+    def _commit_operation(
+        self, rows: Mapping[TopicPartition, CommittedOffset], deadline_ms: float
+    ) -> Operation[PerPartition[None]]:
+        share = self._share
+        return commit(self._cluster, self._group(), rows, share.grants(rows), share, deadline_ms)
 
     def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
         """An automatic commit that is waited for; what is another's by now is no trouble."""
@@ -217,38 +202,13 @@ class MemberConsumer(Consumer):
         except LogbusError as error:
             self.commit_error = error
 
-    def _auto_commit(self) -> None:
-        self._commit_due = False
-        rows = self._intake.settled()
-        if self._is_committing or not rows:
-            return
-        self._is_committing = True
-        # Not later than somebody waits for it: it would undo the commit that did not wait on.
-        patience_ms = min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS)
-        deadline_ms = monotonic_ms() + patience_ms
-        share = self._share
-        operation = commit(
-            self._cluster, self._group(), rows, share.grants(rows), share, deadline_ms
-        )
-        self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
-
-    def _committed(self, found: Any) -> None:
-        if isinstance(found, dict):
-            # What is another's by now is no trouble: it has what was committed, and goes on.
-            found = {w: e for w, e in found.items() if not isinstance(e, NotOwnerError)}
-        super()._committed(found)
-
     # The end.
 
     def _close(self, *, is_done: bool) -> None:
         if self._end is not None:
             return
         try:
-            if self.config.auto_commit:
-                rows = self._intake.commitable() if is_done else self._intake.settled()
-                self._await_commit()
-                with contextlib.suppress(NotOwnerError):
-                    self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
+            self._last_commit(is_done=is_done)
             self._callbacks.revoked(self, self._intake.assignment())
         finally:
             self._leave()

@@ -175,16 +175,6 @@ class NativeAsyncConsumer(AsyncConsumer):
         if rows and self._member is not None:
             raise_worst(await self._member.commit(stamped(rows), grants))
 
-    async def _try_commit(
-        self,
-        rows: Mapping[TopicPartition, CommittedOffset],
-        grants: Mapping[TopicPartition, int],
-    ) -> None:
-        await super()._try_commit(rows, grants)
-        if isinstance(self.commit_error, NotOwnerError):
-            # No trouble: its next owner has what was committed, and goes on.
-            self.commit_error = None
-
     async def _close(self, *, is_done: bool) -> None:
         try:
             if self._end is None:

@@ -6,23 +6,21 @@ the group's lease has run out, and who commits by compare-and-set as the partiti
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from broker_lite.client import requests
 from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
-from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
+from broker_lite.client.consumer import OPERATION_TIMEOUT_MS, Consumer
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.session import GroupSession, raise_worst
 from broker_lite.client.starting import Starts
 from broker_lite.config import ConsumerConfig
-from broker_lite.errors import ClosedError, LogbusError, NotOwnerError
+from broker_lite.errors import ClosedError, LogbusError
 from broker_lite.model import CommittedOffset, TopicPartition
 
 LOOK_S = 0.05
@@ -136,14 +134,6 @@ class NativeConsumer(Consumer):
 
     # Commits.
 
-    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
-        """Commit these offsets (the next to read), or the positions: behind everything handed out,
-        the records under way among them. Raises NotOwnerError where a partition is another
-        member's by now; those that are owned are committed."""
-        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
-        self._await_commit()
-        self._commit_rows(rows, OPERATION_TIMEOUT_MS)
-
     def _commit_rows(self, rows: Mapping[TopicPartition, CommittedOffset], timeout_ms: int) -> None:
         if rows:
             grants = self._owned.grants(rows)
@@ -157,12 +147,6 @@ class NativeConsumer(Consumer):
         if rows:
             self._is_committing = True
             self._session.commit_soon(rows, self._owned.grants(rows), self._committed)
-
-    def _committed(self, found: Any) -> None:
-        if isinstance(found, dict):
-            # What is another's by now is no trouble: it has what was committed, and goes on.
-            found = {w: e for w, e in found.items() if not isinstance(e, NotOwnerError)}
-        super()._committed(found)
 
     # The end.
 
@@ -208,11 +192,7 @@ class NativeConsumer(Consumer):
             self.stop()
 
     def finish(self, *, is_done: bool) -> None:
-        """The last commit. What is another's by now is no trouble: it goes on from before."""
-        if self._end is None and self.config.auto_commit:
-            rows = self._intake.commitable() if is_done else self._intake.settled()
-            self._await_commit()
-            with contextlib.suppress(NotOwnerError):
-                self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
+        """The last commit."""
         if self._end is None:
+            self._last_commit(is_done=is_done)
             self._callbacks.revoked(self, self._intake.assignment())
