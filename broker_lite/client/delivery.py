@@ -298,10 +298,15 @@ class Delivery:
 
     def _is_remembered(self, part: _Partition) -> bool:
         """Whether a broker that has the oldest batch under way still knows it, once it has the next
-        one too: it remembers a producer's last five. Counting what is under way is not enough: a
-        batch may hang at a leader that was deposed while the new one takes those behind it."""
+        one too, and surely knows the producer by then: it remembers a producer's last five.
+        Counting what is under way is not enough: a batch may hang at a leader that was deposed
+        while the new one takes those behind it."""
         if not part.in_flight:
             return True
+        if self.idempotent and part.acked_sequence < 0:
+            # Of a log whose beginning was deleted, a broker that knows nothing of a producer takes
+            # any number of it for the next: the second batch, if it refuses the first.
+            return False
         following = part.queue[0].number
         if following < 0:
             following = part.sent_count

@@ -45,9 +45,12 @@ def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Batch:
 
 
 class Bench:
-    """A delivery, its view and its clock."""
+    """A delivery, its view and its clock. Unless it is ``new``, the broker knows the producer in
+    both partitions, whose next number is 0."""
 
-    def __init__(self, *, idempotent: bool = True, max_in_flight: int = 5) -> None:
+    def __init__(
+        self, *, idempotent: bool = True, max_in_flight: int = 5, new: bool = False
+    ) -> None:
         self.delivery = Delivery(
             idempotent=idempotent,
             max_in_flight=max_in_flight,
@@ -59,6 +62,17 @@ class Bench:
         self.now = 0.0
         self.identities = 0
         self.identify()
+        if idempotent and not new:
+            self.write_all_numbers()
+
+    def write_all_numbers(self) -> None:
+        before = [make(partition=partition) for partition in (0, 1)]
+        for batch in before:
+            batch.row_count = 1 << 31
+        self.add(*before)
+        for sent in self.send():
+            self.answer(sent)
+        self.delivery.done.clear()
 
     def identify(self) -> None:
         if self.delivery.idempotent:
@@ -127,6 +141,21 @@ def test_at_most_five_in_flight() -> None:
     assert len(sent) == 5
     bench.answer(sent[0], base=0)
     assert sequences(bench.send()) == [(1001, 5)]
+
+
+def test_nothing_goes_behind_the_first_batch_before_the_broker_knows_the_producer() -> None:
+    """Where a log's beginning was deleted a broker takes any number of a producer that it does not
+    know: it refused the first batch, took the second, and the first came behind it."""
+    bench = Bench(new=True)
+    bench.add(make(4), make(1), make(1, partition=1))
+    (both,) = bench.send()
+    assert sequences([both]) == [(1001, 0), (1001, 0)]
+    rows = [ProducedPartition(0, TOO_LARGE), ProducedPartition(1, 0, 0)]
+    bench.delivery.answered(both, ProduceResponse([ProducedTopic("", TOPIC_ID, rows)]), 0.0)
+    (half,) = bench.later()
+    assert sequences([half]) == [(1001, 0)]
+    bench.answer(half)
+    assert sequences(bench.send()) == [(1001, 2), (1001, 4)]
 
 
 def test_a_batch_that_hangs_is_not_outrun_beyond_what_a_broker_remembers() -> None:
@@ -239,7 +268,10 @@ def test_a_forgetful_broker_gets_a_new_identity_if_nothing_can_be_twice(code: in
     bench.answer(second, code)
     assert bench.delivery.wants_identity
     bench.identify()
-    assert sequences(bench.later()) == [(1002, 0), (1002, 2)]
+    (again,) = bench.later()
+    assert sequences([again]) == [(1002, 0)]
+    bench.answer(again)
+    assert sequences(bench.send()) == [(1002, 2)]
 
 
 def test_a_batch_that_may_be_in_the_log_is_never_renumbered() -> None:

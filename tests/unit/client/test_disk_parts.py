@@ -20,6 +20,7 @@ VALUES = [bytes([65 + n % 26]) * size for n, size in enumerate(SIZES * 3)]
 def forget(path: str) -> None:
     """Let the page cache drop a file, where the file system has one."""
     fd = os.open(path, os.O_RDONLY)
+    os.pread(fd, os.fstat(fd).st_size, 0)  # What is on its way from the disk cannot be dropped.
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
