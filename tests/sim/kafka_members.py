@@ -37,7 +37,6 @@ from broker_lite.wire.consumer_protocol import decode_assignment
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 STUCK_MS = 4000
-WHERES = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
 
 
 class Wire(LoopShell):

@@ -235,11 +235,6 @@ class Channel:
         else:
             self.fail(RequestTimedOutError("no answer in time"))
 
-    @property
-    def may_answer(self) -> bool:
-        """What the server knows: whether the connection stands."""
-        return self.is_open
-
     def fail(self, error: LogbusError) -> None:
         """The connection ends: what is under way is answered with ``error``."""
         if not self.is_open:

@@ -1,7 +1,7 @@
 """The words of a Kafka group's member: what happens to it, and what it wants done. Pure.
 
 Every request carries a ``tag`` that its answer repeats; the machine drops answers to requests that
-it has given up. ``sent_ms`` of an answer is when its request was sent.
+it has given up.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from broker_lite.metadata.znodes import Subscription
 from broker_lite.metadata.zookeeper import split_address
 from broker_lite.model import TopicPartition
 
-SESSION_TIMEOUT_MS = 6000
 SESSION_TIMEOUT_MIN_MS = 1000
 STREAMS_MAX = 256
 READERS_TIMEOUT_S = 1.0

@@ -21,8 +21,6 @@ from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, decode_call, encode_call, parse_header
 from broker_lite.wire.calls import groups
 
-OTHERS = {"name": "other"}
-
 
 def commit_row(name: str, **rows: Any) -> Any:
     """``p0=(offset, epoch, metadata)`` and so on."""
