@@ -50,8 +50,11 @@ async def _answer(parts: Parts, request: RequestHeader, topic: str, row: Any) ->
     code, found = 0, ListedOffset(NO_OFFSET)
     try:
         replica = parts.replicas.find(topic, row.partition_index)
-        replica.check_leader(row.current_leader_epoch if request.api_version >= 4 else -1)
+        leader_epoch = row.current_leader_epoch if request.api_version >= 4 else -1
+        replica.check_leader(leader_epoch)
         found = await _find(parts, replica, row.timestamp, request.api_version)
+        # What was looked up meanwhile may be of a log that is another one's to tell by now.
+        replica.check_leader(leader_epoch)
     except OffsetNotAvailableError as error:
         older = request.api_version < _NOT_AVAILABLE_SINCE
         code = wire_code(LeaderNotAvailableError() if older else error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from replica_world import TOPIC_ID, Node, World, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import FencedLeaderEpochError, LogbusError, NotLeaderError
-from broker_lite.server.handlers import fetch
+from broker_lite.server.handlers import fetch, list_offsets
 from broker_lite.server.parts import Parts
 from broker_lite.server.trust import Trust
 from broker_lite.wire import fetch as wire
@@ -30,7 +31,7 @@ class Reader:
         self.answers: list[wire.FetchResponse] = []
         nothing = cast(Any, None)
         cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
-        self._parts = Parts(
+        self.parts = Parts(
             BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
             node.logs, node.disk, node.metrics, node.view.endpoint, nothing,
         )  # fmt: skip
@@ -39,7 +40,7 @@ class Reader:
         wanted = wire.FetchPartition(0, offset, 1 << 20, current_leader_epoch=leader_epoch)
         request = wire.FetchRequest((wire.FetchTopic("", TOPIC_ID, (wanted,)),), 0)
         frame = memoryview(wire.encode_request(request, correlation_id=1, client_id="c"))[4:]
-        fetch.handle(self._parts, parse_header(frame), frame, cast(Any, self))
+        fetch.handle(self.parts, parse_header(frame), frame, cast(Any, self))
 
     def answer(self, parts: Sequence[Any]) -> None:
         frame = b"".join(bytes(part) for part in parts)
@@ -56,23 +57,61 @@ def test_what_a_deposed_leader_lost_is_not_out_of_range(
     the new leader can tell what became of the offset, and ``start`` is not asked."""
 
     async def body(world: World) -> None:
-        world.config = {"min.insync.replicas": "1"}
-        old = await world.serves(1)
-        old.cut_off()
-        world.take_out(2)
-        for value in (b"a", b"b", b"c"):
-            await old.append([value])
-        replica, waits = old.replica(), threading.Event()
+        old = await with_records(world)
+        replica = old.replica()
         replica.trust = Trust(replica.log.log_end_offset)
-        old.disk.read(lambda: waits.wait(10), lambda *_: None)
+        waits = hold_up_reads(old)
         reader = Reader(old)
         reader.fetch(2, replica.leader_epoch if says_epoch else -1)
-        old.reached = True
-        world.elect(2, isr=[2])
-        await world.until(lambda: replica.log.log_end_offset == 0)
+        await depose(world)
         waits.set()
         await world.until(lambda: bool(reader.answers))
         [row] = reader.answers[0].topics[0].partitions
         assert row.error_code == expected.code
 
     run(body, brokers=2)
+
+
+def test_a_deposed_leader_does_not_say_that_no_record_is_so_late() -> None:
+    """The same of an offset that is looked up by its time."""
+
+    async def body(world: World) -> None:
+        old = await with_records(world)
+        waits = hold_up_reads(old)
+        row = SimpleNamespace(partition_index=0, timestamp=1, current_leader_epoch=-1)
+        message = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[row])])
+        request = cast(Any, SimpleNamespace(api_version=7))
+        asked = asyncio.ensure_future(list_offsets.handle(Reader(old).parts, request, message))
+        await asyncio.sleep(0)
+        await depose(world)
+        waits.set()
+        [found] = (await asked).topics[0].partitions
+        assert (found.error_code, found.offset) == (NotLeaderError.code, -1)
+
+    run(body, brokers=2)
+
+
+async def with_records(world: World) -> Node:
+    """Broker 1, which leads, with three records that broker 2 does not have."""
+    world.config = {"min.insync.replicas": "1"}
+    leader = await world.serves(1)
+    leader.cut_off()
+    world.take_out(2)
+    for value in (b"a", b"b", b"c"):
+        await leader.append([value])
+    return leader
+
+
+def hold_up_reads(node: Node) -> threading.Event:
+    """Its read thread does nothing before the event."""
+    waits = threading.Event()
+    node.disk.read(lambda: waits.wait(10), lambda *_: None)
+    return waits
+
+
+async def depose(world: World) -> None:
+    """Broker 2 is elected, and broker 1's log cut."""
+    old = world.nodes[1]
+    old.reached = True
+    world.elect(2, isr=[2])
+    await world.until(lambda: old.replica().log.log_end_offset == 0)
