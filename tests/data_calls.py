@@ -15,6 +15,7 @@ from broker_lite.record import arrow
 from broker_lite.record.batch import BatchHeader, check_crc, iter_headers
 from broker_lite.record.records import Row, decode_rows, encode_rows
 from broker_lite.wire import fetch, produce
+from broker_lite.wire.api import BY_TOPIC_ID
 from broker_lite.wire.calls.offsets import (
     BytesAnswer,
     BytesPartition,
@@ -87,7 +88,7 @@ def produce_request(
     version: int = 13,
     transactional_id: str | None = None,
 ) -> bytes:
-    name = "" if version >= produce.BY_TOPIC_ID else place.name
+    name = "" if version >= BY_TOPIC_ID else place.name
     rows = [produce.PartitionRecords(partition, batch)]
     parts = produce.encode_request(
         [produce.TopicRecords(name, place.topic_id, rows)],
@@ -125,7 +126,7 @@ def fetch_request(
     version: int = 17,
 ) -> bytes:
     rows = [fetch.FetchPartition(p, offset, partition_bytes, epoch) for p in partitions]
-    name = "" if version >= fetch.BY_TOPIC_ID else place.name
+    name = "" if version >= BY_TOPIC_ID else place.name
     return bytes(
         fetch.encode_request(
             fetch.FetchRequest(

@@ -7,11 +7,12 @@ versions; response headers are v0, in flexible versions v1, but for ApiVersions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from broker_lite.errors import ProtocolError
+from broker_lite.model import NULL_TOPIC_ID
 from broker_lite.wire.primitives import I32, Reader, Writer
 
 
@@ -149,6 +150,9 @@ items, would keep the broker's loop for seconds. Room for 50,000 partitions with
 PARTITIONS_MAX = 50_000
 """Partitions that one Produce may name, for the same reason."""
 
+BY_TOPIC_ID = 13
+"""Produce and Fetch name topics by their ids from this version on."""
+
 
 class RequestHeader(NamedTuple):
     """What precedes every request. ``body_at`` is where the body begins in the frame; ``peer`` is
@@ -213,6 +217,7 @@ def correlation_id_of(frame: memoryview) -> int:
     return int(I32.unpack_from(frame, 0)[0])
 
 
+T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", covariant=True)
 
 
@@ -244,3 +249,23 @@ def decode_call(call: Call[ResponseT] | type[Call[ResponseT]], frame: memoryview
     """The answer to ``call``; the correlation id was matched by the connection."""
     _, reader = read_response_header(frame, call.API_KEY, call.VERSION)
     return call.decode(reader)
+
+
+def read_topics(
+    reader: Reader, version: int, flexible: bool, item: Callable[[Reader, int], T]
+) -> list[tuple[str, str, list[T]]]:
+    """Name, id and partitions of each topic of a Produce or a Fetch; one of the first two is none.
+    ``item`` reads a partition."""
+    topics = []
+    for _ in range(reader.count() if flexible else reader.classic_count()):
+        name, topic_id = "", NULL_TOPIC_ID
+        if version >= BY_TOPIC_ID:
+            topic_id = reader.uuid()
+        else:
+            name = reader.string() if flexible else reader.classic_string()
+        count = reader.count() if flexible else reader.classic_count()
+        rows = [item(reader, version) for _ in range(count)]
+        if flexible:
+            reader.skip_tags()
+        topics.append((name, topic_id, rows))
+    return topics

@@ -17,8 +17,10 @@ from typing import NamedTuple, Protocol
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_BROKER, NO_EPOCH, NO_OFFSET, NULL_TOPIC_ID, OffsetAndEpoch
 from broker_lite.wire.api import (
+    BY_TOPIC_ID,
     ApiKey,
     read_response_header,
+    read_topics,
     response_header_bytes,
     write_request_header,
 )
@@ -33,7 +35,6 @@ from broker_lite.wire.primitives import (
 )
 
 FLEXIBLE = 12
-BY_TOPIC_ID = 13
 CLIENT_VERSION = 17
 
 TAG_COLUMNS = 10000
@@ -223,18 +224,7 @@ def decode_request(frame: memoryview, version: int, at: int) -> FetchRequest:
     replica_id = NO_BROKER if version >= 15 else reader.i32()
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_LIMITS_V4)
     session_id, session_epoch = reader.unpack(_SESSION) if version >= 7 else (0, -1)
-    topics = []
-    for _ in range(reader.count() if flexible else reader.classic_count()):
-        name, topic_id = "", NULL_TOPIC_ID
-        if version >= BY_TOPIC_ID:
-            topic_id = reader.uuid()
-        else:
-            name = reader.string() if flexible else reader.classic_string()
-        count = reader.count() if flexible else reader.classic_count()
-        rows = [_take_wanted(reader, version) for _ in range(count)]
-        if flexible:
-            reader.skip_tags()
-        topics.append(FetchTopic(name, topic_id, rows))
+    topics = [FetchTopic(*row) for row in read_topics(reader, version, flexible, _take_wanted)]
     if version >= 7:
         _skip_forgotten(reader, version)
     rack_id, replica_epoch, body_version, flags = "", -1, 0, 0
@@ -461,18 +451,7 @@ def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> FetchRe
     _, reader = read_response_header(frame, ApiKey.FETCH, version)
     throttle_time_ms = reader.i32()
     error_code, session_id = reader.unpack(_ERROR_SESSION) if version >= 7 else (0, 0)
-    topics = []
-    for _ in range(reader.count() if flexible else reader.classic_count()):
-        name, topic_id = "", NULL_TOPIC_ID
-        if version >= BY_TOPIC_ID:
-            topic_id = reader.uuid()
-        else:
-            name = reader.string() if flexible else reader.classic_string()
-        count = reader.count() if flexible else reader.classic_count()
-        rows = [_take_fetched(reader, version) for _ in range(count)]
-        if flexible:
-            reader.skip_tags()
-        topics.append(FetchedTopic(name, topic_id, rows))
+    topics = [FetchedTopic(*row) for row in read_topics(reader, version, flexible, _take_fetched)]
     if flexible:
         reader.skip_tags()
     return FetchResponse(error_code, session_id, topics, throttle_time_ms)

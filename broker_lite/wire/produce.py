@@ -15,9 +15,11 @@ from typing import NamedTuple
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NO_BROKER, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, NULL_TOPIC_ID
 from broker_lite.wire.api import (
+    BY_TOPIC_ID,
     PARTITIONS_MAX,
     ApiKey,
     read_response_header,
+    read_topics,
     response_header_bytes,
     write_request_header,
 )
@@ -33,7 +35,6 @@ from broker_lite.wire.primitives import (
 )
 
 FLEXIBLE = 9
-BY_TOPIC_ID = 13
 CLIENT_VERSION = 13
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
@@ -262,18 +263,9 @@ def decode_response(frame: memoryview, version: int = CLIENT_VERSION) -> Produce
     """The answer in ``frame``, which begins with the response's header. Raises ProtocolError."""
     flexible = version >= FLEXIBLE
     _, reader = read_response_header(frame, ApiKey.PRODUCE, version)
-    topics = []
-    for _ in range(reader.count() if flexible else reader.classic_count()):
-        name, topic_id = "", NULL_TOPIC_ID
-        if version >= BY_TOPIC_ID:
-            topic_id = reader.uuid()
-        else:
-            name = reader.string() if flexible else reader.classic_string()
-        count = reader.count() if flexible else reader.classic_count()
-        rows = [_take_partition(reader, version) for _ in range(count)]
-        if flexible:
-            reader.skip_tags()
-        topics.append(ProducedTopic(name, topic_id, rows))
+    topics = [
+        ProducedTopic(*row) for row in read_topics(reader, version, flexible, _take_partition)
+    ]
     throttle_time_ms = reader.i32()
     if flexible:
         reader.skip_tags()

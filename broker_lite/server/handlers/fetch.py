@@ -31,7 +31,7 @@ from broker_lite.server.parts import Parts
 from broker_lite.server.replica import Replica
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
-from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.api import BY_TOPIC_ID, RequestHeader
 
 logger = logging.getLogger("logbus.fetch")
 
@@ -134,7 +134,7 @@ class _Fetch:
     def _rows(self) -> list[_Row]:
         replicas = self._parts.replicas
         rows = []
-        by_id = self._request.api_version >= wire.BY_TOPIC_ID
+        by_id = self._request.api_version >= BY_TOPIC_ID
         for topic in self._message.topics:
             for wanted in topic.partitions:
                 try:

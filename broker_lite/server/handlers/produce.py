@@ -26,7 +26,7 @@ from broker_lite.server.disk import Batch
 from broker_lite.server.parts import Parts
 from broker_lite.server.replica import Replica
 from broker_lite.wire import produce as wire
-from broker_lite.wire.api import RequestHeader
+from broker_lite.wire.api import BY_TOPIC_ID, RequestHeader
 
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Without an answer nobody waits, and clients send any timeout; the memory is held until then."""
@@ -59,7 +59,7 @@ class _Produce:
 
     def start(self) -> None:
         message, parts = self._message, self._parts
-        by_id = self._request.api_version >= wire.BY_TOPIC_ID
+        by_id = self._request.api_version >= BY_TOPIC_ID
         timeout_ms = message.timeout_ms if message.acks else ACKS_NONE_TIMEOUT_MS
         deadline_ms = self._reply.began_ms + timeout_ms
         find = parts.replicas.find_by_id if by_id else parts.replicas.find
