@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+from patience import PATIENCE_S, until
 
 from broker_lite.client import Bus
 from broker_lite.client.futures import RecordMetadata
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
-
-PATIENCE_S = 60.0
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    """Look again and again; fails where it takes absurdly long."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not happened():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 class Watched:
@@ -48,13 +39,13 @@ class Watched:
         """Wait until these are the ISR."""
         until(
             lambda: self.state(partition)[2] == set(brokers),
-            f"{self.topic}: in sync are {self.state(partition)}, not {brokers}",
+            what=f"{self.topic}: in sync are {self.state(partition)}, not {brokers}",
         )
 
     def led_by_another(self, than: int, partition: int = 0) -> None:
         until(
             lambda: self.state(partition)[0] not in (-1, than),
-            f"{self.topic} is still led by broker {than}",
+            what=f"{self.topic} is still led by broker {than}",
         )
 
     def folder(self, broker: LocalBroker, partition: int = 0) -> Path:
@@ -73,7 +64,7 @@ class Watched:
         def alike() -> bool:
             return len({self.bytes_on(b, partition) for b in self.cluster.brokers}) == 1
 
-        until(alike, f"{self.topic}: the replicas stay different")
+        until(alike, what=f"{self.topic}: the replicas stay different")
         return self.bytes_on(self.cluster.brokers[0], partition)
 
     def values(self, partition: int = 0) -> list[bytes | None]:
@@ -126,7 +117,7 @@ class Load(threading.Thread):
         wanted = len(self.acked) + count
         until(
             lambda: len(self.acked) >= wanted or self._failure is not None,
-            f"only {len(self.acked)} of {wanted} were acknowledged",
+            what=f"only {len(self.acked)} of {wanted} were acknowledged",
         )
         assert self._failure is None, self._failure
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from patience import until
+
 from broker_lite.client import Bus
 from pyspark_logbus import options
 from pyspark_logbus.batch_planner import plan_batch
@@ -54,17 +56,6 @@ def batch(bus: Bus, **given: str) -> list[Range]:
     """The ranges of a batch query."""
     found = options.read_options(options.parse(given), bus.bootstrap_servers, streaming=False)
     return [(r.partition, r.start, r.end) for task in plan_batch(found) for r in task]
-
-
-def until(call: Callable[[], Any], good: Callable[[Any], Any]) -> Any:
-    """Call again until the result is good: what the brokers know arrives in its own time."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        result = call()
-        if good(result):
-            return result
-        assert time.monotonic() < deadline, result
-        time.sleep(0.01)
 
 
 def begin_query(planner: StreamPlanner) -> Document:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 ESTABLISHED = "01"
-QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+QUICK_JVM = {
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+}
 """For a Spark that a test starts for itself, as setup.cfg has it for the session of all tests."""
 
 

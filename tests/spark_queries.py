@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,6 @@ from broker_lite.model import LATEST_TIMESTAMP
 from broker_lite.record.batch import iter_headers
 
 _NUMBERS = itertools.count()
-DEADLINE_S = 60
-
-
-def until(call: Any, good: Any = bool) -> Any:
-    """Call again until the result is good; what a cluster and Spark do takes its own time."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        result = call()
-        if good(result):
-            return result
-        assert time.monotonic() < deadline, f"still {result!r}"
-        time.sleep(0.02)
 
 
 def records(bus: Any, *topics: str) -> list[Any]:

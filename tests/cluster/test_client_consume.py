@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
+from patience import until
 
 from broker_lite.client import Bus, EndOffsetsWatch, read_range
 from broker_lite.client.intake import JOINED_BYTES
@@ -27,13 +26,6 @@ def fill(bus: Bus, topic: str, count: int, partition: int = 0, **options: object
     with bus.producer(**options) as producer:
         for n in range(count):
             producer.send(topic, b"%d" % n, partition=partition, timestamp_ms=1000 + n)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_iteration_waits_at_the_end(bus: Bus, topic: str) -> None:

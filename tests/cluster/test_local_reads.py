@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from replicated import until
+from patience import until
 
 from broker_lite.client import Bus, fetcher, in_place, read_range
 from broker_lite.client.consumer import Consumer
@@ -236,7 +236,7 @@ def test_a_consumer_in_the_middle_of_a_file_gives_it_back(
         assert str(reading.path) in open_files()
         # One that is paused would keep the disk of what retention removes.
         consumer.pause()
-        until(lambda: str(reading.path) not in open_files(), "the file is closed")
+        until(lambda: str(reading.path) not in open_files(), what="the file stays open")
         consumer.resume()
         assert reading.consumed(consumer, 1000) == list(range(4000, 5000))
     assert str(reading.path) not in open_files()

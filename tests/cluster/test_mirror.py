@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 
 from broker_lite import client
 from broker_lite.client.mirror.carrying import Piece
@@ -309,13 +310,6 @@ def test_two_mirrors_of_one_source_are_never_at_work_at_once(
     assert [type(error) for error in refused.values()] == [InvalidProducerEpochError]
     late.close()
     assert rows_of(bus, copied) == rows_of(origin, copied)
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_command_and_what_it_refuses(

@@ -6,19 +6,17 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replica-commands")]
-
-WAIT_S = 30.0
 
 
 class Shell:
@@ -52,19 +50,12 @@ class Shell:
         found: list[dict[str, Any]] = described["partitions"]
         return found
 
-    def until(self, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + WAIT_S
-        while not (found := condition()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        return found
-
     def until_ok(self, topic: str) -> list[dict[str, Any]]:
         def found() -> list[dict[str, Any]] | None:
             rows = self.partitions(topic)
             return rows if all(row["state"] == "ok" for row in rows) else None
 
-        rows: list[dict[str, Any]] = self.until(found)
+        rows: list[dict[str, Any]] = until(found)
         return rows
 
 
@@ -143,7 +134,7 @@ def test_a_dead_broker_is_named_everywhere_and_replaced(shell: Shell) -> None:
         return {row["why"] for row in shell.partitions("hurt")}
 
     # Until its session ends it seems to be there still.
-    shell.until(lambda: whys() == {"broker 2 is down"})
+    until(lambda: whys() == {"broker 2 is down"})
     hurt = shell.partitions("hurt")
     assert {row["state"] for row in hurt} == {"under-replicated"}
     assert 2 not in [row["leader"] for row in hurt]
@@ -158,7 +149,7 @@ def test_a_dead_broker_is_named_everywhere_and_replaced(shell: Shell) -> None:
     shell.until_ok("hurt")
     shell.until_ok("alone")
     shell.rows("topic", "elect", code=None)
-    shell.until(lambda: sorted(row["leader"] for row in shell.partitions("hurt")) == [0, 1, 2])
+    until(lambda: sorted(row["leader"] for row in shell.partitions("hurt")) == [0, 1, 2])
     done = shell.run("topic", "elect", "hurt")
     assert {row["elected"] for row in map(json.loads, done.stdout.splitlines())} == {False}
     done = shell.run("broker", "retire", "2", code=1)

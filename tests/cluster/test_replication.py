@@ -12,8 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from data_calls import Place, list_offsets, produce_request, read, rows_batch
+from patience import PATIENCE_S, until
 from plain_connection import PlainConnection
-from replicated import PATIENCE_S, Load, Watched, until
+from replicated import Load, Watched
 
 from broker_lite import errors
 from broker_lite.client import AsyncBus, AsyncConsumer, Consumer, aconnect, connect, read_range
@@ -173,11 +174,11 @@ def test_fetches_of_another_epoch_or_registration_are_refused(watched: Watched) 
     first, *others = isr - {leader}
     watched.bus.admin.reassign({where: [first, leader, *others]})
     watched.bus.admin.elect_leaders([where])
-    until(lambda: watched.state()[:2] == (first, epoch + 1), "leadership does not move")
+    until(lambda: watched.state()[:2] == (first, epoch + 1), what="leadership does not move")
     place = place_of(watched)
     with PlainConnection(place.address) as connection:
         # It may hear of its epoch after the broker that told us.
-        until(lambda: read(connection, place, 0, epoch=epoch + 1).error_code == 0, "no epoch")
+        until(lambda: read(connection, place, 0, epoch=epoch + 1).error_code == 0, what="no epoch")
         for named, code in (
             (epoch + 1, 0),
             (epoch, errors.FencedLeaderEpochError.code),
@@ -236,7 +237,7 @@ def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
     name = "unclean"
     bus.create_topic(name, replication_factor=2, config={"min.insync.replicas": "1"})
     topic, where = Watched(cluster, bus, name), TopicPartition(name, 0)
-    until(lambda: len(topic.state()[2]) == 2, "nobody leads")
+    until(lambda: len(topic.state()[2]) == 2, what="nobody leads")
     number, _, isr = topic.state()
     leader, follower = cluster.brokers[number], cluster.brokers[(isr - {number}).pop()]
 
@@ -254,7 +255,7 @@ def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
             found.extend(record.value for record in consumer.poll(0.2))
             return len(found) >= count
 
-        until(are_there, f"fewer than {count} records came")
+        until(are_there, what=f"fewer than {count} records came")
         return found
 
     kept = send(b"kept", 30)
@@ -274,7 +275,7 @@ def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
         follower.start()
         until(
             lambda: bus.admin.elect_leaders([where], unclean=True)[where] is None,
-            "nobody is elected",
+            what="nobody is elected",
         )
         # One batch, which begins before the reader's offset and ends behind it.
         new = send(b"new", 50)
@@ -290,7 +291,7 @@ def test_an_unclean_election_is_told_and_readers_go_on_where_the_log_was_cut(
     assert f"{where}: leads from offset 30 on although it was not in sync" in said
     leader.start()
     topic.in_sync(leader.id, follower.id)
-    until(lambda: topic.bytes_on(leader) == topic.bytes_on(follower), "they stay different")
+    until(lambda: topic.bytes_on(leader) == topic.bytes_on(follower), what="they stay different")
     assert b"lost" not in topic.bytes_on(leader)
 
 
@@ -309,7 +310,7 @@ def test_too_few_in_sync_refuse_acks_all(watched: Watched) -> None:
         producer.send(watched.topic, b"x").result(30)
     assert watched.end() == len(load.acked)
     followers[0].start()
-    until(lambda: answer(place_of(watched), [b"y"], acks=-1) == 0, "acks=all stays refused")
+    until(lambda: answer(place_of(watched), [b"y"], acks=-1) == 0, what="acks=all stays refused")
     followers[1].start()
     watched.in_sync(0, 1, 2)
     assert watched.values()[-1] == b"y"
@@ -346,7 +347,7 @@ def test_damage_on_a_leaders_disk_is_repaired_from_a_peer(watched: Watched, read
         )
         assert sum(rows.row_count for rows in read_all) == len(load.acked)
     load.check()
-    until(lambda: watched.state()[1] > epoch, "the leader keeps its damaged log")
+    until(lambda: watched.state()[1] > epoch, what="the leader keeps its damaged log")
     watched.in_sync(0, 1, 2)
     assert watched.all_alike() == sound
 

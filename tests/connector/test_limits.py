@@ -8,7 +8,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from spark_planning import DEADLINE_S, ends, fails, fill, rows, step, until
+from patience import until
+from spark_planning import DEADLINE_S, ends, fails, fill, rows, step
 
 from broker_lite.errors import (
     DataLossError,

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from spark_planning import begin_query, ends, fails, fill, rows, step, until, values_of
+from patience import until
+from spark_planning import begin_query, ends, fails, fill, rows, step, values_of
 
 import pyspark_logbus as logbus
 from broker_lite.client.admin import Admin

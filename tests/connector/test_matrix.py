@@ -7,7 +7,8 @@ from __future__ import annotations
 import itertools
 import json
 
-from spark_planning import begin_query, ends, fill, make_planner, until, values_of
+from patience import until
+from spark_planning import begin_query, ends, fill, make_planner, values_of
 
 TIME = 1_700_000_000_000
 WAYS = ("assign", "subscribe", "subscribePattern")

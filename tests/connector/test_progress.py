@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_planning import ends, fails, fill, rows, step, until
+from patience import until
+from spark_planning import ends, fails, fill, rows, step
 
 from broker_lite.client.query_lease import lease_of
 from broker_lite.errors import DataLossError, GroupLeaseHeldError

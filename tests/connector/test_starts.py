@@ -6,7 +6,8 @@ import json
 import os
 
 import pytest
-from spark_planning import begin_query, ends, fails, fill, rows, step, until
+from patience import until
+from spark_planning import begin_query, ends, fails, fill, rows, step
 
 import pyspark_logbus as logbus
 from broker_lite.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from spark_queries import until
+from patience import until
 
 from broker_lite.client.delivery import Delivery
 from broker_lite.client.producer import Producer

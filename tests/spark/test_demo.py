@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 from spark_processes import QUICK_JVM, arguments, children
-from spark_queries import until
 
 from broker_lite.client import Bus, connect
 from broker_lite.local.process import start_mark

@@ -1,5 +1,6 @@
-"""What takes its time, side by side: topics come and go under a query, a source is joined with
-itself; and on another cluster, meanwhile, ZooKeeper is away for 20 s.
+"""What takes its time, side by side: a Spark of its own finds the installed wheel, topics come and
+go under a query, a source is joined with itself; and on another cluster, meanwhile, ZooKeeper is
+away for 20 s.
 
 KafkaSourceStressSuite, the stress of KafkaDontFailOnDataLossSuite, the self-join of
 KafkaMicroBatchSourceSuite.
@@ -10,27 +11,100 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from spark_queries import Queries, until
+from patience import until
+from spark_processes import QUICK_JVM
+from spark_queries import Queries
 from spark_stress import Life, Seen
 
+import broker_lite
 from broker_lite.client import connect
 from broker_lite.errors import LogbusError
 from broker_lite.local.cluster import LocalCluster
 
+ROOT = Path(__file__).parents[2]
 STRESS_S = float(os.environ.get("LOGBUS_STRESS_SECONDS", "5"))
 """``make stress`` sets it to minutes."""
 RESTART_S = 20.0
 AWAY_S = 20.0
 
+SCRIPT = """
+import sys, time
+import pyspark_logbus as logbus
+from pyspark.sql import SparkSession
+target, servers, source, sink, checkpoint = sys.argv[1:]
+assert logbus.__file__.startswith(target), logbus.__file__
+spark = (SparkSession.builder.remote("local[2]").config(map=logbus.spark_conf())
+         .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "1")
+         .getOrCreate())
+# No register: Spark finds the format by the package's name.
+def read(reader, topic):
+    return (reader.format("logbus").option("bootstrap.servers", servers)
+            .option("subscribe", topic).option("startingOffsets", "earliest").load())
+
+assert read(spark.read, source).count() == 5
+(spark.range(5).selectExpr("concat('batch-', id) value").write.format("logbus").mode("append")
+ .option("bootstrap.servers", servers).option("topic", source).save())
+query = (read(spark.readStream, source).select("value").writeStream.format("logbus")
+         .option("bootstrap.servers", servers).option("topic", sink)
+         .option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+query.awaitTermination(60)
+assert query.exception() is None, query.exception()
+rows = sorted(bytes(row.value).decode() for row in read(spark.read, sink).collect())
+assert rows == sorted([str(n) for n in range(5)] + [f"batch-{n}" for n in range(5)]), rows
+try:
+    read(spark.read, "nowhere").count()
+except Exception as error:
+    assert "[LOGBUS_UNKNOWN_TOPIC_OR_PARTITION]" in str(error), error
+else:
+    raise AssertionError("a missing topic")
+spark.stop()
+print("connected")
+"""
+
+
+def build_wheel(folder: Path) -> Path:
+    """The checkout as a wheel, built from a copy so that nothing is left beside the sources."""
+    source = folder / "source"
+    source.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "setup.py"):
+        if (ROOT / name).is_file():
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    for package in ("broker_lite", "pyspark_logbus"):
+        for path in (ROOT / package).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                target = source / path.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+         "--disable-pip-version-check", "-w", str(folder / "dist"), "."],
+        check=True, cwd=source, timeout=100, capture_output=True,
+    )  # fmt: skip
+    [wheel] = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def installed(folder: Path) -> Path:
+    """Where the wheel is: in this Python if make has put it there, else one that is built now."""
+    if os.environ.get("LOGBUS_TEST_INSTALLED") == "1":
+        return Path(str(broker_lite.__file__)).parents[1]
+    with zipfile.ZipFile(build_wheel(folder)) as wheel:
+        wheel.extractall(folder / "installed")
+    return folder / "installed"
+
 
 class Outage:
-    """A query on a cluster of its own, whose ZooKeeper is away since ``began``."""
+    """A query on a cluster of its own, whose ZooKeeper is away since ``began`` until ``over``."""
 
-    def __init__(self, queries, server):
+    def __init__(self, queries, server, thread):
         self.queries, self.bus, self.server = queries, queries.bus, server
         self.source, self.target = self.queries.topic(5), self.queries.topic(0)
         frame = self.queries.stream(
@@ -41,6 +115,17 @@ class Outage:
         until(lambda: self.committed() == 5)
         self.server.stop()
         self.began = time.monotonic()
+        self.queries.fill(self.source, 5, word="during-")
+        self.wait_for("during-", 5)
+        self.over = thread.submit(self.end)
+
+    def end(self):
+        """After 20 s: what is written even then is read before ZooKeeper is back."""
+        while (left := self.began + AWAY_S - time.monotonic()) > 0:
+            time.sleep(left)
+        self.queries.fill(self.source, 2, word="late-")
+        self.wait_for("late-", 2)
+        self.server.start()
 
     def committed(self):
         return self.queries.committed("steady").get(f"{self.source}-0")
@@ -57,18 +142,40 @@ def outage(spark, tmp_path_factory):
     with (
         LocalCluster(1, directory=folder / "cluster") as alone,
         connect(alone.bootstrap_servers) as bus,
+        ThreadPoolExecutor(1) as thread,
     ):
         queries = Queries(spark, bus, folder)
         try:
-            yield Outage(queries, alone.zookeeper_server)
+            yield Outage(queries, alone.zookeeper_server, thread)
         finally:
             queries.stop()
 
 
+@pytest.mark.timeout(180)
+def test_the_wheel_is_found_by_name_and_works_on_spark_connect(bus, tmp_path, queries, outage):
+    """Found from another folder, and through Spark Connect: one Spark for both, in a process of its
+    own, since a session of the other kind cannot live beside it. ``outage`` goes by meanwhile."""
+    pytest.importorskip("grpc", reason="Spark Connect is not installed (pyspark[connect])")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target = installed(tmp_path)
+    source, sink = queries.topic(5), queries.topic(0)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+        "PYTHONPATH": str(target),
+        "PYSPARK_PYTHON": sys.executable,
+        **QUICK_JVM,
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SCRIPT, str(target), bus.bootstrap_servers, source, sink,
+         queries.checkpoint()],
+        cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=150,
+    )  # fmt: skip
+    assert done.stdout.strip().endswith("connected"), done.stdout + done.stderr
+
+
 @pytest.mark.timeout(STRESS_S + 300)
-def test_every_row_that_stays_is_read_once_while_topics_come_and_go(queries, bus, request):
-    if STRESS_S < AWAY_S:
-        request.getfixturevalue("outage")  # its 20 s go by meanwhile
+def test_every_row_that_stays_is_read_once_while_topics_come_and_go(queries, bus):
     seed = int(os.environ.get("LOGBUS_STRESS_SEED", random.randrange(1 << 32)))
     life, seen = Life(bus, f"{queries.topic(0)}-", seed), Seen(seed)
     checkpoint = queries.checkpoint()
@@ -142,14 +249,7 @@ def test_a_query_goes_on_by_itself_after_zookeeper_was_away_for_twenty_seconds(o
     """What is written meanwhile is read meanwhile; the group's offsets and what only ZooKeeper can
     do follow once it is back."""
     queries, source = outage.queries, outage.source
-    queries.fill(source, 5, word="during-")
-    outage.wait_for("during-", 5)
-    assert outage.query.isActive, outage.query.exception()
-    while (left := outage.began + AWAY_S - time.monotonic()) > 0:
-        time.sleep(left)
-    queries.fill(source, 2, word="late-")
-    outage.wait_for("late-", 2)
-    outage.server.start()
+    outage.over.result()
     until(lambda: outage.committed() == 12)
 
     def grown():

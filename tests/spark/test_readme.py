@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_queries import until
+from patience import until
 
 from broker_lite.client import Bus
 from broker_lite.local.cluster import LocalCluster

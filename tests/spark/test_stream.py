@@ -9,11 +9,12 @@ import os
 import signal
 
 import pytest
+from patience import until
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from spark_planning import fill
 from spark_processes import connections, python_workers
-from spark_queries import damage_second_of_three, offsets, until
+from spark_queries import damage_second_of_three, offsets
 
 from broker_lite.cli.main import run as command_line
 from pyspark_logbus.progress_listener import LagListener
