@@ -229,6 +229,7 @@ def _writing(name: str, number: int, task: str, size: int, megabytes: int, what:
         variants=tuple(map(_variant, variants)),
         note=f"{FLUSH_NOTE}; logbus's producer is idempotent by default, confluent-kafka's is not",
         bound=bound,
+        quick=name != "python-send-1kb",
     )
 
 
