@@ -122,6 +122,10 @@ class Meter:
             peak = self._peaks.get(role, 0.0)
             self.found[role] = {"cpu_s": round(cpu, 2), "peak_mb": round(peak, 1)}
 
+    def seen(self, role: str) -> list[float]:
+        """Processor seconds so far of the role's servers that the run itself started."""
+        return list(self._seen.get(role, {}).values())
+
     def _processes(self) -> dict[str, list[int]]:
         """Who lives now, by role; this process is a client that is not listed."""
         roles = {
