@@ -42,8 +42,9 @@ def test_repeating_the_first_batch_whose_topic_is_gone_is_loss_of_what_it_read(
     assert f"going on without {gone}-0 [0, 7)" in caplog.text
     # Once the first batch is committed the query goes on without the topic.
     fill(bus, kept, 1)
-    later = until(lambda: lax.latest_offset(end, unlimited=False), lambda at: at != end)
-    assert (list(later["topics"]), ends(later, kept)) == ([kept], [4])
+    # That one is gone and that the other has grown is heard in either order.
+    later = until(lambda: lax.latest_offset(end, unlimited=False), lambda at: ends(at, kept) == [4])
+    assert list(later["topics"]) == [kept]
     assert lax.report()["lostRecords"] == 7
     # A first batch that never said where it began cannot be told from a start.
     del end["begin"]

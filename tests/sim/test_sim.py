@@ -13,7 +13,7 @@ import pytest
 from sim import scenario
 from sim.checker import Violation
 
-FRESH_S = 20.0
+FRESH_S = 15.0
 FRESH_PARTS = 4
 FIRST = os.environ.get("LOGBUS_SIM_SEED", "")
 """Where the fresh seeds begin; a random number where it is not set."""
@@ -49,7 +49,7 @@ for seed in sys.argv[3:]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(FRESH_PARTS))
 def test_fresh_seeds(part: int) -> None:
-    """For twenty seconds each; the seed is printed, and in the failure."""
+    """For fifteen seconds each; the seed is printed, and in the failure."""
     first = int(FIRST) if FIRST else random.SystemRandom().randrange(1 << 31)
     end = time.monotonic() + FRESH_S
     seed, acked = first + part * 1_000_000, 0
