@@ -34,6 +34,7 @@ from broker_lite.record.arrays import bitmap, fixed, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from pyspark_logbus.options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
+from pyspark_logbus.worker_memory import keep_for_next_rows
 
 SINKS_MAX = 4
 """A worker of Spark's lives on when a query ends, and each sink holds connections and a thread."""
@@ -45,6 +46,7 @@ class Sink:
     """A producer and what is known of topics, for one set of options in one process."""
 
     def __init__(self, options: WriteOptions) -> None:
+        keep_for_next_rows()
         self.options = options
         self.process = os.getpid()
         self.producer = Producer(options.bootstrap_servers, producer_config(options))

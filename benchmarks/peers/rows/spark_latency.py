@@ -118,7 +118,8 @@ ROWS = (
         open=open_latency,
         variants=(variant(DEFAULTS), variant(TUNED, source=SOURCE)),
         note="a query with the default trigger from one topic to another; confluent-kafka sends "
-        f"and receives on both sides; {RECORDS} records a run with random pauses",
+        "and receives on both sides, with random pauses; records: how many a run (where a variant "
+        "does not say it, it is 20, and its p99 of all runs together)",
         bound="Spark's own trigger with a Python source and sink: floor_trigger_ms beside "
         "logbus_trigger_ms in results/spark_latency.json; trigger_p50_ms here is of both sides",
         quick=False,

@@ -17,6 +17,7 @@ from peers.spark_variants import (
     SINK,
     SOURCE,
     TUNED,
+    TUNED_BOUND,
     reading,
     variant,
     writing,
@@ -80,6 +81,7 @@ ROWS = (
         ),
         note="errors of an access log by page: few rows pass the filter; logbus reads the value "
         f"alone (.schema), Kafka's connector has one schema; {FLUSH_NOTE}",
+        bound=TUNED_BOUND,
     ),
     Row(
         "spark-copy",

@@ -16,6 +16,7 @@ from peers.spark_variants import (
     LZ4,
     SOURCE,
     TUNED,
+    TUNED_BOUND,
     is_advised,
     reading,
     variant,
@@ -71,12 +72,6 @@ VARIANTS = (
     variant(LZ4),
     variant(TUNED, source=SOURCE),
 )
-TUNED_BOUND = (
-    "of tuned: Spark makes rows of what its Python source reads, 0.84 of a read is that alone "
-    "(spark_read), and a Kafka that is tuned no longer waits: a source that costs nothing would "
-    "have 2.4 (README, what Spark's users tune)"
-)
-
 ROWS = (
     Row(
         "spark-read",
@@ -120,5 +115,7 @@ ROWS = (
         variants=VARIANTS,
         note="written by confluent-kafka on both sides (batches of 256 KB): logbus keeps such "
         "batches as they came, as rows, and makes columns of them when they are read",
+        bound=TUNED_BOUND,
+        quick=False,
     ),
 )

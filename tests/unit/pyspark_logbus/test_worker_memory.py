@@ -1,0 +1,42 @@
+"""Spark's workers that write keep the memory of their rows; no other process does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ROUNDS = """
+import resource, sys
+from importlib.machinery import ModuleSpec
+from pyspark_logbus.worker_memory import keep_for_next_rows
+
+def rows():
+    held = [b"%d" % n * (3 << 20) for n in range(10)]
+
+def pages():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+sys.modules["__main__"].__spec__ = ModuleSpec({name!r}, None)
+keep_for_next_rows()
+rows()
+before = pages()
+for _ in range(10):
+    rows()
+print(pages() - before)
+"""
+
+
+def pages_of_ten_rounds(name: str) -> int:
+    """Pages that ten times 30 MB of rows take, once as much was there and is freed again."""
+    program = [sys.executable, "-c", ROUNDS.format(name=name)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    return int(done.stdout)
+
+
+def test_memory_of_rows_is_used_again() -> None:
+    assert pages_of_ten_rounds("pyspark.daemon") < 10 * 30 * 256 // 20
+
+
+def test_a_process_that_is_not_sparks_is_left_alone() -> None:
+    """Its memory is its own matter: freed rows go back to the system, as they always do."""
+    assert pages_of_ten_rounds("some.program") > 10 * 30 * 256 // 2
