@@ -1,7 +1,7 @@
 """Sources and sinks that do nothing, as the ground that Python data sources stand on.
 
 ``floor`` reads ready Arrow batches from memory and drains what it is given, as a stream two rows a
-micro-batch for ever; ``nothing`` is a stream without a row. Imported by Spark's workers, so this
+micro-batch for ever; ``nothing`` is a stream that ends. Imported by Spark's workers, so this
 folder must be on PYTHONPATH.
 """
 
@@ -107,7 +107,8 @@ class FloorStreamReader(DataSourceStreamReader):
 
 
 class Nothing(DataSource):
-    """A stream that never has a row: what starting and ending a query costs Spark itself."""
+    """A backlog that costs its source nothing, ready batches from memory; without ``rows`` it has
+    none: what starting and ending a query costs Spark itself."""
 
     @classmethod
     def name(cls) -> str:
@@ -117,10 +118,15 @@ class Nothing(DataSource):
         return DDL
 
     def streamReader(self, schema):
-        return NothingReader()
+        return NothingReader(self.options)
 
 
 class NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options) -> None:
+        self.floor = FloorReader(
+            {"rows": 0, "tasks": 4, "batchrows": 2500, "valuebytes": 0} | options
+        )
+
     def prepareForTriggerAvailableNow(self):
         pass
 
@@ -128,13 +134,13 @@ class NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"n": 0}
 
     def latestOffset(self, start, limit):
-        return start
+        return {"n": self.floor.rows}
 
     def partitions(self, start, end):
-        return []
+        return self.floor.partitions() if end["n"] > start["n"] else []
 
     def read(self, partition):
-        return iter(())
+        return self.floor.read(partition)
 
 
 class _Drain:

@@ -77,14 +77,17 @@ class Host:
         rows = sum(p.numInputRows for p in query.recentProgress)
         return {"seconds": seconds, "rows": rows, "batches": len(query.recentProgress)}
 
-    def stream_nothing(self) -> dict[str, Any]:
-        """The same from a Python source that does nothing: what Spark itself takes for it."""
+    def stream_nothing(self, rows: int = 0, value_bytes: int = 0) -> dict[str, Any]:
+        """The same from a Python source that does nothing, but to hand over so many ready rows:
+        what Spark itself takes for it."""
         from spark_floor import Nothing
 
         self.spark.dataSource.register(Nothing)
         before = time.perf_counter()
-        self._to_the_end(self.spark.readStream.format("nothing").load())
-        return {"seconds": time.perf_counter() - before}
+        reader = self.spark.readStream.format("nothing")
+        query = self._to_the_end(reader.options(rows=rows, valuebytes=value_bytes).load())
+        seconds = time.perf_counter() - before
+        return {"seconds": seconds, "rows": sum(p.numInputRows for p in query.recentProgress)}
 
     def read_nothing(self) -> dict[str, Any]:
         """A batch read from a Python source whose one task has a single ready batch."""
