@@ -520,7 +520,7 @@ class World:
             broker.zk.lag_s = 0.0
         # One process a static name, from now on.
         names: set[str] = set()
-        for member in self.living:
+        for member in reversed(self.living):  # the newest has fenced the others
             if member.instance_id in names:
                 member.kill()
             elif member.instance_id is not None:

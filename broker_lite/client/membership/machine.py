@@ -126,6 +126,8 @@ class Machine:
         self._grants = 0
         self._topic_ids: dict[TopicPartition, str] = {}
         """Of which topic what it owns was granted, as far as that is known."""
+        self._said: frozenset[TopicPartition] = frozenset()
+        """What its last join said that it has."""
         self._takes: dict[int, set[TopicPartition]] = {}
         """Of what it owns, what the reader was told to let go of and has not yet."""
         self._numbers = 0
@@ -263,6 +265,7 @@ class Machine:
     def _join(self) -> None:
         config = self._config
         self._must_join = False
+        self._said = frozenset(self.owned)
         self.doing = JOINING
         protocols = tuple(
             members.JoinProtocol(
@@ -360,8 +363,9 @@ class Machine:
         gone = frozenset(self.owned.keys() - share)
         new = sorted(share - self.owned.keys())
         if gone:
-            # It joins again when the reader has let go of them, so that others may have them.
             self._take(gone)
+        if gone or self._said - share:
+            # Others get them when it has joined without, also what it lost since it joined.
             self._must_join = True
         if new:
             grants = {where: self._grants + n for n, where in enumerate(new, 1)}
