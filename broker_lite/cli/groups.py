@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,19 @@ from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
 from broker_lite.cli.progress import group_progress, uncounted
 from broker_lite.client.group_lag import owned_by
-from broker_lite.client.query_lease import holder_of
+from broker_lite.client.query_lease import holder_of, lease_of
 from broker_lite.errors import (
     GroupIdNotFoundError,
+    GroupLeaseHeldError,
+    GroupSubscribedToTopicError,
+    LogbusError,
     NonEmptyGroupError,
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.admin import Admin, GroupListing
     from broker_lite.client.cluster import TopicMetadata
 
 
@@ -38,15 +40,35 @@ def groups() -> None:
 def list_groups(
     regex: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """List groups."""
+    """List groups.
+
+    KIND: a broker coordinates the members of a Kafka group, those of a Native one coordinate
+    themselves in ZooKeeper; a Spark query publishes its progress to a group that has no members,
+    and is Running while it does.
+    """
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        found = admin.list_groups()
-    rows = [
-        {"group": item.group, "state": item.state, "kind": item.kind}
-        for item in sorted(found)
-        if re.fullmatch(regex or ".*", item.group)
-    ]
+        rows = [
+            _listed(admin, item)
+            for item in sorted(admin.list_groups())
+            if re.fullmatch(regex or ".*", item.group)
+        ]
     output.show(rows, form)
+
+
+KINDS = {"classic": "Kafka", "native": "Native"}
+"""The protocol's group types, in the words of logbus."""
+SPARK = "Spark query"
+
+
+def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
+    """Members' state and kind are in the listing; a query tells of itself by its commits alone."""
+    state, kind = item.state, KINDS.get(item.kind.lower(), item.kind)
+    if kind == "Kafka" and state == "Empty":
+        commits = admin.committed(item.group).values()
+        if any(lease_of(row.metadata)[0] for row in commits):
+            kind = SPARK
+            state = "Running" if holder_of(commits, int(time.time() * 1000))[0] else state
+    return {"group": item.group, "state": state, "kind": kind}
 
 
 @groups.command()
@@ -71,13 +93,17 @@ def describe(
 def _why_empty(admin: Admin, group: str) -> str:
     """Of a group without a partition. Raises GroupIdNotFoundError where there is no such group."""
     if group not in {item.group for item in admin.list_groups()}:
-        raise GroupIdNotFoundError(f"there is no group {group!r}; see: logbus groups list")
+        raise _no_group(group)
     if admin.group_members(group):
         return f"group {group!r} has members that read nothing yet, and has committed nothing"
     return (
         f"group {group!r} is empty: it has no members and has committed nothing in topics that are "
         "there"
     )
+
+
+def _no_group(group: str) -> GroupIdNotFoundError:
+    return GroupIdNotFoundError(f"there is no group {group!r}; see: logbus groups list")
 
 
 @groups.command()
@@ -89,7 +115,10 @@ def members(
 ) -> None:
     """A group's live members, and which partitions each of them reads."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
-        found = admin.describe_groups([group])[group].members
+        try:
+            found = admin.describe_groups([group])[group].members
+        except GroupIdNotFoundError:
+            raise _no_group(group) from None
         query, _ = holder_of(admin.committed(group).values(), int(time.time() * 1000))
     rows = [
         {
@@ -110,7 +139,10 @@ def members(
         )
 
 
-TO_HELP = "earliest, latest, N, +N, -N, @TIME or @-1h."
+TO_HELP = (
+    "earliest, latest, N (an offset), +N (N after the earliest), -N (N before the latest), "
+    "@TIME or @-1h; not before the earliest, not past the latest."
+)
 YES_HELP = "Do it; without this the plan is only printed."
 
 
@@ -141,7 +173,8 @@ def seek(
                 f"{topic} has no partition {min(missing)}", param_hint="--partition"
             )
         rows = _move(admin, group, [facts], partition, place, yes)
-    _show_plan(rows, yes, form)
+        refusal = None if yes else _refusal(admin, group)
+    _show_plan(rows, yes, form, refusal)
 
 
 @groups.command("reset-offsets")
@@ -166,7 +199,8 @@ def reset_offsets(
         names = topics or sorted({where.topic for where in _committed(admin, group)})
         view = admin.cluster()
         rows = _move(admin, group, [found_topic(view, name) for name in names], (), place, yes)
-    _show_plan(rows, yes, form)
+        refusal = None if yes else _refusal(admin, group)
+    _show_plan(rows, yes, form, refusal)
 
 
 @groups.command()
@@ -194,15 +228,20 @@ def delete(
                     )
         else:
             lost = admin.committed(group)
-        if yes and topics:
+            if not lost:
+                _why_empty(admin, group)
+        refusal = None
+        if not yes:
+            refusal = _refusal(admin, group, topics)
+        elif topics:
             admin.delete_offsets(group, lost)
-        elif yes:
+        else:
             admin.delete_group(group)
     rows = [
         {"topic": tp.topic, "partition": tp.partition, "committed": lost[tp].offset}
         for tp in sorted(lost)
     ]
-    _show_plan(rows, yes, form)
+    _show_plan(rows, yes, form, refusal)
 
 
 def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset]:
@@ -230,13 +269,18 @@ def _move(
         for part in facts.partitions
         if not only or part.partition in only
     ]
-    targets = moment.resolve(admin, chosen, place)
+    found = moment.places(admin, chosen, place)
+    targets = {tp: at.offset for tp, at in found.items()}
     before = admin.committed(group, chosen)
     if yes:
         _refuse_readers(admin, group)
         admin.commit_offsets(
             group, {tp: CommittedOffset(at, topic_id=ids[tp.topic]) for tp, at in targets.items()}
         )
+    for tp, at in found.items():
+        if at.wanted != at.offset:
+            end = "earliest offset" if at.wanted < at.offset else "end"
+            output.say(f"{tp}: {at.wanted} is outside of the log; its {end} {at.offset} is taken")
     return [
         {
             "topic": tp.topic,
@@ -248,15 +292,40 @@ def _move(
     ]
 
 
-def _show_plan(rows: list[dict[str, Any]], yes: bool, form: str | None) -> None:
+def _show_plan(
+    rows: list[dict[str, Any]], yes: bool, form: str | None, refusal: LogbusError | None
+) -> None:
+    """Raises what ``--yes`` would be refused with now: such a plan cannot be carried out."""
     output.show(rows, form)
+    if refusal is not None:
+        raise type(refusal)(
+            f"nothing was changed, and --yes would be refused now: {refusal.message}"
+        )
     if not yes:
         output.say("nothing was changed; add --yes to do it")
 
 
-def _refuse_readers(admin: Admin, group: str) -> None:
+def _refusal(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> LogbusError | None:
+    """What keeps offsets from being moved or deleted now; with ``topics``, from being deleted in
+    those, which members of a Kafka group that read others do not hinder."""
+    if topics and any(row == (group, row.state, "Native") for row in admin.list_groups()):
+        topics = ()
+    try:
+        _refuse_readers(admin, group, topics)
+        admin.refuse_query(group)
+    except (NonEmptyGroupError, GroupLeaseHeldError, GroupSubscribedToTopicError) as error:
+        return error
+    return None
+
+
+def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> None:
     """Whoever reads as the group commits again soon, and would overwrite what is done here."""
+    readers = admin.group_members(group)
+    read = {where.topic for owned in readers.values() for where in owned}
+    if topics and (common := sorted(read.intersection(topics))):
+        raise GroupSubscribedToTopicError(
+            f"group {group!r} has live members that read {', '.join(common)}; stop them first"
+        )
     # Seeking makes a group that is not there yet, as a first commit does.
-    with contextlib.suppress(GroupIdNotFoundError):
-        if admin.describe_groups([group])[group].members:
-            raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")
+    if readers and not topics:
+        raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")

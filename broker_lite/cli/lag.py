@@ -74,6 +74,8 @@ def lag(
             if not watch:
                 break
             time.sleep(interval)
+    for text in over(totals, limits):
+        _tell(text, told)
     return verdict(totals, wanted, limits)
 
 
@@ -100,6 +102,20 @@ def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limit
             if missing or any(value is None or value > limit for value in values):
                 return code
     return 0
+
+
+def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
+    """In words: what is over a limit, and over which; the worse of the two alone."""
+    for row in totals:
+        for column, pair in limits.items():
+            for limit, name in ((pair[1], "--crit"), (pair[0], "--warn")):
+                if limit is None or row[column] is None or row[column] <= limit:
+                    continue
+                option = f"{name}-s" if column == "lag_s" else name
+                much = f"{row[column]} " + ("s" if column == "lag_s" else "records")
+                where = f"group {row['group']!r} in {row['topic']!r}"
+                yield f"{where}: a lag of {much} is over {option} {limit:g}"
+                break
 
 
 def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> Iterator[str]:

@@ -65,10 +65,25 @@ def _time_ms(text: str, now_ms: int) -> int | None:
     return int(moment.timestamp() * 1000)
 
 
+class Place(NamedTuple):
+    """Where a moment is in a partition: ``wanted``, and ``offset``, which is that kept between the
+    log's earliest offset and its end."""
+
+    offset: int
+    wanted: int
+
+
 def resolve(
     admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
 ) -> dict[TopicPartition, int]:
     """The offset of that moment in each partition, kept between its earliest and its end."""
+    return {where: place.offset for where, place in places(admin, partitions, moment).items()}
+
+
+def places(
+    admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
+) -> dict[TopicPartition, Place]:
+    """As ``resolve``, with what was asked for where the log does not go that far."""
     asked = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(asked, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(asked, LATEST_TIMESTAMP))
@@ -86,5 +101,5 @@ def resolve(
             case "time":
                 wanted = timed[partition].offset
                 wanted = last if wanted < 0 else wanted
-        found[partition] = min(max(wanted, first), last)
+        found[partition] = Place(min(max(wanted, first), last), wanted)
     return found

@@ -60,7 +60,8 @@ class ConfigEntry(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """A consumer group; ``kind`` says who coordinates it."""
+    """A consumer group. ``kind`` is its type in the protocol: "Classic" is a Kafka group, which a
+    broker coordinates, "Native" one that coordinates itself in ZooKeeper."""
 
     group: str
     state: str
@@ -381,7 +382,7 @@ class Admin:
         """Set a group's offsets: the next ones to read. One that names a topic id is refused with
         UnknownTopicIdError where the topic was deleted and made again; GroupLeaseHeldError while
         a Spark query publishes to the group, whose next commit would overwrite this."""
-        self._refuse_query(group)
+        self.refuse_query(group)
         requests.raise_first(self.commit_each(group, offsets))
 
     def commit_each(
@@ -403,7 +404,7 @@ class Admin:
     def delete_group(self, group: str) -> None:
         """Forget a group and every offset it committed. Raises GroupIdNotFoundError,
         NonEmptyGroupError where it has members, GroupLeaseHeldError where a Spark query has it."""
-        self._refuse_query(group)
+        self.refuse_query(group)
         self._run(admin_requests.delete_group(self._cluster, group, self._deadline()))
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
@@ -412,14 +413,15 @@ class Admin:
         a Spark query publishes to the group."""
         wheres = list(partitions)
         if wheres:
-            self._refuse_query(group)
+            self.refuse_query(group)
             requests.raise_first(
                 self._run(
                     admin_requests.delete_offsets(self._cluster, group, wheres, self._deadline())
                 )
             )
 
-    def _refuse_query(self, group: str) -> None:
+    def refuse_query(self, group: str) -> None:
+        """Raises GroupLeaseHeldError while a Spark query publishes its progress to the group."""
         now_ms = int(time.time() * 1000)
         query, until_ms = holder_of(self.committed(group).values(), now_ms)
         if query:

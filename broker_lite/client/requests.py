@@ -364,6 +364,19 @@ def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[in
     return answer.producer_id, answer.producer_epoch
 
 
+def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
+    """Who coordinates a group, as ListGroups says it: "Classic" (a broker), "Native" (its members);
+    "" where there is none."""
+    answer = yield from on_coordinator(
+        cluster,
+        group,
+        CallExchange(groups.ListGroupsRequest()),
+        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        deadline_ms,
+    )
+    return next((row.group_type for row in answer.groups if row.group_id == group), "")
+
+
 def on_coordinator(
     cluster: Cluster,
     group: str,

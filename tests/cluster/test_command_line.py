@@ -220,7 +220,8 @@ def test_groups_and_lag(logbus: Logbus, new_topic: str) -> None:
     assert rows(logbus("lag", "-g", group))[0]["lag"] == 0
     logbus("groups", "seek", group, new_topic, "--to", "earliest", "--yes")
     assert rows(logbus("lag", "-g", group))[0]["lag"] == 100
-    assert b"logbus groups list" in logbus("groups", "describe", "nosuch", code=1).stderr
+    for command in ("describe", "members", "delete"):
+        assert b"logbus groups list" in logbus("groups", command, "nosuch", code=1).stderr
 
 
 def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
@@ -233,6 +234,9 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
     plan = logbus("groups", "reset-offsets", group, "--to", "earliest")
     assert b"nothing was changed" in plan.stderr
     assert {row["topic"] for row in rows(plan)} == {new_topic, other}
+    beyond = logbus("groups", "reset-offsets", group, "--to", "9999")
+    assert f"{other}-0: 9999 is outside of the log; its end 10 is taken" in beyond.stderr.decode()
+    assert sum(row["to"] for row in rows(beyond)) == 20
     logbus("groups", "reset-offsets", group, "--to", "-2", "-t", other, "--yes")
     assert {row["topic"]: row["lag"] for row in rows(logbus("lag", "-g", group))} == {
         new_topic: 0,
@@ -269,9 +273,14 @@ def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
         until_ms = int(time.time() * 1000) + 60_000
         held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
         bus.admin.commit_each(group, {where: held})
-        for command in commands:
-            said = logbus("groups", *command, "--yes", code=1).stderr.decode()
-            assert "GROUP_LEASE_HELD" in said and "query-7" in said and "stop the query" in said
+        # A plan that would be refused said "add --yes to do it".
+        for options in ((), ("--yes",)):
+            for command in commands:
+                said = logbus("groups", *command, *options, code=1).stderr.decode()
+                assert "GROUP_LEASE_HELD" in said and "query-7" in said and "stop the query" in said
+                assert ("--yes would be refused now" in said) is not bool(options)
+        listed = {"group": group, "state": "Running", "kind": "Spark query"}
+        assert rows(logbus("groups", "list", "-r", group)) == [listed]
         for refused in (
             lambda: bus.admin.commit_offsets(group, {where: 0}),
             lambda: bus.admin.delete_offsets(group, [where]),
@@ -284,6 +293,8 @@ def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
         assert b"(query-7) reads" in logbus("groups", "members", group).stderr
         # A lease that ran out, as of a query that was killed, hinders nobody.
         bus.admin.commit_each(group, {where: held._replace(metadata=lease_text("query-7", 1))})
+        listed["state"] = "Empty"
+        assert rows(logbus("groups", "list", "-r", group)) == [listed]
         for command in commands[1:3]:
             logbus("groups", *command, "--yes")
         assert bus.admin.committed(group) == {}
@@ -340,6 +351,16 @@ def test_a_member_that_never_commits_is_behind_by_the_whole_log(
             (None,) * 2
         ] * 2
         assert all(each["owner"] for each in described)
+        kind = {"kafka": "Kafka", "zookeeper": "Native"}[coordination]
+        listed = {"group": group, "state": "Stable", "kind": kind}
+        assert rows(logbus("groups", "list", "-r", group)) == [listed]
+        plan = logbus("groups", "seek", group, new_topic, "--to", "latest", code=1)
+        assert len(rows(plan)) == 2 and b"refused now" in plan.stderr
+        assert b"live members" in plan.stderr
+        consumer.commit()
+        plan = logbus("groups", "delete", group, "-t", new_topic, code=1)
+        assert len(rows(plan)) == 2 and b"live members" in plan.stderr
+    logbus("groups", "delete", group, "-t", new_topic, "--yes")
     # Nothing is left of it but its name: that is no lag of 0 either.
     assert b"is empty" in logbus("groups", "describe", group).stderr
     assert b"its lag is not known" in logbus("lag", "-g", group, "--crit", "1", code=5).stderr

@@ -40,12 +40,17 @@ from broker_lite.client.membership.events import (
 from broker_lite.client.membership.machine import Machine
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.steps import CallExchange, Operation, Shell, Timer, spawn
-from broker_lite.errors import LogbusError
+from broker_lite.errors import InconsistentGroupProtocolError, LogbusError
 from broker_lite.model import Endpoint, TopicPartition
 
 logger = logging.getLogger("logbus.groups")
 
 Change = Give | Take | Lose
+NATIVE = "Native"
+"""The kind, in ListGroups' words, of groups that coordinate themselves in ZooKeeper."""
+WHY_MS = 1500.0
+"""How long a refusal waits for its reason: whoever makes a consumer waits for its first part for
+3 s."""
 NEWS = (Give, Take, Lose, Idle, Refuse, Closed)
 
 
@@ -182,6 +187,11 @@ class Member:
                     member_id,
                     error,
                 )
+            case Refuse(InconsistentGroupProtocolError() as error):
+                # The number has two causes; the group's kind tells which of them it is.
+                until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
+                kind = requests.group_kind(self._cluster, self._group, until_ms)
+                spawn(self._shell, kind, partial(self._mixed, error))
             case Refuse(error):
                 self.refused = error
             case Closed():
@@ -189,6 +199,16 @@ class Member:
 
     def _spawn(self, tag: int, operation: Operation[Any]) -> None:
         spawn(self._shell, operation, lambda found: self._answered(tag, found))
+
+    def _mixed(self, error: LogbusError, kind: Any) -> None:
+        if kind == NATIVE:
+            error = InconsistentGroupProtocolError(
+                f"group {self._group!r} is a native group, which its members coordinate; give "
+                "coordination='zookeeper' or another group, or delete it when it is empty: "
+                f"logbus groups delete {self._group}"
+            )
+        self.refused = error
+        self._on_news()
 
     def _answered(self, tag: int, found: Any) -> None:
         if isinstance(found, LogbusError):

@@ -243,9 +243,9 @@ class Machine:
         kind = znodes.decode_group(path, znode.data)
         if kind != znodes.KIND_NATIVE:
             raise InconsistentGroupProtocolError(
-                f"group {self._group!r} is coordinated by brokers (kind {kind!r}); give another "
-                "group, leave coordination='zookeeper' out, or delete it when it is empty: "
-                f"logbus groups delete {self._group}"
+                f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
+                "another group, leave coordination='zookeeper' out, or delete it when it is "
+                f"empty: logbus groups delete {self._group}"
             )
 
     def _join_again(self) -> None:

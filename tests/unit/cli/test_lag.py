@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker_lite.cli import lag as lag_command
-from broker_lite.cli.lag import _by_topic, unknown, verdict
+from broker_lite.cli.lag import _by_topic, over, unknown, verdict
 from broker_lite.errors import RequestTimedOutError
 
 
@@ -48,6 +48,16 @@ def test_what_is_not_known_is_over_every_limit(
 ) -> None:
     both = {"lag": (None, None), "lag_s": (None, None)} | limits
     assert verdict(_by_topic(rows), wanted, both) == code
+
+
+def test_what_is_over_a_limit_is_named() -> None:
+    """An exit code of 5 did not say which of many rows it was for."""
+    totals = [row(0, 5, 1.5), row(0, 0, 0, "u"), row(0, 9, 75.2, "v"), row(0, None, None, "w")]
+    assert list(over(totals, {"lag": (5, 100), "lag_s": (1.0, 60.0)})) == [
+        "group 'g' in 't': a lag of 1.5 s is over --warn-s 1",
+        "group 'g' in 'v': a lag of 9 records is over --warn 5",
+        "group 'g' in 'v': a lag of 75.2 s is over --crit-s 60",
+    ]
 
 
 def test_what_is_not_known_is_said() -> None:
