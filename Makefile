@@ -40,10 +40,14 @@ clients:
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+# Not with the folder: one that somebody made by hand has them not.
+$(VENV)/.build-tools: | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=68' wheel
+	@touch $@
 
 # The wheel is what is installed and tested: an editable install is invisible to Spark's lookup.
-$(VENV)/.wheel: $(BIN)/python $(SOURCES)
+$(VENV)/.wheel: $(VENV)/.build-tools $(SOURCES)
 	rm -rf build dist *.egg-info
 	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 	rm -rf build *.egg-info

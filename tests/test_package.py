@@ -101,3 +101,14 @@ def test_the_distribution() -> None:
     tops = {Path(str(file)).parts[0] for file in found.files or ()}
     packages = {top for top in tops if not top.endswith(".dist-info") and top != ".."}
     assert packages == {"broker_lite", "pyspark_logbus"}
+
+
+def test_a_folder_that_somebody_made_by_hand_gets_the_build_tools(tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    words = ["make", "-n", "wheel", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    tools, wheel = done.stdout.find("install -q"), done.stdout.find("pip wheel")
+    assert -1 < tools < wheel and "-m venv" not in done.stdout
+    assert "'setuptools>=68' wheel" in done.stdout

@@ -18,6 +18,20 @@ from broker_lite.errors import InvalidConfigError
 
 C = TypeVar("C", ProducerConfig, ConsumerConfig, MemberConfig)
 
+CONSUMER_ARGUMENTS = (
+    "coordination",
+    "group",
+    "group_id",
+    "on_assign",
+    "on_lost",
+    "on_revoke",
+    "partitions",
+    "pattern",
+    "streams",
+    "zookeeper",
+)
+"""What ``Bus.consumer`` and ``create_message_streams`` take beside options: a slip in one of these
+arrives as an option."""
 _ACKS = {0: "0", 1: "1", -1: "all", "-1": "all"}
 
 
@@ -37,7 +51,7 @@ def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) ->
     for option, value in options.items():
         name = spellings.get(option.replace(".", "_"))
         if name is None:
-            raise InvalidConfigError(f"unknown option {option!r}{nearest(option, spellings)}")
+            raise _unknown(option, spellings, kind is not ProducerConfig)
         if name in given and values[name] != value:
             raise InvalidConfigError(f"{given[name]!r} and {option!r} say different things")
         given[name] = option
@@ -48,6 +62,11 @@ def build(kind: type[C], options: Mapping[str, Any], base: Mapping[str, Any]) ->
     }
     _settle_idempotence(checked, given)
     return kind(**checked)
+
+
+def _unknown(option: str, spellings: Mapping[str, str], of_consumer: bool) -> InvalidConfigError:
+    known = [*spellings, *(CONSUMER_ARGUMENTS if of_consumer else ())]
+    return InvalidConfigError(f"unknown option {option!r}{nearest(option, known)}")
 
 
 def check_names(options: Mapping[str, Any]) -> None:

@@ -168,7 +168,6 @@ class LocalCluster:
         return {
             "bootstrap_servers": self.bootstrap_servers,
             "zookeeper": self.zookeeper,
-            "console": "",
             "brokers": [
                 {"id": broker.id, "port": broker.port, "pid": broker.pid} for broker in self.brokers
             ],

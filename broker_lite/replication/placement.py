@@ -37,11 +37,12 @@ def place(
     if not brokers:
         raise BrokerNotAvailableError("no broker is registered; try again")
     if factor > len(brokers):
+        ids = ", ".join(str(broker.broker_id) for broker in sorted_brokers(brokers))
+        told = f"1 broker lives (its id: {ids})"
+        if len(brokers) > 1:
+            told = f"{len(brokers)} brokers live (their ids: {ids})"
         raise InvalidReplicationFactorError(
-            f"replication_factor={factor}: only {len(brokers)} "
-            f"{'broker lives' if len(brokers) == 1 else 'brokers live'} "
-            f"({', '.join(str(broker.broker_id) for broker in sorted_brokers(brokers))}); start "
-            "more, or give fewer replicas"
+            f"replication_factor={factor}: only {told}; start more, or give fewer replicas"
         )
     ring = _ring(brokers)
     return [_row(ring, first + partition, factor) for partition in range(count)]

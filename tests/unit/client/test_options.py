@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
-from broker_lite.client.options import build, check_names
+from broker_lite.client.bus import Bus
+from broker_lite.client.options import CONSUMER_ARGUMENTS, build, check_names
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import InvalidConfigError
 
@@ -23,6 +25,21 @@ def test_the_nearest_is_named() -> None:
         build(ProducerConfig, {"linger": 5}, {})
     with pytest.raises(InvalidConfigError, match="did you mean 'fetch_max_wait_ms'"):
         check_names({"fetch_max_wait": 1})
+
+
+def test_a_slip_in_an_argument_of_a_consumer_names_it() -> None:
+    bus = Bus("localhost:1", client_id="c", options={})
+    with pytest.raises(InvalidConfigError, match="'grup'; did you mean 'group'"):
+        bus.consumer("t", grup="g")
+    with pytest.raises(InvalidConfigError, match="'on_asign'; did you mean 'on_assign'"):
+        bus.consumer("t", group="g", on_asign=print)
+    taken = {
+        row.name
+        for call in (Bus.consumer, Bus.create_message_streams)
+        for row in inspect.signature(call).parameters.values()
+        if row.kind is row.KEYWORD_ONLY
+    }
+    assert set(CONSUMER_ARGUMENTS) == (taken - {"session_timeout_ms"}) | {"group_id"}
 
 
 @pytest.mark.parametrize(

@@ -63,3 +63,10 @@ def test_nobody_is_there() -> None:
 
 def test_the_default_number_of_replicas() -> None:
     assert [default_factor(count) for count in (0, 1, 2, 3, 4, 99)] == [1, 1, 2, 3, 3, 3]
+
+
+def test_a_refusal_names_the_brokers_that_live() -> None:
+    with pytest.raises(InvalidReplicationFactorError, match=r"only 1 broker lives \(its id: 1\)"):
+        place(1, 3, brokers_of(None), first=0)
+    with pytest.raises(InvalidReplicationFactorError, match=r"2 brokers live \(their ids: 1, 2\)"):
+        place(1, 3, brokers_of(None, None), first=0)
