@@ -334,6 +334,12 @@ class NoBrokersError(RetriableError):
     code, name = 10005, "NO_BROKERS"
 
 
+class SourceUnreachableError(NoBrokersError):
+    """The cluster that a mirror copies does not answer: another's, which no ``up`` here starts."""
+
+    name = "SOURCE_UNREACHABLE"
+
+
 class CoordinationUnavailableError(RetriableError):
     """ZooKeeper does not answer; what needs it waits, what does not goes on."""
 

@@ -20,6 +20,7 @@ from broker_lite.errors import (
     NoBrokersError,
     NoClusterError,
     RequestTimedOutError,
+    SourceUnreachableError,
 )
 
 EXIT_FAILED = 1
@@ -135,7 +136,7 @@ def run(arguments: list[str]) -> int:
 
 def exit_code(error: LogbusError) -> int:
     """The exit code that an error stands for."""
-    if isinstance(error, NoClusterError):
+    if isinstance(error, NoClusterError | SourceUnreachableError):
         return EXIT_UNREACHABLE
     if isinstance(error, _UNREACHABLE):
         click.echo("Is it running? Try: logbus status, logbus doctor", err=True)

@@ -95,7 +95,7 @@ def mirror(
         is_live_table = not once and form in (None, "table")
         running.run(once=once, stop=stop, on_look=lambda: _show(running, form, brief=is_live_table))
         _tell_where(running, servers)
-        return EXIT_PARTLY if running.aside else 0
+        return EXIT_PARTLY if running.aside or (once and running.absent) else 0
     finally:
         running.close()
 

@@ -23,7 +23,7 @@ from click.core import ParameterSource
 
 from broker_lite.cli import output, running
 from broker_lite.client import discovery
-from broker_lite.errors import LogbusError, PortInUseError
+from broker_lite.errors import DirectoryLockedError, LogbusError, PortInUseError
 
 if TYPE_CHECKING:
     from broker_lite.client.cluster import ClusterView
@@ -86,6 +86,12 @@ def up(
     """Start ZooKeeper and brokers on this machine and keep them until Ctrl-C."""
     if ephemeral and directory is not None:
         raise click.UsageError("--ephemeral keeps nothing, --dir keeps it there; give one of them")
+    held = None if ephemeral or not detach else _held(directory or _default_directory())
+    if held is not None:
+        _require_same(context, held)
+        output.say(f"it runs already, at {held['bootstrap_servers']}: nothing was started")
+        output.show_one(held, form)
+        return 0
     if context.get_parameter_source("port") is not ParameterSource.DEFAULT:
         _require_free(host, port)
     if detach:
@@ -236,6 +242,38 @@ def _default_directory() -> Path | None:
         output.say(f"{folder} cannot be written ({error.strerror}): a temporary folder is used")
         return None
     return folder
+
+
+def _held(directory: Path | None) -> dict[str, Any] | None:
+    """The facts of the cluster that runs in this folder."""
+    for facts in running.alive():
+        if directory is not None and Path(facts["directory"]) == directory.absolute():
+            return facts
+    return None
+
+
+def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
+    """Raises DirectoryLockedError where a cluster that runs is not what was asked for."""
+    first = facts["bootstrap_servers"].partition(",")[0]
+    has = {
+        "brokers": len(facts["brokers"]),
+        "port": facts["brokers"][0]["port"],
+        "host": first.rpartition(":")[0],
+        "zookeeper": facts["zookeeper"],
+    }
+    unlike = []
+    for name, value in has.items():
+        asked = context.params[name]
+        is_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if is_given and asked != value and (name, asked) != ("port", 0):
+            unlike.append(f"--{name} {asked} (it has {value})")
+    unlike += [f"--config {pair}" for pair in context.params["config"]]
+    if unlike:
+        where = running.names([facts])
+        raise DirectoryLockedError(
+            f"the cluster that runs already, at {facts['bootstrap_servers']}, does not take "
+            f"{', '.join(unlike)}; stop it first, its data stay: logbus down {where}"
+        )
 
 
 def _require_free(host: str, port: int) -> None:

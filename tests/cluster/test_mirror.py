@@ -312,6 +312,24 @@ def test_two_mirrors_of_one_source_are_never_at_work_at_once(
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
+def test_nothing_that_matches_is_an_error_once_and_waited_for_live(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):
+        mirror("no.*")
+    said: list[str] = []
+    stop = threading.Event()
+
+    def tell(text: str) -> None:
+        said.append(text)
+        stop.set()
+
+    live = Mirror(origin.bootstrap_servers, bus.bootstrap_servers, topics="no.*", tell=tell)
+    live.run(once=False, stop=stop, on_look=lambda: None)
+    live.close()
+    assert len(said) == 1 and said[0].endswith("; looking for it every 10 s")
+
+
 def test_the_command_and_what_it_refuses(
     origin: client.Bus, cluster: LocalCluster, bus: client.Bus, copied: str, tmp_path: Path
 ) -> None:
@@ -342,5 +360,8 @@ def test_the_command_and_what_it_refuses(
     assert "deleted and made again" in done.stderr
     same = run("--once", code=1, source=cluster.bootstrap_servers)
     assert "are the same cluster" in same.stderr
+    origin.create_topic(f"{copied}-too")
+    some = run("--topics", f"{copied}-too|nosuch", "--once", code=1)
+    assert f"there is no topic nosuch at {origin.bootstrap_servers}\n" in some.stderr
     assert "takes JSON like" in run("--translate", "{5", code=1).stderr
     assert "--topics" in run("--topics", "(", code=2).stderr

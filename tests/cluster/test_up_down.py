@@ -84,7 +84,12 @@ def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
     assert all(broker["running"] for broker in status["brokers"])
     # Every other command finds the cluster by itself.
     logbus("topic", "create", "t", "-p", "2")
-    assert "DIRECTORY_LOCKED" in logbus("up", "-d", code=1).stderr
+    again = logbus("up", "-d", "-n", "2", "--port", "0")
+    assert f"it runs already, at {facts['bootstrap_servers']}" in again.stderr
+    assert json.loads(again.stdout) == json.loads(logbus("up", "-d").stdout) == facts
+    unlike = logbus("up", "-d", "-n", "3", "-c", "retention.ms=1", code=1).stderr
+    assert "DIRECTORY_LOCKED" in unlike and "--brokers 3 (it has 2), --config ret" in unlike
+    assert "DIRECTORY_LOCKED" in logbus("up", code=1).stderr
     status = json.loads(logbus("status").stdout)
     assert (status["partitions"], status["leaderless"]) == (2, 0)
     assert sum(broker["leaders"] for broker in status["brokers"]) == 2

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from broker_lite.client.blocking import monotonic_ms
-from broker_lite.client.cluster import backoff_ms
+from broker_lite.client.cluster import ClusterView, backoff_ms
 from broker_lite.client.fetcher import read_range
 from broker_lite.client.mirror import planning, positions
 from broker_lite.client.mirror.carrying import (
@@ -30,8 +30,7 @@ from broker_lite.client.mirror.claim import SESSION_MS, Claim
 from broker_lite.client.mirror.offset_map import OffsetMap, Run
 from broker_lite.client.mirror.planning import GroupRow
 from broker_lite.client.mirror.source import Source
-from broker_lite.client.mirror.target import Target
-from broker_lite.client.received import records
+from broker_lite.client.mirror.target import Target, read_log
 from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,
@@ -103,9 +102,12 @@ class Mirror:
         self.name = ""
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
+        self.absent: list[str] = []
+        """Topics that are asked for by name and that the source has not."""
         self.group_rows: list[GroupRow] = []
         self._given: dict[str, dict[str, str]] = {}
         """The settings that each copy has from its source."""
+        self._is_once = False
         self._signature: positions.Signature | None = None
         self._entries: dict[TopicPartition, list[positions.Entry]] = {}
         self._counted: dict[TopicPartition, int] = {}
@@ -129,7 +131,7 @@ class Mirror:
         """Know both clusters, be the only mirror between them, make what is missing, and find
         where to go on. False if ``stop`` came first."""
         self.source.check_versions()
-        mine = self.source.admin.describe_cluster().cluster_id
+        mine = self.source.describe().cluster_id
         if mine == self.target.admin.describe_cluster().cluster_id:
             raise InvalidConfigError(f"--from and --to are the same cluster, {mine}")
         self.name = positions.name_for(mine)
@@ -163,6 +165,7 @@ class Mirror:
         """Take up topics and partitions that are new, and settings that changed."""
         view = self.source.view()
         names = planning.chosen_topics(view, self._topics)
+        self._tell_absent(view, names)
         settings = self.source.admin.describe_configs(names) if names else {}
         there = self.target.admin.cluster()
         fresh = [name for name in names if name not in there.topics]
@@ -188,6 +191,19 @@ class Mirror:
                 for where in view.partitions_of(name)
             }
         )
+
+    def _tell_absent(self, view: ClusterView, names: list[str]) -> None:
+        self.absent = planning.absent(self._topics, names)
+        waits = "" if self._is_once else f"; looking for it every {LOOK_MS // 1000} s"
+        if not names:
+            there = planning.chosen_topics(view, ".*")
+            text = planning.nothing_matches(self._topics, self.source.servers, there)
+            if self._is_once:
+                raise InvalidConfigError(text)
+            self._tell_once(text + waits)
+            return
+        for name in self.absent:
+            self._tell_once(f"there is no topic {name} at {self.source.servers}{waits}")
 
     def _alter(self, names: list[str], settings: Mapping[tuple[str, str], Any]) -> None:
         current = self.target.admin.describe_configs(names) if names else {}
@@ -308,7 +324,7 @@ class Mirror:
     def translated(self, asked: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
         """Offsets of the source as those of the copy, from what a mirror noted; nothing is copied.
         Raises InvalidConfigError for what is not copied."""
-        self.name = positions.name_for(self.source.admin.describe_cluster().cluster_id)
+        self.name = positions.name_for(self.source.describe().cluster_id)
         admin = self.target.admin
         view, there = self.source.view(), admin.cluster()
         log_id = there.topic_id(self.name)
@@ -507,7 +523,8 @@ class Mirror:
         every ``LOOK_MS`` and at the end. What hinders for a while is told and outlasted; ``once``
         it is raised after a few attempts. Raises what cannot be mended by waiting:
         NonEmptyGroupError where another mirror of the source is at work, FencedInstanceIdError
-        where another one took over."""
+        where another one took over, and ``once`` InvalidConfigError where no topic matches."""
+        self._is_once = once
         try:
             self._run(once=once, stop=stop, on_look=on_look)
         finally:
@@ -575,18 +592,3 @@ class Mirror:
         return goal is not None and all(
             copy.known.source_next >= goal.get(where, 0) for where, copy in self.copies.items()
         )
-
-
-def read_log(
-    admin: Any, servers: str, name: str, topic_id: str
-) -> dict[TopicPartition, list[positions.Entry]]:
-    """What a mirror wrote to its topic, by partition."""
-    where = TopicPartition(name, 0)
-    end = admin.list_offsets({where: LATEST_TIMESTAMP})[where].offset
-    found: dict[TopicPartition, list[positions.Entry]] = {}
-    for rows in read_range(where, topic_id, -1, 0, end, bootstrap=servers):
-        for record in records(where, rows):
-            entry = positions.read_entry(record.value)
-            if entry is not None:
-                found.setdefault(entry.where, []).append(entry)
-    return found

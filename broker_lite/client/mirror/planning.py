@@ -9,7 +9,7 @@ group that was switched over is never moved.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from broker_lite.client.admin import ConfigEntry
@@ -33,6 +33,8 @@ OWN = (
     "unclean.leader.election.enable",
 )
 """Not copied: durability is the target's, and records keep the times that they have."""
+NAMED_MAX = 20
+"""Of the source's topics, where none matches."""
 _MARK = "mirrored from "
 
 
@@ -45,6 +47,23 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
         and re.fullmatch(pattern, name)
         and not name.startswith(("__", PREFIX))
     )
+
+
+def absent(pattern: str, names: Sequence[str]) -> list[str]:
+    """The topics that a pattern names one by one (``a|b``) and that are not among ``names``; none
+    where it is more than that."""
+    asked = pattern.split("|")
+    if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in asked):
+        return []
+    return [each for each in asked if not any(re.fullmatch(each, name) for name in names)]
+
+
+def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
+    """That nothing at the source is to be copied, and what could be."""
+    there = ", ".join(names[:NAMED_MAX]) or "none"
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    hint = "; it is a pattern: a|b for two topics" if "," in pattern else ""
+    return f"--topics {pattern!r} matches no topic at {servers} (there: {there}{more}){hint}"
 
 
 class WantedSettings(NamedTuple):

@@ -19,7 +19,10 @@ from broker_lite.client.mirror.carrying import Walked, walk
 from broker_lite.client.steps import CallExchange, FetchExchange, Send
 from broker_lite.errors import (
     LogbusError,
+    NetworkError,
     NoBrokersError,
+    RequestTimedOutError,
+    SourceUnreachableError,
     UnsupportedVersionError,
     error_for,
 )
@@ -66,6 +69,7 @@ class Source:
     """Reads a cluster; ``close`` it."""
 
     def __init__(self, servers: str, client_id: str) -> None:
+        self.servers = servers
         self._pool = Pool(client_id)
         self.admin = Admin(servers, client_id=client_id, pool=self._pool)
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
@@ -75,10 +79,21 @@ class Source:
     def close(self) -> None:
         self._pool.close()
 
+    def describe(self) -> ClusterView:
+        """Its brokers and id. Raises SourceUnreachableError, which says what to look at."""
+        try:
+            return self.admin.describe_cluster()
+        except (NoBrokersError, NetworkError, RequestTimedOutError) as error:
+            raise SourceUnreachableError(
+                f"--from {self.servers} does not answer ({error.message}): check the address, that "
+                "this machine reaches it and the names its brokers give for themselves, and that "
+                "the listener is PLAINTEXT: TLS and passwords are not spoken"
+            ) from error
+
     def check_versions(self) -> None:
-        """Raises UnsupportedVersionError for brokers that are too old, NoBrokersError."""
+        """Raises UnsupportedVersionError for brokers that are too old, SourceUnreachableError."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
-        view = self.admin.describe_cluster()
+        view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
         answer = self._pool.ask(Send(endpoint, CallExchange(call), REQUEST_TIMEOUT_MS))
         spoken = {row.api_key: row for row in answer.api_keys}

@@ -10,7 +10,12 @@ import pytest
 
 from broker_lite.cli import main as root
 from broker_lite.cli.main import COMMANDS, run
-from broker_lite.errors import NoBrokersError, RequestTimedOutError, UnknownTopicOrPartitionError
+from broker_lite.errors import (
+    NoBrokersError,
+    RequestTimedOutError,
+    SourceUnreachableError,
+    UnknownTopicOrPartitionError,
+)
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -38,6 +43,7 @@ def test_every_command_has_a_help(name: str, capsys: pytest.CaptureFixture[str])
     [
         (UnknownTopicOrPartitionError("no topic"), 1),
         (NoBrokersError("none answers"), 3),
+        (SourceUnreachableError("far"), 3),
         (RequestTimedOutError("late"), 124),
         (KeyboardInterrupt(), 130),
     ],
@@ -57,6 +63,7 @@ def test_errors_are_exit_codes(
     assert said.out == ""
     if isinstance(error, Exception):
         assert str(error) in said.err
+    assert ("logbus status" in said.err) == (type(error) is NoBrokersError)
 
 
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]) -> None:

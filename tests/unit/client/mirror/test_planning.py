@@ -32,6 +32,17 @@ def test_internal_topics_are_never_chosen() -> None:
     assert planning.chosen_topics(view, "a") == ["a"]
 
 
+def test_topics_that_are_named_and_absent() -> None:
+    assert planning.absent("events|orders", ["events"]) == ["orders"]
+    assert planning.absent("a.b", ["a.b"]) == []
+    assert planning.absent("(a|b)c", []) == planning.absent(".*", []) == []
+    told = planning.nothing_matches("a,b", "far:9092", ["a", "b"])
+    assert told == (
+        "--topics 'a,b' matches no topic at far:9092 (there: a, b); "
+        "it is a pattern: a|b for two topics"
+    )
+
+
 def test_settings_that_both_know_are_copied_and_others_named() -> None:
     wanted = planning.wanted_settings(
         entries(
