@@ -333,6 +333,7 @@ class StreamPlanner:
 
     def _ask_bytes(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
         budget = self.options.bytes_max
+        topic_ids = {name: topic.topic_id for name, topic in end.topics.items()}
         begins = {
             TopicPartition(item.topic, item.partition): item.start
             for item in plan.ranges_between(start, end, self.options.new_partitions)
@@ -341,7 +342,9 @@ class StreamPlanner:
         def ask(
             ranges: dict[TopicPartition, tuple[int, int]],
         ) -> dict[TopicPartition, tuple[int, int]]:
-            return self._reader.retrying(lambda: self._reader.admin.offsets_for_bytes(ranges))
+            admin = self._reader.admin
+            # By id: of a topic that is made again meanwhile another answer would be another log's.
+            return self._reader.retrying(lambda: admin.offsets_for_bytes(ranges, topic_ids))
 
         try:
             reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}

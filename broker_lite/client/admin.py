@@ -315,13 +315,15 @@ class Admin:
         )
 
     def offsets_for_bytes(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]]
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        topic_ids: Mapping[str, str] = requests.ANY_TOPIC,
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Where ``max_bytes`` stored bytes after ``start`` end: {tp: (start, max_bytes)} to
-        {tp: (end offset, bytes)}; a batch boundary, at least one batch."""
-        return requests.raise_first(
-            self._run(requests.offsets_for_bytes(self._cluster, ranges, self._deadline()))
-        )
+        {tp: (end offset, bytes)}; a batch boundary, at least one batch. Raises UnknownTopicIdError
+        where a topic of that name is not the one that ``topic_ids`` says."""
+        operation = requests.offsets_for_bytes(self._cluster, ranges, self._deadline(), topic_ids)
+        return requests.raise_first(self._run(operation))
 
     def record_times(
         self, after: Mapping[TopicPartition, int]

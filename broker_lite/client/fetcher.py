@@ -467,7 +467,10 @@ class _Session:
     def _past(self, offset: int, deadline_ms: float) -> tuple[list[Item], int]:
         """Over a batch of which not even the header can be believed: the leader's index knows."""
         operation = requests.offsets_for_bytes(
-            self._cluster, {self.where: (offset, 1)}, deadline_ms
+            self._cluster,
+            {self.where: (offset, 1)},
+            deadline_ms,
+            {self.where.topic: self._topic_id},
         )
         next_offset = requests.raise_first(self._pool.run(operation))[self.where][0]
         if next_offset <= offset:

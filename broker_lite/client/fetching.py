@@ -490,11 +490,11 @@ class FetchEngine:
             self.pump()
 
         deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
-        spawn(
-            self._shell,
-            requests.offsets_for_bytes(self._cluster, {where: (offset, 1)}, deadline_ms),
-            passed,
+        topic_ids = {where.topic: source.topic_id}
+        operation = requests.offsets_for_bytes(
+            self._cluster, {where: (offset, 1)}, deadline_ms, topic_ids
         )
+        spawn(self._shell, operation, passed)
 
     # -- metadata
 

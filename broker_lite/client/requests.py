@@ -9,6 +9,7 @@ cluster's view when an answer says that it is stale; retriable errors are tried 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from broker_lite.client.bounds import check_commits, check_offsets, check_times
@@ -50,6 +51,7 @@ COMMIT_ATTEMPTS = 4
 """How often a commit is sent for a topic that the group's broker does not know."""
 
 NO_MEMBER = ("", -1, None)
+ANY_TOPIC: Mapping[str, str] = MappingProxyType({})
 
 T = TypeVar("T")
 PerPartition = dict[TopicPartition, T | LogbusError]
@@ -157,7 +159,10 @@ def per_partition(
     read: Callable[[Any, list[TopicPartition]], Mapping[TopicPartition, T | LogbusError]],
     deadline_ms: float,
 ) -> Operation[PerPartition[T]]:
-    """Ask every partition's leader, until each partition has an answer or an error that stays."""
+    """Ask every partition's leader, until each partition has an answer or an error that stays.
+
+    UnknownTopicIdError stays, unless the view that was asked by is of a topic made again since.
+    """
     results: PerPartition[T] = {}
     pending = list(dict.fromkeys(wheres))
     topics = list(group_by_topic(pending))
@@ -177,13 +182,19 @@ def per_partition(
                 results.update(dict.fromkeys(group, answer))
             else:
                 results.update(read(answer, group))
-        pending = [where for where in pending if _may_retry(results[where])]
+        pending = [where for where in pending if _may_help(results[where])]
         pause = backoff_ms(attempt)
         if not pending or cluster.now_ms() + pause >= deadline_ms:
             break
         yield Pause(pause)
         cluster.ask_another()
+        asked = cluster.view
         yield from refresh(cluster, group_by_topic(pending), deadline_ms)
+        pending = [
+            where
+            for where in pending
+            if _may_retry(results[where]) or _is_another(asked, cluster.view, where.topic)
+        ]
         attempt += 1
         if attempt > 4:
             pending = [
@@ -200,6 +211,16 @@ def _may_retry(result: Any) -> bool:
         and result.retriable
         and not isinstance(result, UnknownTopicIdError)
     )
+
+
+def _may_help(result: Any) -> bool:
+    """Whether a look at the cluster may help, or an error is for good."""
+    return isinstance(result, LogbusError) and result.retriable
+
+
+def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
+    """Whether a topic was made again between two views of it."""
+    return now.topic_id(topic) not in (before.topic_id(topic), NULL_TOPIC_ID)
 
 
 def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
@@ -260,17 +281,22 @@ def offsets_for_bytes(
     cluster: Cluster,
     ranges: Mapping[TopicPartition, tuple[int, int]],
     deadline_ms: float,
+    topic_ids: Mapping[str, str] = ANY_TOPIC,
 ) -> Operation[PerPartition[tuple[int, int]]]:
-    """Where so many stored bytes after an offset end: (end offset, bytes), a batch boundary."""
+    """Where so many stored bytes after an offset end: (end offset, bytes), a batch boundary.
+
+    ``topic_ids``: which topics of these names are meant; of others, those that there are now.
+    """
     check_offsets({where: start for where, (start, _) in ranges.items()})
+
+    def topic_id(name: str) -> str:
+        return topic_ids.get(name) or cluster.view.topic_id(name)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
         return CallExchange(
             offsets.OffsetsForBytesRequest(
                 tuple(
-                    offsets.BytesPartition(
-                        cluster.view.topic_id(where.topic), where.partition, *ranges[where]
-                    )
+                    offsets.BytesPartition(topic_id(where.topic), where.partition, *ranges[where])
                     for where in group
                 )
             )

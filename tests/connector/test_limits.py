@@ -84,11 +84,11 @@ def test_available_now_reads_all_however_late_the_answers_are(planner, bus, make
     answers = plan._reader.admin.offsets_for_bytes
     fails = itertools.cycle([True, False])
 
-    def late(ranges):
+    def late(ranges, topic_ids):
         time.sleep(3 * stream_planner.PATIENCE_S)
         if next(fails):
             raise RequestTimedOutError("late")
-        return answers(ranges)
+        return answers(ranges, topic_ids)
 
     plan._reader.admin.offsets_for_bytes = late
     at, count = plan.initial_offset(), 0
@@ -147,10 +147,10 @@ def test_a_slow_answer_is_not_waited_for_while_a_query_runs(planner, make_topic)
         plan._reader.admin.offsets_for_bytes, threading.Event(), threading.Event(),
     )  # fmt: skip
 
-    def blocked(ranges):
+    def blocked(ranges, topic_ids):
         asked.set()
         assert answer.wait(DEADLINE_S)
-        return answers(ranges)
+        return answers(ranges, topic_ids)
 
     plan._reader.admin.offsets_for_bytes = blocked
     first = plan.latest_offset(start, unlimited=False)
@@ -176,11 +176,11 @@ def test_rows_are_read_though_nobody_could_tell_their_bytes_at_first(planner, bu
     until(plan._live.now, lambda live: live.topics[topic].ends[0].offset == 8)
     answers, failed = plan._reader.admin.offsets_for_bytes, []
 
-    def gone_once(ranges):
+    def gone_once(ranges, topic_ids):
         if not failed:
             failed.append(ranges)
             raise UnknownTopicOrPartitionError("just deleted")
-        return answers(ranges)
+        return answers(ranges, topic_ids)
 
     plan._reader.retrying = lambda call: call()
     plan._reader.admin.offsets_for_bytes = gone_once
@@ -201,9 +201,9 @@ def test_a_question_about_a_topic_that_is_gone_holds_up_no_other(planner, bus, m
     )
     answers, asked, over = plan._reader.admin.offsets_for_bytes, threading.Event(), []
 
-    def waits(ranges):
+    def waits(ranges, topic_ids):
         if TopicPartition(gone, 0) not in ranges:
-            return answers(ranges)
+            return answers(ranges, topic_ids)
         asked.set()
         over.append(threading.Event())
         assert over[-1].wait(DEADLINE_S)
@@ -219,6 +219,25 @@ def test_a_question_about_a_topic_that_is_gone_holds_up_no_other(planner, bus, m
     finally:
         for each in over:
             each.set()
+
+
+def test_bytes_of_a_topic_that_is_made_again_are_asked_of_the_new_one(planner, bus, make_topic):
+    """What was known of the former one was asked for for ever, and the query stood still."""
+    topic = make_topic(5, 5)
+    plan = planner(
+        subscribe=topic, startingOffsets="earliest", failOnDataLoss="false",
+        maxBytesPerTrigger="100000",
+    )  # fmt: skip
+    first = until(
+        lambda: plan.latest_offset(plan.initial_offset(), unlimited=False),
+        lambda end: ends(end, topic) == [5, 5],
+    )
+    bus.delete_topic(topic)
+    make_topic(3, name=topic)
+    end = until(
+        lambda: plan.latest_offset(first, unlimited=False), lambda end: ends(end, topic) == [3]
+    )
+    assert rows(plan, first, end) == [(0, 0, 3)]
 
 
 def test_a_repeated_batch_of_available_now_gets_past_added_partitions(planner, bus, make_topic):

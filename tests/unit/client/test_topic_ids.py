@@ -16,13 +16,18 @@ from broker_lite.client.starting import Starts, starting_offsets
 from broker_lite.client.steps import spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import LogbusError, UnknownTopicIdError, UnknownTopicOrPartitionError
-from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, ListedOffset, TopicPartition
 from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.offsets import (
+    BytesAnswer,
     ListedPartition,
     ListedTopic,
     ListOffsetsResponse,
+    OffsetsForBytesResponse,
+    RecordTimesResponse,
+    TimeAnswer,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -225,3 +230,69 @@ def test_a_topic_made_again_while_a_consumer_begins_is_an_error() -> None:
     config = ConsumerConfig(start="earliest")
     found = outcome(world, starting_offsets(cluster, None, [T0], config, world.now + 5000))
     assert isinstance(found, UnknownTopicIdError)
+
+
+class MadeAgain:
+    """A broker of a topic ``t`` that was made again: it knows ``OTHER_ID`` only."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.asked: list[str] = []
+        """The ids by which it was asked."""
+        world.automatic[ApiKey.METADATA] = lambda asked: self._reply(asked, self._metadata())
+        world.automatic[ApiKey.OFFSETS_FOR_BYTES] = lambda asked: self._reply(
+            asked, OffsetsForBytesResponse((BytesAnswer(self._code(asked), 7, 70),))
+        )
+        world.automatic[ApiKey.RECORD_TIMES] = lambda asked: self._reply(
+            asked, RecordTimesResponse((TimeAnswer(self._code(asked), 7, 70),))
+        )
+
+    def _reply(self, asked: Asked, answer: Any) -> None:
+        self.world.asked.remove(asked)
+        self.world.call_soon(lambda: asked.on_answer(answer))
+
+    def _code(self, asked: Asked) -> int:
+        (row,) = asked.message.partitions
+        self.asked.append(row.topic_id)
+        return 0 if row.topic_id == OTHER_ID else UnknownTopicIdError.code
+
+    def _metadata(self) -> Any:
+        row = cluster_calls.MetadataPartition(0, 0, 1, 0, (1,), (1,), ())
+        return cluster_calls.MetadataResponse(
+            0,
+            (cluster_calls.MetadataBroker(1, ONE.host, ONE.port, None),),
+            "cluster",
+            1,
+            (cluster_calls.MetadataTopic(0, "t", OTHER_ID, False, (row,)),),
+        )
+
+
+def test_who_asks_by_name_hears_of_the_topic_that_was_made_again() -> None:
+    """However old what is known of it: the former one was asked for, and that for ever."""
+    for ask, found in (
+        (lambda c, by: requests.offsets_for_bytes(c, {T0: (0, 9)}, by), (7, 70)),
+        (lambda c, by: requests.record_times(c, {T0: 0}, by), ListedOffset(7, 70)),
+    ):
+        world = World()
+        broker = MadeAgain(world)
+        cluster = Cluster((ONE,), world.now_ms, view=view())
+        assert outcome(world, ask(cluster, world.now + 5000)) == {T0: found}
+        assert broker.asked == [TOPIC_ID, OTHER_ID]
+
+
+def test_bytes_of_one_topic_are_not_those_of_another_under_its_name() -> None:
+    world = World()
+    broker = MadeAgain(world)
+    cluster = Cluster((ONE,), world.now_ms, view=view())
+
+    def ask(topic_id: str) -> Any:
+        operation = requests.offsets_for_bytes(
+            cluster, {T0: (3, 9)}, world.now + 5000, {"t": topic_id}
+        )
+        return outcome(world, operation)[T0]
+
+    assert isinstance(ask(TOPIC_ID), UnknownTopicIdError)
+    assert set(broker.asked) == {TOPIC_ID}
+    assert ask(OTHER_ID) == (7, 70)
+    cluster.learn(view(), everything=True)
+    assert ask(OTHER_ID) == (7, 70), "whatever is known of the name"
