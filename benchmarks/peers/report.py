@@ -144,7 +144,7 @@ def _goals(rows: list[Found]) -> Iterator[str]:
 
 def _missed(rows: list[Found]) -> Iterator[str]:
     """Every goal that is not met, with what bounds it beside it."""
-    lines = []
+    by_bound: dict[str, list[str]] = {}
     for found in rows:
         missed = [
             f"{_measure(each)} of *{variant['variant']}* {each['ratio']:.2f} (goal {each['goal']})"
@@ -154,11 +154,14 @@ def _missed(rows: list[Found]) -> Iterator[str]:
         ]
         if missed:
             bound = _sentence(found.get("bound") or NO_BOUND)
-            lines.append(f"- [{found['row']}](#{found['row']}): {'; '.join(missed)}. {bound}")
-    if lines:
+            line = f"  - [{found['row']}](#{found['row']}): {'; '.join(missed)}"
+            by_bound.setdefault(f"- {bound}", []).append(line)
+    if by_bound:
         yield "### Goals that are not met, and what bounds them"
         yield ""
-        yield from lines
+        for bound, lines in by_bound.items():
+            yield bound
+            yield from lines
         yield ""
 
 
