@@ -24,7 +24,7 @@ from broker_lite.model import TopicPartition
 from broker_lite.record.arrow import Columns
 from broker_lite.wire import fetch
 from peers.bench import Bench
-from peers.meter import TICKS, cpu_seconds, fine_cpu_seconds
+from peers.meter import fine_cpu_seconds
 
 READY_SECONDS = 300.0
 SETTLE_SECONDS = 20.0
@@ -114,21 +114,14 @@ class Idling:
 
     def __exit__(self, *_: object) -> None:
         took = time.monotonic() - self._began
-        self.seconds = {}
-        for role, (fine, ticks) in self._spent().items():
-            fine, ticks = fine - self._before[role][0], ticks - self._before[role][1]
-            # Threads that ended took theirs along from the finer count, not from the one in ticks.
-            self.seconds[role] = fine if fine > ticks - 2 / TICKS else ticks
+        self.seconds = {role: spent - self._before[role] for role, spent in self._spent().items()}
         self.percent = {
             f"idle_{role}_percent": round(spent / took * 100, 3)
             for role, spent in self.seconds.items()
         }
 
-    def _spent(self) -> dict[str, tuple[float, float]]:
-        return {
-            role: (sum(map(fine_cpu_seconds, pids)), sum(map(cpu_seconds, pids)))
-            for role, pids in self._roles.items()
-        }
+    def _spent(self) -> dict[str, float]:
+        return {role: sum(map(fine_cpu_seconds, pids)) for role, pids in self._roles.items()}
 
 
 @contextlib.contextmanager
