@@ -184,7 +184,8 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
     text = (tmp_path / "RESULTS.md").read_text("utf-8")
     line = next(line for line in text.splitlines() if line.startswith("| 99 |"))
     assert "| 2.00 | 2.00–2.00 | ≥ 5 | **not met** ([why](" in line
-    assert "rows_per_s of *defaults* 2.00 (goal ≥ 5). Nobody knows what bounds it." in text
+    missed = "[made-up](#made-up): rows_per_s of *defaults* 2.00 (goal ≥ 5)"
+    assert f"- Nobody knows what bounds it.\n  - {missed}" in text
     assert "cannot run: Maven is missing" in text
     assert "(results/made-up-curve.svg)" in text
     assert (tmp_path / "results" / report.RATIOS).is_file()
