@@ -78,7 +78,7 @@ def test_topics_are_replicated_without_a_word(shell: Shell) -> None:
     assert sorted(row["leader"] for row in rows) == [0, 1, 2]
     assert all(len(row["replicas"]) == len(row["isr"]) == 3 for row in rows)
     done = shell.run("topic", "create", "many", "-r", "4", code=1)
-    assert "only 3 brokers live (0, 1, 2)" in done.stderr
+    assert "only 3 brokers live (their ids: 0, 1, 2)" in done.stderr
     done = shell.run("topic", "create", "x", "-r", "1", "-c", "min.insync.replicas=2", code=1)
     assert "nothing could be acknowledged" in done.stderr
 

@@ -99,7 +99,7 @@ def test_more_replicas_than_brokers_are_refused(world: World) -> None:
         controller = cluster.controller().registry
         [result] = await controller.create_topics([NewTopic("t", 1, 4)])
         assert isinstance(result.error, InvalidReplicationFactorError)
-        assert "only 3 brokers live (1, 2, 3)" in str(result.error)
+        assert "only 3 brokers live (their ids: 1, 2, 3)" in str(result.error)
         assert "t" not in controller.snapshot.topics
 
     run(world, body)
