@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
+from broker_lite.model import NO_TIMESTAMP
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import decode
 from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.transcode import rows_to_columns
+
+_Int64s = npt.NDArray[np.int64]
 
 
 def first_row(
@@ -17,11 +21,29 @@ def first_row(
 
     None where there is none. ``data`` begins with the batch. Raises CorruptMessageError.
     """
-    columns = decode(data, header) if header.is_columns else rows_to_columns(data, header)
-    if columns.timestamp is None:
+    found = _offsets_and_times(data, header)
+    if found is None:
         return offset, header.constant_timestamp
-    times = numpy_of(columns.timestamp, np.int64)
-    deltas = columns.offset_deltas
-    offsets = header.base_offset + (np.arange(len(times)) if deltas is None else deltas)
+    offsets, times = found
     rows = np.flatnonzero((times >= timestamp) & (offsets >= offset))
     return (int(offsets[rows[0]]), int(times[rows[0]])) if len(rows) else None
+
+
+def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
+    """The newest time (ms) of the rows from ``offset`` on, -1 where there is none. As above."""
+    found = _offsets_and_times(data, header)
+    if found is None:
+        return header.constant_timestamp
+    offsets, times = found
+    return int(times[offsets >= offset].max(initial=NO_TIMESTAMP))
+
+
+def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int64s] | None:
+    """Of each row; None where all rows have one time."""
+    columns = decode(data, header) if header.is_columns else rows_to_columns(data, header)
+    if columns.timestamp is None:
+        return None
+    times = numpy_of(columns.timestamp, np.int64)
+    deltas = columns.offset_deltas
+    rows = np.arange(len(times)) if deltas is None else deltas
+    return header.base_offset + rows.astype(np.int64), times

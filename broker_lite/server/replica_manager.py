@@ -374,7 +374,7 @@ class ReplicaManager:
         if log is None:
             logger.error("%s: the log could not be created: %s", key, error)
             self.storage_failed(as_storage_error(error))
-            self.again_later(lambda: self.apply(self._snapshot))
+            self.again_later(lambda: self._apply_again(key))
             return
         view = self._snapshot.topics_by_id.get(key.topic_id)
         partition = self._snapshot.partition_by_key(key)
@@ -466,13 +466,16 @@ class ReplicaManager:
                 logger.error("%s: the log could not be %s: %s", key, what, error)
                 self.storage_failed(as_storage_error(error))
                 return
-            view, partition = self._snapshot.topics_by_id.get(key.topic_id), None
-            if view is not None and self._is_mine(key) and not self._closed:
-                # It was moved back meanwhile.
-                partition = view.partitions[key.partition]
-                self._apply_partition(view, partition, self._config_of(view))
+            if not self._closed:
+                self._apply_again(key)  # It may have been moved back meanwhile.
 
         self.disk.keep(lambda: forget(key, now_ms), done)
+
+    def _apply_again(self, key: PartitionKey) -> None:
+        """What the metadata want of one partition by now, though they say nothing new of it."""
+        view = self._snapshot.topics_by_id.get(key.topic_id)
+        if view is not None and self._is_mine(key):
+            self._apply_partition(view, view.partitions[key.partition], self._config_of(view))
 
     def _config_of(self, view: TopicView) -> TopicConfig:
         return self._configs.of(view)

@@ -319,7 +319,7 @@ class Log(LogBounds):
         self.producers.expire(now_ms, self._producer_expiration_ms)
         active = self._tail[1]
         if active.size_bytes and now_ms - active.first_append_ms >= self.config.segment_ms:
-            self._roll(active.next_offset)
+            self._roll_if_room(active.next_offset)
         segments = self._chain[1]
         facts = [SegmentFacts.of(segment) for segment in segments]
         count = expired_count(
@@ -342,8 +342,15 @@ class Log(LogBounds):
                 self._drop_leftovers()
         return count
 
+    def _roll_if_room(self, base_offset: int) -> None:
+        """A full disk must not keep retention from making room: here, of what is closed already."""
+        try:
+            self._roll(base_offset)
+        except StorageError:
+            self._data.check()
+
     def _raise_start_if_room(self, offset: int) -> None:
-        """A full disk must not keep retention from making room; a start finds the same end."""
+        """As above; a start finds the same end."""
         try:
             self._raise_start(offset)
         except StorageError:

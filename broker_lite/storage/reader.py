@@ -19,7 +19,7 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     StorageError,
 )
-from broker_lite.model import ListedOffset, OffsetAndEpoch, PartitionKey
+from broker_lite.model import NO_TIMESTAMP, ListedOffset, OffsetAndEpoch, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
@@ -408,19 +408,39 @@ class LogReader:
 
         ``damage`` as above.
         """
-        end = min(end, self._tail[0])
-        segments = [s for s in self._chain[1] if s.base_offset < end]
-        if not segments or end <= self.log_start_offset:
+        start, end = self.log_start_offset, min(end, self._tail[0])
+        if end <= start:
             return None
-        newest = max((s.max_timestamp for s in segments[:-1]), default=-1)
-        last = segments[-1]
-        if end >= last.next_offset:
-            newest = max(newest, last.max_timestamp)
-        elif last.max_timestamp > newest:
-            start = max(last.base_offset, self.log_start_offset)
-            for found in self._headers(last, start, end):
-                newest = max(newest, found.header.max_timestamp)
+        newest = NO_TIMESTAMP
+        partly = []
+        for segment in self._chain[1]:
+            if start <= segment.base_offset and segment.next_offset <= end:
+                newest = max(newest, segment.max_timestamp)
+            elif segment.base_offset < end:
+                partly.append(segment)
+        for segment in partly:
+            if segment.max_timestamp > newest:
+                newest = max(newest, self._newest_time(segment, start, end))
         return self.offset_for_timestamp(newest, end, damage)
+
+    def _newest_time(self, segment: Segment, start: int, end: int) -> int:
+        """Of a segment's records from ``start`` to below ``end``; -1 if there is none."""
+        newest = NO_TIMESTAMP
+        for found in self._headers(segment, max(start, segment.base_offset), end):
+            time_ms, header = found.header.max_timestamp, found.header
+            if header.base_offset < start and time_ms > newest and not header.is_log_append_time:
+                time_ms = self._newest_in_batch(segment, found, start)
+            newest = max(newest, time_ms)
+        return newest
+
+    def _newest_in_batch(self, segment: Segment, found: FoundBatch, first: int) -> int:
+        whole = read_batch(segment.file, found.position, segment.size_bytes)
+        if whole is None:
+            return NO_TIMESTAMP
+        # As in _first_in_batch.
+        from broker_lite.record.row_times import newest_row
+
+        return newest_row(whole[1], found.header, first)
 
     @_translated
     def first_at(self, offset: int, end: int) -> ListedOffset | None:

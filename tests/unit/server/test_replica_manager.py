@@ -392,6 +392,23 @@ def test_a_partition_that_a_full_disk_refuses_is_made_when_there_is_room(
     run(test)
 
 
+def test_a_followers_log_that_a_full_disk_refuses_is_made_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though nothing changes meanwhile in what the metadata say of its topic."""
+    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
+
+    async def test(shell: Shell) -> None:
+        shell.files.fail_next("make_dir", errno.ENOSPC)
+        shell.apply(shell.topic(leader=2))
+        async with asyncio.timeout(10):
+            while not shell.manager.replicas:
+                await asyncio.sleep(0.001)
+        assert not shell.manager.find("t", 0).role.is_leader
+
+    run(test)
+
+
 def test_a_bad_batch_is_refused_and_the_next_is_taken() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())

@@ -191,6 +191,17 @@ def test_full_disk_stops_neither_checkpoints_nor_creation_nor_retention() -> Non
     assert (log.log_start_offset, log.log_end_offset, log.corruption) == (136, 204, ())
 
 
+def test_full_disk_that_takes_no_new_segment_does_not_keep_retention_from_making_room() -> None:
+    disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096, segment_ms=60_000))
+    disk.write(100)
+    disk.files.fail_next("create", ENOSPC, path=".log", times=99)
+    assert disk.log.apply_retention(60_000, 100) == 1
+    disk.files.clear_faults()
+    assert disk.log.apply_retention(60_000, 100) == 0
+    append(disk.log)
+    assert disk.log.log_start_offset == 34 and disk.log.segment_count == 3
+
+
 def test_full_disk_at_a_roll_or_an_epoch_refuses_that_append_alone() -> None:
     disk = Disk()
     disk.write(34)

@@ -176,6 +176,19 @@ def test_the_first_record_at_or_after_a_time(make: object) -> None:
     assert found(21) == (3, 25)
 
 
+@pytest.mark.parametrize("make", [columns, rows])
+def test_the_newest_time_is_not_that_of_a_deleted_record(make: object) -> None:
+    log = Disk().log
+    for times in ((90, 10), (80, 20, 30), (40, 5)):
+        append(log, make(*times))  # type: ignore[operator]
+    newest = {0: (0, 90), 1: (2, 80), 2: (2, 80), 3: (5, 40), 4: (5, 40), 5: (5, 40), 6: (6, 5)}
+    for start, wanted in newest.items():
+        log.delete_records_before(start)
+        assert log.max_timestamp(7) == ListedOffset(*wanted, 1)
+    log.delete_records_before(7)
+    assert log.max_timestamp(7) is None
+
+
 def test_times_are_found_across_segments_and_restarts() -> None:
     disk = Disk()
     for i in range(120):
