@@ -1,10 +1,10 @@
 """Everything that a broker writes for its groups goes through here, one write after another.
 
 Commits of all groups that arrive while a write is under way, or within ``interval_ms`` after it
-began, share the next one, so that ZooKeeper never bears more than one write a broker in that time;
-of two commits for one partition the later stands. A new generation of a Kafka group does not wait,
-and takes along what was committed before it. Each group's part checks its claim: however many are
-lost at once, each fails its own group alone. Loop thread.
+began, share the next one: ZooKeeper bears one a broker in that time (several where they exceed
+WRITE_BYTES_MAX together); of two commits for one partition the later stands. A new generation of a
+Kafka group does not wait, and takes along what was committed before it. Each group's part checks
+its claim: however many are lost at once, each fails its own group alone. Loop thread.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""Commits that come faster than ZooKeeper should bear: how often it is written to for them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from contextlib import AsyncExitStack
+
+from broker_lite.client import Bus, aconnect
+from broker_lite.config import BrokerConfig
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import four_letters
+from broker_lite.model import TopicPartition
+
+GROUPS, COMMITS = 60, 20
+OTHERS_MAX = 10
+"""Writes that have nothing to do with commits: a broker's session, a connection that ended."""
+
+
+def written(cluster: LocalCluster) -> int:
+    """How many writes ZooKeeper has taken."""
+    host, port = cluster.zookeeper.partition("/")[0].split(":")
+    found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, int(port), "srvr"))
+    assert found is not None
+    return int(found[1], 16)
+
+
+def test_zookeeper_is_written_to_as_often_as_the_interval_allows_however_many_commit(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    """The count is held to how long it took, so that it holds on a slow machine too."""
+    where = TopicPartition(topic, 0)
+    groups = [f"{topic}-{number}" for number in range(GROUPS)]
+
+    async def main() -> tuple[int, float]:
+        async with await aconnect(bus.bootstrap_servers) as other, AsyncExitStack() as stack:
+            consumers = [
+                await stack.enter_async_context(
+                    other.consumer(topic, group=group, partitions=[0], auto_commit=False)
+                )
+                for group in groups
+            ]
+
+            async def commit(first: int, end: int) -> None:
+                for offset in range(first, end):
+                    await asyncio.gather(*(one.commit({where: offset}) for one in consumers))
+
+            # The first commit claims the group and makes its folders.
+            await commit(0, 1)
+            before, began = written(cluster), time.monotonic()
+            await commit(1, 1 + COMMITS)
+            return written(cluster) - before, time.monotonic() - began
+
+    writes, seconds = asyncio.run(main())
+    commits = GROUPS * COMMITS
+    interval_s = BrokerConfig().offset_commit_interval_ms / 1000
+    allowed = len(cluster.brokers) * (1 + seconds / interval_s) + OTHERS_MAX
+    assert writes <= allowed, f"{writes} writes for {commits} commits in {seconds:.3f} s"
+    assert writes >= COMMITS, "each was answered after the write that carried it"
+    for group in groups:
+        assert bus.admin.committed(group)[where].offset == COMMITS

@@ -1,0 +1,164 @@
+"""How often ZooKeeper is written to for groups, and when a commit is answered, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sim import scheduler
+
+from broker_lite.metadata import znodes
+from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_writer import GroupWriter
+from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.model import CommittedOffset, TopicPartition
+
+PARTITIONS = 3
+ROUNDING_S = 1e-9
+
+
+class Multi(NamedTuple):
+    """One write of offsets: when it began and was answered, and what it set (path to value)."""
+
+    began_s: float
+    ended_s: float
+    offsets: dict[str, bytes]
+
+
+class Store:
+    """Takes ``write_s`` for a write. Making a group's folders is not counted: that is done once."""
+
+    connected = True
+
+    def __init__(self, write_s: float) -> None:
+        self._write_s = write_s
+        self.multis: list[Multi] = []
+        self.held: dict[str, bytes] = {}
+        """What ZooKeeper has, of offsets and coordinators."""
+
+    async def write(self, operations: Sequence[Operation]) -> None:
+        valued = [row for row in operations if isinstance(row, (Create, Set)) and row.data]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if not valued:
+            return
+        await asyncio.sleep(self._write_s)
+        values = {row.path: row.data for row in valued}
+        self.held |= values
+        self.multis.append(Multi(began, loop.time(), values))
+
+    async def children(self, path: str) -> list[str]:
+        return []
+
+
+class Commit(NamedTuple):
+    after_ms: int
+    """Since the one before."""
+    group: int
+    partition: int
+
+
+def writer(store: Store, interval_ms: int) -> GroupWriter:
+    async def connected() -> None:
+        """At once."""
+
+    made: Any = store
+    return GroupWriter(made, interval_ms=interval_ms, wait_connected=connected)
+
+
+def claim_of(group: str) -> Claim:
+    return Claim(group, znodes.KIND_KAFKA, znodes.Coordinator(1, 7, 1, 0, None, "c"), 0)
+
+
+commits = st.lists(
+    st.builds(Commit, st.integers(0, 60), st.integers(0, 4), st.integers(0, PARTITIONS - 1)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(rows=commits, interval_ms=st.integers(0, 50), write_ms=st.integers(0, 40))
+def test_commits_never_write_more_often_than_the_interval_and_wait_for_their_multi(
+    rows: list[Commit], interval_ms: int, write_ms: int
+) -> None:
+    """offset.commit.interval.ms: whatever comes, one write begins that long after the one before,
+    or later; a commit waits for no more than that, or for the write that is under way."""
+    store = Store(write_ms / 1000)
+    claims = [claim_of(f"g{number}") for number in range(5)]
+    waits: list[float] = []
+
+    async def commit(writer: GroupWriter, row: Commit, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        began, claim = loop.time(), claims[row.group]
+        where = TopicPartition("t", row.partition)
+        await writer.commit(claim, {where: CommittedOffset(number)})
+        path = znodes.offset_path(claim.group, *where)
+        assert path in store.held, "answered before the write that carries it"
+        assert znodes.decode_offset(path, store.held[path]).offset >= number
+        waits.append(loop.time() - began)
+
+    async def main() -> None:
+        groups = writer(store, interval_ms)
+        tasks = []
+        for number, row in enumerate(rows):
+            await asyncio.sleep(row.after_ms / 1000)
+            tasks.append(asyncio.ensure_future(commit(groups, row, number)))
+        await asyncio.gather(*tasks)
+        groups.close()
+
+    scheduler.run(main())
+    begins = [multi.began_s for multi in store.multis]
+    gaps = [after - before for before, after in itertools.pairwise(begins)]
+    assert min(gaps, default=1) >= interval_ms / 1000 - ROUNDING_S
+    span_ms = sum(row.after_ms for row in rows) + max(interval_ms, write_ms)
+    if interval_ms:
+        assert len(begins) <= 1 + span_ms / interval_ms + ROUNDING_S
+    longest_ms = max(interval_ms, write_ms) + write_ms
+    assert len(waits) == len(rows) and max(waits) <= longest_ms / 1000 + ROUNDING_S
+
+
+@pytest.mark.parametrize("interval_ms", [20, 500])
+def test_a_thousand_commits_in_a_second_are_as_many_writes_as_the_interval_allows(
+    interval_ms: int,
+) -> None:
+    store = Store(0.002)
+    claims = [claim_of(f"g{number}") for number in range(100)]
+
+    async def main() -> None:
+        groups = writer(store, interval_ms)
+        futures = []
+        for number in range(1000):
+            where = {TopicPartition("t", 0): CommittedOffset(number)}
+            futures.append(groups.commit(claims[number % 100], where))
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*futures)
+        groups.close()
+
+    scheduler.run(main())
+    assert len(store.multis) == 1000 // interval_ms + 1
+    for number in range(100):
+        path = znodes.offset_path(f"g{number}", "t", 0)
+        assert znodes.decode_offset(path, store.held[path]).offset == 900 + number
+
+
+def test_a_generation_does_not_wait_and_takes_along_what_was_committed() -> None:
+    store = Store(0.002)
+    claims = [claim_of("commits"), claim_of("begins")]
+    where = {TopicPartition("t", 0): CommittedOffset(1)}
+
+    async def main() -> None:
+        loop, groups = asyncio.get_running_loop(), writer(store, 60_000)
+        await groups.commit(claims[0], where)
+        waiting = groups.commit(claims[0], {TopicPartition("t", 0): CommittedOffset(2)})
+        began = loop.time()
+        await groups.begin_generation(claims[1], claims[1].value._replace(generation=1))
+        assert loop.time() - began < 1 and waiting.done()
+        groups.close()
+
+    scheduler.run(main())
+    assert [len(multi.offsets) for multi in store.multis] == [1, 2]
