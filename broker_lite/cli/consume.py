@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import moment, output
-from broker_lite.cli.context import bootstrap, cluster_options, found_topic
+from broker_lite.cli.context import (
+    bootstrap,
+    cluster_options,
+    found_topic,
+    key_values,
+    settings_option,
+)
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,7 +34,12 @@ _SESSION_MS = 10_000
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("-t", "--timeout", type=float, help="Stop with 124 after so many silent seconds.")
 @click.option("-g", "--group", help="As a member of this group, from where it is; commits to it.")
-@click.option("-i", "--instance", help="A name in the group that stays: a restart is not noticed.")
+@click.option(
+    "-i",
+    "--instance",
+    "group_instance_id",
+    help="A name in the group that stays: a restart is not noticed.",
+)
 @click.option("-p", "--partition", type=int, multiple=True, help="Only these partitions.")
 @click.option("-f", "--format", "template", help="As kcat: %t %p %o %k %v %T %h and \\n \\t.")
 @click.option(
@@ -47,7 +58,13 @@ _SESSION_MS = 10_000
 )
 @click.option("--grep", help="Only values that contain a match of this pattern (RE2).")
 @click.option("--key", "wanted_key", help="Only records with this key.")
-@click.option("--skip-corrupt", is_flag=True, help="Go past batches whose checksum is wrong.")
+@click.option(
+    "--skip-corrupt",
+    "on_corrupt",
+    flag_value="skip",
+    help="Go past batches whose checksum is wrong.",
+)
+@settings_option
 @cluster_options
 def consume(
     topics: tuple[str, ...],
@@ -57,14 +74,15 @@ def consume(
     count: int | None,
     timeout: float | None,
     group: str | None,
-    instance: str | None,
+    group_instance_id: str | None,
     partition: tuple[int, ...],
     template: str | None,
     form: str | None,
     value_format: str,
     grep: str | None,
     wanted_key: str | None,
-    skip_corrupt: bool,
+    on_corrupt: str | None,
+    settings: tuple[str, ...],
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> int:
@@ -77,9 +95,13 @@ def consume(
     """
     from broker_lite.cli.records import printer
     from broker_lite.client.admin import Admin
+    from broker_lite.client.options import only_of_members
 
-    if instance is not None and (group is None or partition):
-        raise click.UsageError("--instance is for members of a group: give -g, without -p")
+    given = key_values(settings, "-X")
+    of_members = ["--instance"] if group_instance_id is not None else []
+    of_members += [f"-X {key}" for key in only_of_members(given)]
+    if of_members and (group is None or partition):
+        raise click.UsageError(f"{of_members[0]} is for members of a group: give -g, without -p")
     out = printer(form, template, value_format)
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-cli") as admin:
@@ -92,12 +114,14 @@ def consume(
     options: dict[str, Any] = {
         "start": "earliest",
         "client_id": "logbus-cli",
-        "on_corrupt": "skip" if skip_corrupt else "fail",
+        "on_corrupt": on_corrupt or "fail",
         "auto_commit": form != "parquet",
+        "session_timeout_ms": _SESSION_MS,
+        "group_instance_id": group_instance_id or "",
     }
     # Partitions made meanwhile are followed, unless what is read was chosen or has an end.
     fixed = chosen if partition or (ends and group is None) else None
-    with _reader(servers, topics, group, instance, fixed, options, starts) as consumer:
+    with _reader(servers, topics, group, fixed, options, given, starts) as consumer:
         chooser = _Chooser(grep, wanted_key)
         code: int | None = None
         try:
@@ -113,16 +137,18 @@ def _reader(
     servers: str,
     topics: tuple[str, ...],
     group: str | None,
-    instance: str | None,
     partitions: list[TopicPartition] | None,
     options: dict[str, Any],
+    settings: dict[str, str],
     starts: dict[TopicPartition, int],
 ) -> Consumer:
-    """A consumer that begins at ``starts``: a group's member where no partitions are chosen."""
+    """A consumer that begins at ``starts``: a group's member where no partitions are chosen.
+    ``settings`` are over ``options``, of which each kind takes its own."""
     from broker_lite.client.callbacks import Callbacks
     from broker_lite.client.consumer import Consumer
     from broker_lite.client.membership.consumer import MemberConsumer
     from broker_lite.client.membership.settings import MemberConfig
+    from broker_lite.client.options import build
     from broker_lite.config import ConsumerConfig
 
     left = dict(starts)
@@ -133,7 +159,7 @@ def _reader(
                 consumer.seek(tp.topic, tp.partition, left.pop(tp))
 
     if group is None or partitions is not None:
-        config = ConsumerConfig(**options)
+        config = build(ConsumerConfig, settings, options)
         plain = Consumer(servers, topics, group=group, partitions=partitions, config=config)
         seek(plain, plain.assignment())
         return plain
@@ -141,9 +167,7 @@ def _reader(
         servers,
         topics,
         group=group,
-        config=MemberConfig(
-            **options, session_timeout_ms=_SESSION_MS, group_instance_id=instance or ""
-        ),
+        config=build(MemberConfig, settings, options),
         callbacks=Callbacks(on_assign=seek),
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from broker_lite.errors import UnknownTopicOrPartitionError
+from broker_lite.errors import LogbusError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from broker_lite.client.admin import Admin
@@ -18,16 +20,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cluster_options(command: F) -> F:
-    """``-b`` and ``--zookeeper``; else the environment or the last ``logbus up`` decides."""
-    command = click.option(
+    """``-b`` and ``--zookeeper``; else the environment or the last ``logbus up`` decides. What the
+    client then complains of is told in the command's own options."""
+
+    @functools.wraps(command)
+    def told(*args: Any, **values: Any) -> Any:
+        try:
+            return command(*args, **values)
+        except LogbusError as error:
+            from broker_lite.cli.spelling import spellings_of, spelt
+
+            error.message = spelt(error.message, spellings_of(click.get_current_context().command))
+            raise
+
+    wrapped = click.option(
         "--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper."
-    )(command)
+    )(cast(F, told))
     return click.option(
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
         help="Brokers to begin with. Default: LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, or the "
         "cluster that 'logbus up' last started.",
+    )(wrapped)
+
+
+def settings_option(command: F) -> F:
+    """``-X``: any setting of the client that has no option of its own."""
+    return click.option(
+        "-X",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any other setting of the client, as conf/client.conf has them.",
     )(command)
 
 
@@ -73,3 +98,11 @@ def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
             raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint=option)
         found[key] = value
     return found
+
+
+def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
+    """Of names, which it is to match as a whole; None: all. Raises click.BadParameter."""
+    try:
+        return re.compile(regex or ".*")
+    except re.error as error:
+        raise click.BadParameter(f"{regex!r}: {error}", param_hint=option) from None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker_lite.cli import moment, output
-from broker_lite.cli.context import cluster_options, found_topic, open_admin
+from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
 from broker_lite.cli.progress import group_progress, uncounted
 from broker_lite.client.group_lag import owned_by
 from broker_lite.client.query_lease import holder_of, lease_of
@@ -46,11 +45,12 @@ def list_groups(
     themselves in ZooKeeper; a Spark query publishes its progress to a group that has no members,
     and is Running while it does.
     """
+    pattern = name_pattern(regex)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = [
             _listed(admin, item)
             for item in sorted(admin.list_groups())
-            if re.fullmatch(regex or ".*", item.group)
+            if pattern.fullmatch(item.group)
         ]
     output.show(rows, form)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
-from broker_lite.cli.context import bootstrap, cluster_options
+from broker_lite.cli.context import bootstrap, cluster_options, name_pattern
 from broker_lite.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -60,18 +59,19 @@ def mirror(
     copied, each once; so one mirror of a source is at work at a time. Groups' offsets are written
     as offsets of the copy, for groups that have no members and no progress of their own there.
     """
+    from broker_lite.cli.spelling import Spelling, called
     from broker_lite.client.mirror.mirror import Mirror
 
     for name, pattern in (("--topics", topics), ("--groups", groups)):
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise click.BadParameter(f"{pattern!r}: {error}", param_hint=name) from None
+        name_pattern(pattern, name)
     if target and bootstrap_servers:
         raise click.UsageError("--to and -b both name the target; give one of them")
-    servers = bootstrap(target or bootstrap_servers, zookeeper)
+    with called({"bootstrap.servers": Spelling("--from")}):
+        sources = bootstrap(source, None)
+    with called({"bootstrap.servers": Spelling("--to")} if target else {}):
+        servers = bootstrap(target or bootstrap_servers, zookeeper)
     running = Mirror(
-        bootstrap(source, None),
+        sources,
         servers,
         topics=topics,
         groups=groups,

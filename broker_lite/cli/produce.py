@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker_lite.cli import output
-from broker_lite.cli.context import bootstrap, cluster_options, found_topic, key_values
+from broker_lite.cli.context import (
+    bootstrap,
+    cluster_options,
+    found_topic,
+    key_values,
+    settings_option,
+)
 
 if TYPE_CHECKING:
     from broker_lite.cli.lines import LineRule
@@ -41,6 +47,7 @@ _WATCHED_MAX = 1000
     help="What the input holds. auto: by the file's ending, else lines.",
 )
 @click.option("-o", "--output", "summary", type=click.Choice(("json", "jsonl")), help="A summary.")
+@settings_option
 @cluster_options
 def produce(
     topic: str,
@@ -56,6 +63,7 @@ def produce(
     rate: int | None,
     form: str,
     summary: str | None,
+    settings: tuple[str, ...],
     bootstrap_servers: str | None,
     zookeeper: str | None,
 ) -> None:
@@ -67,6 +75,7 @@ def produce(
     """
     from broker_lite.cli.lines import LineRule, form_of
     from broker_lite.client.admin import Admin
+    from broker_lite.client.options import build
     from broker_lite.client.producer import Producer
     from broker_lite.config import ProducerConfig
 
@@ -74,13 +83,13 @@ def produce(
         raise click.UsageError("-k gives one key to all, -K takes it from each line; give one")
     for path in files or (None,):
         _check_options(form_of(path, form), key_delimiter, key, header, null_empty)
-    config = ProducerConfig(
-        acks=acks,
-        linger_ms=linger_ms,
-        compression=compression,
-        idempotence=acks == "all",
-        client_id="logbus-cli",
-    )
+    options = {
+        "acks": acks,
+        "linger_ms": linger_ms,
+        "compression": compression,
+        "client_id": "logbus-cli",
+    }
+    config = build(ProducerConfig, key_values(settings, "-X"), options)
     rule = LineRule(
         os.fsencode(key_delimiter) if key_delimiter else None,
         os.fsencode(key) if key is not None else None,

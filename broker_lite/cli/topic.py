@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker_lite.cli import moment, output
-from broker_lite.cli.context import cluster_options, found_topic, key_values, open_admin
+from broker_lite.cli.context import (
+    cluster_options,
+    found_topic,
+    key_values,
+    name_pattern,
+    open_admin,
+)
 from broker_lite.cli.replicas import elect, reassign
 from broker_lite.client.health import partition_health
 from broker_lite.config import min_insync_of
@@ -84,7 +89,7 @@ def list_topics(
     regex: str | None, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
     """List topics with their partitions and records."""
-    pattern = _pattern(regex)
+    pattern = name_pattern(regex)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         topics = [
             facts
@@ -235,13 +240,6 @@ def delete(
         for name in there:
             admin.delete_topic(name, if_exists=if_exists)
             output.say(f"{name}: deleted")
-
-
-def _pattern(regex: str | None) -> re.Pattern[str]:
-    try:
-        return re.compile(regex or ".*")
-    except re.error as error:
-        raise click.BadParameter(f"{regex!r}: {error}", param_hint="--regex") from None
 
 
 def _ends(admin: Admin, topics: list[TopicMetadata]) -> dict[TopicPartition, tuple[int, int]]:

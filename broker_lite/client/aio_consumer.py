@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -252,12 +252,17 @@ class AsyncConsumer:
         await self._seek_listed(int(timestamp_ms), wheres)
 
     async def _seek_listed(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> None:
-        await self.start()
-        chosen = list(wheres) or self.assignment()
         self._intake.begin(
-            await self._shell.run(
-                reset_offsets(self._cluster, chosen, timestamp_ms, self.config, self._deadline())
-            )
+            await self._list(timestamp_ms, lambda: list(wheres) or self.assignment())
+        )
+
+    async def _list(
+        self, timestamp_ms: int, chosen: Callable[[], Sequence[TopicPartition]]
+    ) -> dict[TopicPartition, int]:
+        """``chosen`` is asked behind the start: there is no assignment before."""
+        await self.start()
+        return await self._shell.run(
+            reset_offsets(self._cluster, chosen(), timestamp_ms, self.config, self._deadline())
         )
 
     def pause(self, *wheres: TopicPartition) -> None:
@@ -271,12 +276,11 @@ class AsyncConsumer:
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
         """Where the partitions end now (exclusive)."""
-        await self.start()
-        return await self._shell.run(
-            reset_offsets(
-                self._cluster, self.assignment(), LATEST_TIMESTAMP, self.config, self._deadline()
-            )
-        )
+        return await self._list(LATEST_TIMESTAMP, self.assignment)
+
+    async def beginning_offsets(self) -> dict[TopicPartition, int]:
+        """The oldest offsets that are there now."""
+        return await self._list(EARLIEST_TIMESTAMP, self.assignment)
 
     async def lag(self) -> dict[TopicPartition, int]:
         """How many offsets the positions are behind the ends."""

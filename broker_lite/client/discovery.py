@@ -39,14 +39,15 @@ def resolve(
     env = os.environ if environment is None else environment
     if bootstrap_servers and zookeeper:
         raise InvalidConfigError(
-            "bootstrap_servers and zookeeper both name a cluster; give one of them"
+            f"bootstrap_servers={bootstrap_servers!r} and zookeeper={zookeeper!r} both name a "
+            "cluster; give one of them"
         )
     if bootstrap_servers:
         return join(parse_endpoints(bootstrap_servers))
     if zookeeper:
         return join(brokers_in_zookeeper(zookeeper))
     if env.get(ENV_BOOTSTRAP):
-        return join(parse_endpoints(env[ENV_BOOTSTRAP]))
+        return join(parse_endpoints(env[ENV_BOOTSTRAP], ENV_BOOTSTRAP))
     if env.get(ENV_ZOOKEEPER):
         return join(brokers_in_zookeeper(env[ENV_ZOOKEEPER]))
     found = read_cluster(last_cluster_path(env))
@@ -79,15 +80,18 @@ def read_cluster(path: str | Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def parse_endpoints(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
+def parse_endpoints(
+    servers: str | Sequence[str], option: str = "bootstrap.servers"
+) -> tuple[Endpoint, ...]:
     """``host:port,…`` (IPv6 in brackets, port 9092 by default) or a sequence of such texts.
+    ``option`` is what errors call it.
 
     Raises InvalidConfigError for an address that is none, or where there is no address at all.
     """
     texts = servers.split(",") if isinstance(servers, str) else list(servers)
-    found = tuple(_parse_endpoint(text.strip()) for text in texts if text.strip())
+    found = tuple(_parse_endpoint(text.strip(), option) for text in texts if text.strip())
     if not found:
-        raise InvalidConfigError(f"bootstrap.servers={servers!r}: give host:port")
+        raise InvalidConfigError(f"{option}={servers!r}: give host:port")
     return found
 
 
@@ -98,7 +102,7 @@ def join(endpoints: Sequence[Endpoint]) -> str:
     )
 
 
-def _parse_endpoint(text: str) -> Endpoint:
+def _parse_endpoint(text: str, option: str) -> Endpoint:
     bare = text.split("://", 1)[-1]
     host, colon, port = bare.rpartition(":")
     if not colon or bare.endswith("]"):
@@ -106,9 +110,9 @@ def _parse_endpoint(text: str) -> Endpoint:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise InvalidConfigError(f"bootstrap.servers={text!r}: put an IPv6 address in brackets")
+        raise InvalidConfigError(f"{option}={text!r}: put an IPv6 address in brackets")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InvalidConfigError(f"bootstrap.servers={text!r}: give host:port")
+        raise InvalidConfigError(f"{option}={text!r}: give host:port")
     return Endpoint(host, int(port))
 
 

@@ -468,7 +468,7 @@ class FetchEngine:
                     f"topic {where.topic!r} partition {where.partition} offset {source.offset}: "
                     f"{message}"
                 )
-            self._stop(where, CorruptMessageError(message))
+            self._stop(where, CorruptMessageError(f"{message}; on_corrupt='skip' goes past it"))
             return
         generation, offset = source.generation, source.offset
         source.retry_at_ms = float("inf")

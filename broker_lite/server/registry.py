@@ -399,10 +399,6 @@ class Registry(Membership):
         """Whether nobody claimed the group since; ``on_watch`` tells when that may have changed."""
         return await self._groups.is_held(claim)
 
-    async def group_age(self, group: str) -> GroupAge:
-        """What the retention of its offsets goes by."""
-        return await self._groups.age(group)
-
     async def note_members(self, group: str, *, is_empty: bool) -> None:
         """Write that a native group has members, or since when it has none."""
         await self._groups.note_members(group, is_empty=is_empty)

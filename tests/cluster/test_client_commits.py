@@ -429,6 +429,7 @@ def test_resets_are_counted_and_told_once_a_partition(
             consumer.seek(topic, 0, 1)
             assert (await consumer.poll(10.0, max_records=1))[0].offset == 6
             assert consumer.resets == [(where, 1, 6)]
+            assert (await consumer.beginning_offsets())[where] == 6
 
     with caplog.at_level(logging.WARNING, "logbus.consumer"):
         with bus.consumer(topic, start="earliest", partitions=[0]) as consumer:
@@ -438,6 +439,7 @@ def test_resets_are_counted_and_told_once_a_partition(
             consumer.seek(where, 3)
             assert consumer.poll(10.0, max_records=1)[0].offset == 6
             assert consumer.resets == [(where, 2, 6), (where, 3, 6)]
+            assert consumer.beginning_offsets() == {where: 6}
         (line,) = caplog.messages
         assert f"topic '{topic}' partition 0: offset 2 is not in the log" in line
         assert "goes on at 6, as start='earliest' says" in line

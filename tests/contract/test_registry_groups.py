@@ -19,7 +19,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata import group_offsets, znodes
-from broker_lite.metadata.group_offsets import GroupOffsets
+from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import (
     CommittedOffset,
@@ -272,7 +272,9 @@ def test_generations_are_kept_and_fence_nobody_but_former_coordinators(world: Wo
         with pytest.raises(NotCoordinatorError):
             await one.registry.commit_offsets("g", {t0: CommittedOffset(7)}, claim)
         await two.registry.begin_generation(other, 2, is_empty=False)
-        assert (await two.registry.group_age("g")).empty_since_ms is None
+        ages: list[GroupAge] = []
+        assert not await two.registry.expire_group("g", lambda age: bool(ages.append(age)))
+        assert [age.empty_since_ms for age in ages] == [None]
         assert (await one.registry.fetch_offsets("g"))[t0].offset == 6
 
     run(world, body)

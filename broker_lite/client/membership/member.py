@@ -204,8 +204,8 @@ class Member:
         if kind == NATIVE:
             error = InconsistentGroupProtocolError(
                 f"group {self._group!r} is a native group, which its members coordinate; give "
-                "coordination='zookeeper' or another group, or delete it when it is empty: "
-                f"logbus groups delete {self._group}"
+                "another group, or delete it when it is empty: logbus groups delete "
+                f"{self._group}; programs join it with coordination='zookeeper'"
             )
         self.refused = error
         self._on_news()

@@ -1,0 +1,142 @@
+"""An error's cure is something to type: a command's own options, not those of Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from broker_lite.cli.consume import consume
+from broker_lite.cli.main import run
+from broker_lite.cli.mirror import mirror
+from broker_lite.cli.produce import produce
+from broker_lite.cli.spelling import spellings_of, spelt
+from broker_lite.cli.topic import create
+from broker_lite.client.discovery import resolve
+from broker_lite.client.membership.machine import explained
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.errors import (
+    FencedInstanceIdError,
+    InconsistentGroupProtocolError,
+    InvalidConfigError,
+    InvalidSessionTimeoutError,
+    LogbusError,
+    NoClusterError,
+)
+
+MEMBER = MemberConfig(group_instance_id="reader 7", session_timeout_ms=5000)
+
+
+def refusal(error: type[LogbusError]) -> str:
+    return explained(error(), "g", MEMBER).message
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "told"),
+    [
+        (
+            consume,
+            refusal(FencedInstanceIdError),
+            "another consumer joined group 'g' as --instance 'reader 7' and has its partitions; "
+            "give each its own",
+        ),
+        (
+            consume,
+            refusal(InvalidSessionTimeoutError),
+            "-X session.timeout.ms=5000 is not between the brokers' "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms",
+        ),
+        (
+            mirror,
+            refusal(InvalidSessionTimeoutError),
+            "--session-timeout-ms 5000 is not between the brokers' "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms",
+        ),
+        (
+            consume,
+            refusal(InconsistentGroupProtocolError),
+            "group 'g' has members that know none of -X partition.assignment.strategy="
+            "range,cooperative-sticky, or it is a native group; give one that they know, or "
+            "another group",
+        ),
+        (
+            consume,
+            "topic 't' partition 0 offset 5: crc is wrong; on_corrupt='skip' goes past it",
+            "topic 't' partition 0 offset 5: crc is wrong; --skip-corrupt goes past it",
+        ),
+        (
+            produce,
+            "linger.ms=-5: give at least 0",
+            "--linger-ms -5: give at least 0",
+        ),
+        (
+            produce,
+            "idempotence=True needs acks='all', not acks='1'",
+            "-X enable.idempotence=True needs --acks all, not --acks 1",
+        ),
+        (
+            produce,
+            "t-0: not acknowledged within delivery.timeout.ms=120000 (failures: 3). "
+            "Start the broker, or raise delivery.timeout.ms to wait longer",
+            "t-0: not acknowledged within -X delivery.timeout.ms=120000 (failures: 3). "
+            "Start the broker, or raise -X delivery.timeout.ms to wait longer",
+        ),
+        (
+            create,
+            "compression.type='gzip': give one of none, lz4, zstd",
+            "compression.type='gzip': give one of none, lz4, zstd",
+        ),
+        (
+            produce,
+            "the acks=all, compression and zookeeper of x.linger.ms, linger.ms.y and my-linger.ms",
+            "the --acks all, compression and zookeeper of x.linger.ms, linger.ms.y and "
+            "my-linger.ms",
+        ),
+    ],
+)
+def test_settings_are_called_what_the_command_calls_them(
+    command: click.Command, message: str, told: str
+) -> None:
+    assert spelt(message, spellings_of(command)) == told
+
+
+def test_what_names_no_cluster_is_told_in_options(tmp_path: Path) -> None:
+    for command in (consume, create):
+        spellings = spellings_of(command)
+        with pytest.raises(NoClusterError) as none:
+            resolve(environment={"XDG_DATA_HOME": str(tmp_path)})
+        assert "give --bootstrap-servers host:port, set" in spelt(none.value.message, spellings)
+        with pytest.raises(InvalidConfigError) as both:
+            resolve("a:1", "b:2")
+        said = spelt(both.value.message, spellings)
+        assert said.startswith("--bootstrap-servers a:1 and --zookeeper b:2 both name a cluster")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topic", "list", "-b", "a:b"], "--bootstrap-servers a:b: give host:port"),
+        (["mirror", "--from", "a:b", "--to", "c"], "--from a:b: give host:port"),
+        (["mirror", "--from", "a", "--to", "c:d"], "--to c:d: give host:port"),
+        (["mirror", "--from", "a", "-b", "c:d"], "--bootstrap-servers c:d: give host:port"),
+        (["produce", "t", "-b", "a", "--linger-ms", "-5"], "--linger-ms -5: give at least 0"),
+        (["produce", "t", "-b", "a", "-X", "linger=1"], "did you mean '--linger-ms'"),
+        (["produce", "t", "-b", "a", "-X", "batch.size=x"], "-X batch.size=x: give a whole number"),
+        (["consume", "t", "-b", "a", "-X", "session.timeout.ms=1"], "-X session.timeout.ms is for"),
+        (["groups", "list", "-b", "a", "-r", "["], "--regex: '[': unterminated"),
+    ],
+)
+def test_errors_leave_in_the_commands_own_words(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_an_address_of_the_environment_is_called_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "a:b")
+    assert run(["topic", "list"]) == 1
+    assert "LOGBUS_BOOTSTRAP_SERVERS='a:b': give host:port" in capsys.readouterr().err
