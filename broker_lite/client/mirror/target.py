@@ -16,10 +16,7 @@ from broker_lite.client.admin import Admin
 from broker_lite.client.blocking import Pool, PooledConnection, monotonic_ms
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.discovery import parse_endpoints
-from broker_lite.client.fetcher import read_range
-from broker_lite.client.mirror import positions
 from broker_lite.client.mirror.carrying import Piece, signed
-from broker_lite.client.received import records
 from broker_lite.client.steps import ProduceExchange
 from broker_lite.errors import (
     LogbusError,
@@ -28,7 +25,7 @@ from broker_lite.errors import (
     RequestTimedOutError,
     error_for,
 )
-from broker_lite.model import LATEST_TIMESTAMP, Endpoint, TopicPartition
+from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.produce import PartitionRecords, ProducedPartition, TopicRecords
 
 IN_FLIGHT = 4
@@ -237,18 +234,3 @@ class Target:
         refused[where] = type(error)(f"{where}: {error.message}")
         queues[where].clear()
         return None
-
-
-def read_log(
-    admin: Admin, servers: str, name: str, topic_id: str
-) -> dict[TopicPartition, list[positions.Entry]]:
-    """What a mirror wrote to its topic, by partition."""
-    where = TopicPartition(name, 0)
-    end = admin.list_offsets({where: LATEST_TIMESTAMP})[where].offset
-    found: dict[TopicPartition, list[positions.Entry]] = {}
-    for rows in read_range(where, topic_id, -1, 0, end, bootstrap=servers):
-        for record in records(where, rows):
-            entry = positions.read_entry(record.value)
-            if entry is not None:
-                found.setdefault(entry.where, []).append(entry)
-    return found

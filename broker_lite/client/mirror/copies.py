@@ -1,0 +1,54 @@
+"""``Copy``: one partition on its way from the source to the target, and what is known of it.
+
+A value of the mirror's thread; it asks and writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from broker_lite.client.mirror.carrying import Piece
+from broker_lite.client.mirror.offset_map import OffsetMap, Run
+from broker_lite.model import TopicPartition
+
+
+@dataclass(slots=True)
+class Copy:
+    """``source_id`` and ``target_id`` are of its topics. ``fetch_from`` runs ahead of what is
+    written; ``unsaved`` are runs that are not noted yet, and ``is_dirty``: something is not."""
+
+    where: TopicPartition
+    source_id: str
+    target_id: str
+    known: OffsetMap
+    fetch_from: int = 0
+    unsaved: list[Run] = field(default_factory=list)
+    is_dirty: bool = True
+    copied: int = 0
+    """Records that this mirror wrote."""
+    already: int = 0
+    """Records that were found written behind what was noted."""
+    foreign: int = 0
+    """Records at the target that are not of the source."""
+    aged_out: int = 0
+    """Offsets that the source did not have any more when their turn came."""
+
+    def wrote(self, piece: Piece, offset: int) -> int:
+        """Take in a piece whose first record is at ``offset`` of the target; how many records of
+        somebody else stand before it."""
+        foreign = offset - self.known.target_next if self.known.runs else 0
+        foreign = max(0, foreign)
+        self.foreign += foreign
+        for first, count in piece.runs:
+            if self.known.add(first, offset, count):
+                self.unsaved.append(self.known.runs[-1])
+            offset += count
+        self.copied += piece.row_count
+        self.is_dirty = True
+        return foreign
+
+    def passed(self, next_offset: int) -> None:
+        """The source has nothing more to copy below ``next_offset``."""
+        if next_offset > self.known.source_next:
+            self.known.passed(next_offset)
+            self.is_dirty = True
