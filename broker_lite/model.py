@@ -26,6 +26,10 @@ MAX_TIMESTAMP = -3
 NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The text of sixteen zero bytes: "no topic id" on the wire."""
 
+MIRROR_PREFIX = "logbus-mirror-"
+"""Begins the name of the group and the topic, on the target, in which a mirror notes how far it
+has come; the source's cluster id follows."""
+
 NAME_LENGTH_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 

@@ -32,7 +32,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.metadata.group_claims import Claim
 from broker_lite.metadata.group_offsets import GroupAge
-from broker_lite.model import BrokerView
+from broker_lite.model import MIRROR_PREFIX, BrokerView
 from broker_lite.server.clock import Clock
 from broker_lite.server.registry import Registry
 
@@ -228,8 +228,9 @@ class GroupCoordinator:
                 continue
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
-        """A group without offsets has nothing to keep."""
-        if group in self._held:
+        """A group without offsets has nothing to keep. What a mirror noted is kept until somebody
+        deletes it: without it a mirror that rested for long may copy again what is there."""
+        if group in self._held or group.startswith(MIRROR_PREFIX):
             return False
         since_ms, newest_ms = age.empty_since_ms, age.newest_commit_ms
         kept_ms = self._config.offsets_retention_check_ms

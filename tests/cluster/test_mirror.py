@@ -29,21 +29,26 @@ from broker_lite.errors import (
     NonEmptyGroupError,
 )
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.model import CommittedOffset, TopicPartition
-from broker_lite.record.batch import read_header
+from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition
+from broker_lite.record.batch import iter_headers, read_header
 from broker_lite.record.format import HEADER_BYTES
 from broker_lite.record.records import Row, encode_rows
+from broker_lite.storage import OsFiles, paths
+from broker_lite.storage.checkpoint import read_offsets, write_offsets
 
 WAIT_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[client.Bus]:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """The cluster that is copied, of one broker."""
-    with (
-        LocalCluster(brokers=1, directory=tmp_path_factory.mktemp("origin")) as running,
-        client.connect(running.bootstrap_servers) as bus,
-    ):
+    with LocalCluster(brokers=1, directory=tmp_path_factory.mktemp("origin")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def origin(source: LocalCluster) -> Iterator[client.Bus]:
+    with client.connect(source.bootstrap_servers) as bus:
         yield bus
 
 
@@ -156,6 +161,82 @@ def test_what_was_written_and_not_noted_is_not_copied_again(
     bus.delete_topic(first.name)
     again = mirror()
     assert {(copy.copied, copy.already) for copy in again.copies.values()} == {(0, 500)}
+    assert rows_of(bus, copied) == rows_of(origin, copied)
+
+
+def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
+    """As after a crash that took what was promised: a disk that lied, or was restored."""
+    broker = cluster.brokers[0]
+    broker.kill()
+    files, points = OsFiles(), paths.RECOVERY_POINTS
+    for partition in (0, 1):
+        (folder,) = broker.directory.rglob(f"{topic_id}-{partition}")
+        (log,) = folder.glob("*.log")
+        data = log.read_bytes()
+        log.write_bytes(
+            data[: next(at for at, row in iter_headers(data) if row.base_offset >= end)]
+        )
+        offsets = read_offsets(files, str(folder.parent), points)
+        offsets[PartitionKey(topic_id, partition)] = end
+        write_offsets(files, str(folder.parent), points, offsets)
+    broker.start()
+
+
+def test_what_takes_the_place_of_what_the_source_lost_is_copied(
+    source: LocalCluster, origin: client.Bus, bus: client.Bus, copied: str,
+    mirror: Callable[..., Mirror],
+) -> None:  # fmt: skip
+    send(origin, copied, 0, 200)
+    send(origin, copied, 200, 100)
+    first = mirror()
+    # Of one partition the epoch is not noted, as by mirrors of before.
+    there = TopicPartition(copied, 1)
+    noted = bus.admin.committed(first.name, [there])[there]
+    said = {k: v for k, v in json.loads(noted.metadata).items() if k != "source_epoch"}
+    bus.admin.commit_offsets(first.name, {there: noted._replace(metadata=json.dumps(said))})
+    lose_tails(source, origin.admin.cluster().topic_id(copied), 100)
+    # The other grows beyond the offset up to which it was copied: only epochs tell.
+    with origin.producer() as producer:
+        for n in range(100):
+            producer.send(copied, f"instead {n}", partition=0)
+    done = mirror()
+    assert done.aside == {} and {copy.copied for copy in done.copies.values()} == {100, 0}
+    send(origin, copied, 1000, 200)
+    done = mirror()
+    assert done.translated({copied: {"0": 100, "1": 100}}) == {copied: {"0": 150, "1": 150}}
+    assert done.translated({copied: {"0": 99, "1": 99}}) == {copied: {"0": 99, "1": 99}}
+    for copy, rows in zip(rows_of(bus, copied), rows_of(origin, copied), strict=True):
+        values = [row[3] for row in copy]
+        assert values[:100] + values[150:] == [row[3] for row in rows]
+
+
+def test_two_mirrors_do_not_copy_in_a_circle(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    there = Mirror(
+        origin.bootstrap_servers, bus.bootstrap_servers, topics=copied, tell=lambda _: None
+    )
+    back = Mirror(
+        bus.bootstrap_servers, origin.bootstrap_servers, topics=copied, tell=lambda _: None
+    )
+    send(origin, copied, 0, 100)
+    assert there.open(threading.Event())
+    try:
+        back.run(once=True, stop=threading.Event(), on_look=lambda: None)
+        assert "copy each record for ever" in back.aside[copied].message
+    finally:
+        there.claim.release()
+        there.close()
+        back.close()
+    # One after the other they may: what was copied is told, and only what is new goes back.
+    mirror()
+    send(bus, copied, 100, 10)
+    back = Mirror(
+        bus.bootstrap_servers, origin.bootstrap_servers, topics=copied, tell=lambda _: None
+    )
+    back.run(once=True, stop=threading.Event(), on_look=lambda: None)
+    assert sum(copy.copied for copy in back.copies.values()) == 10
+    back.close()
     assert rows_of(bus, copied) == rows_of(origin, copied)
 
 
@@ -296,12 +377,12 @@ def test_two_mirrors_of_one_source_are_never_at_work_at_once(
         second.close()
     # What an older epoch of its producer still sends is refused.
     before = mirror()
-    signature = before._signature
+    signature = before._notes._signature
     assert signature is not None
     send(origin, copied, 200, 100)
     after = mirror()
-    assert after._signature is not None
-    assert after._signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
+    assert after._notes._signature is not None
+    assert after._notes._signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
     late = Target(bus.bootstrap_servers, "late")
     late.begin(signature.producer_id, signature.producer_epoch, lambda: None)
     buffer = encode_rows([Row(0, 1, b"k", b"again", ())])

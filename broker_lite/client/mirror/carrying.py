@@ -16,7 +16,7 @@ import numpy as np
 
 from broker_lite.client.received import RawBatch, Record, Slice, decode, offsets_of, records
 from broker_lite.errors import CorruptMessageError
-from broker_lite.model import NULL_TOPIC_ID, TopicPartition
+from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, TopicPartition
 from broker_lite.record import arrow, transcode
 from broker_lite.record import format as fmt
 from broker_lite.record.arrays import numpy_of
@@ -47,10 +47,13 @@ class Piece(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What a fetch brought: the committed batches of data, and the offset behind all of it."""
+    """What a fetch brought: the committed batches of data, the offset behind all of it, and all
+    batches of it in order, served in ``leader_epoch``."""
 
     batches: list[RawBatch]
     next_offset: int
+    seen: list[RawBatch]
+    leader_epoch: int = NO_EPOCH
 
 
 def walk(
@@ -67,6 +70,7 @@ def walk(
     pending = sorted(aborted or (), key=lambda row: row.first_offset, reverse=True)
     void: set[int] = set()
     found: list[RawBatch] = []
+    seen: list[RawBatch] = []
     position, end, at = 0, len(data), offset
     while end - position >= fmt.HEADER_BYTES:
         header = read_header(data, position)
@@ -80,6 +84,7 @@ def walk(
                 continue  # a compacted log may answer with the batch before
             raise CorruptMessageError(f"{where}: offset {header.base_offset} follows {at}")
         at = header.next_offset
+        seen.append(batch)
         while pending and pending[-1].first_offset <= header.last_offset:
             void.add(pending.pop().producer_id)
         if header.is_control:
@@ -89,7 +94,7 @@ def walk(
             found.append(batch)
     if at == offset and end and not position:
         raise CorruptMessageError(f"{where}: {end} bytes at offset {offset} hold no whole batch")
-    return Walked(found, at)
+    return Walked(found, at, seen)
 
 
 def _is_abort(batch: RawBatch) -> bool:

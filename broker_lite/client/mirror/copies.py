@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker_lite.client.mirror.carrying import Piece
+from broker_lite.client.lineage import Lineage
+from broker_lite.client.mirror.carrying import Piece, Walked
 from broker_lite.client.mirror.offset_map import OffsetMap, Run
 from broker_lite.model import TopicPartition
 
@@ -21,9 +22,13 @@ class Copy:
     source_id: str
     target_id: str
     known: OffsetMap
+    lineage: Lineage = field(default_factory=Lineage)
+    """Of what was fetched up to ``fetch_from``."""
     fetch_from: int = 0
     unsaved: list[Run] = field(default_factory=list)
     is_dirty: bool = True
+    is_cut: bool = False
+    """What was noted last is of records that the source has lost."""
     copied: int = 0
     """Records that this mirror wrote."""
     already: int = 0
@@ -32,6 +37,21 @@ class Copy:
     """Records at the target that are not of the source."""
     aged_out: int = 0
     """Offsets that the source did not have any more when their turn came."""
+
+    def fetched(self, walked: Walked) -> None:
+        """The next fetch goes on behind it."""
+        if walked.seen:
+            self.lineage.read(walked.seen, self.fetch_from, walked.leader_epoch)
+        self.fetch_from = walked.next_offset
+
+    def lost(self, source_end: int, epoch: int) -> None:
+        """What was copied from ``source_end`` on is not at the source any more; what it has there
+        instead is fetched. ``epoch``: of the record before (-1: not known)."""
+        self.known.cut_source(source_end)
+        self.unsaved = [run for run in self.unsaved if run.source < source_end]
+        self.is_dirty = self.is_cut = True
+        self.lineage.begin(source_end, epoch)
+        self.fetch_from = source_end
 
     def wrote(self, piece: Piece, offset: int) -> int:
         """Take in a piece whose first record is at ``offset`` of the target; how many records of

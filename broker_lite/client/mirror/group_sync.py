@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from broker_lite.client.mirror import planning, positions
+from broker_lite.client.mirror import planning
 from broker_lite.client.mirror.copies import Copy
 from broker_lite.client.mirror.planning import GroupRow
 from broker_lite.client.mirror.source import Source
 from broker_lite.client.mirror.target import Target
 from broker_lite.client.mirror.telling import Telling
 from broker_lite.errors import LogbusError
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import MIRROR_PREFIX, CommittedOffset, TopicPartition
 
 GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
 
@@ -46,7 +46,7 @@ class GroupSync:
         maps = {where: copy.known for where, copy in copies.items()}
         found: list[GroupRow] = []
         for group, commits in at_source.items():
-            if group.startswith(positions.PREFIX):
+            if group.startswith(MIRROR_PREFIX):
                 continue
             there = self._target.admin.committed(group)
             rows = planning.plan_group(group, commits, there, maps, source_ids, target_ids)

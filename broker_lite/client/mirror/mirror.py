@@ -22,7 +22,7 @@ from broker_lite.client.mirror.group_sync import GroupSync
 from broker_lite.client.mirror.notes import Notes
 from broker_lite.client.mirror.planning import GroupRow
 from broker_lite.client.mirror.resuming import Resumer
-from broker_lite.client.mirror.source import Source
+from broker_lite.client.mirror.source import Source, Wanted
 from broker_lite.client.mirror.target import Target
 from broker_lite.client.mirror.telling import Telling
 from broker_lite.errors import (
@@ -68,7 +68,7 @@ class Mirror:
         self._notes = Notes(self.target, self.claim, replication_factor)
         self._resumer = Resumer(self.source, self.target, self._telling)
         self._group_sync = GroupSync(self.source, self.target, self._telling, groups)
-        self.name = ""
+        self.name = self._target_id = ""
         self.copies: dict[TopicPartition, Copy] = {}
         self.aside: dict[str, LogbusError] = {}
         self.absent: list[str] = []
@@ -102,7 +102,8 @@ class Mirror:
         where to go on. False if ``stop`` came first."""
         self.source.check_versions()
         mine = self.source.describe().cluster_id
-        if mine == self.target.admin.describe_cluster().cluster_id:
+        self._target_id = self.target.admin.describe_cluster().cluster_id
+        if mine == self._target_id:
             raise InvalidConfigError(f"--from and --to are the same cluster, {mine}")
         self.name = positions.name_for(mine)
         if not self.claim.take(self.name, stop):
@@ -119,6 +120,8 @@ class Mirror:
         view = self.source.view()
         names = planning.chosen_topics(view, self._topics)
         self._tell_absent(view, names)
+        self._leave_circles(view, names)
+        names = [name for name in names if name not in self.aside]
         settings = self.source.admin.describe_configs(names) if names else {}
         there = self.target.admin.cluster()
         fresh = [name for name in names if name not in there.topics]
@@ -158,11 +161,22 @@ class Mirror:
         for name in self.absent:
             self._telling.once(f"there is no topic {name} at {self.source.servers}{waits}")
 
+    def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
+        """Two mirrors, each of which copies what the other wrote, would never end."""
+        for name in self.source.made_of(self._target_id, view).intersection(names):
+            if name not in self.aside:
+                self.save()
+                error = InvalidConfigError(
+                    f"it is made at {self.source.servers} of the topic here, by another mirror, "
+                    f"and both together would copy each record for ever; stop that one first"
+                )
+                self._set_aside(name, error)
+
     def _alter(self, names: list[str], settings: Mapping[tuple[str, str], Any]) -> None:
         current = self.target.admin.describe_configs(names) if names else {}
         for name in names:
             refused = planning.refusal(name, current["topic", name])
-            if refused is not None and name not in self.aside:
+            if refused is not None:
                 self.save()  # what was written up to now is told by positions alone
                 self._set_aside(name, refused)
                 continue
@@ -194,12 +208,10 @@ class Mirror:
                 continue
             source_id, target_id = ids[where]
             commit = commits.get(where)
-            noted = (
-                self._notes.entries(where),
-                positions.read_commit(commit) if commit and commit.topic_id == target_id else None,
-                source_id,
-                target_id,
+            position = (
+                positions.read_commit(commit) if commit and commit.topic_id == target_id else None
             )
+            noted = (self._notes.entries(where), position, source_id, target_id)
             if positions.is_of_another(*noted):
                 self._set_aside(where.topic, UnknownTopicIdError("was deleted and made again"))
                 continue
@@ -212,6 +224,8 @@ class Mirror:
                     raise
                 self._set_aside(where.topic, error)
                 continue
+            epoch = positions.epoch_before(copy.fetch_from, position, source_id)
+            copy.lineage.begin(copy.fetch_from, epoch)
             self.copies[where] = copy
 
     def _set_aside(self, topic: str, error: LogbusError) -> None:
@@ -224,8 +238,11 @@ class Mirror:
 
     # -- records
 
-    def _wanted(self) -> dict[TopicPartition, tuple[str, int]]:
-        return {w: (copy.source_id, copy.fetch_from) for w, copy in self.copies.items()}
+    def _wanted(self) -> dict[TopicPartition, Wanted]:
+        return {
+            where: Wanted(copy.source_id, copy.fetch_from, copy.lineage.last_epoch)
+            for where, copy in self.copies.items()
+        }
 
     def _begin_fetch(self, wait_ms: int) -> Future[Fetched]:
         return self._executor.submit(self.source.fetch, self._wanted(), wait_ms)
@@ -240,7 +257,9 @@ class Mirror:
             if isinstance(walked, Walked):
                 good[where] = walked
             elif isinstance(walked, OffsetOutOfRangeError):
-                self._resumer.begin_at(copy, self.source.ends((where,), EARLIEST_TIMESTAMP)[where])
+                self._resumer.go_on(copy, walked)
+                if copy.is_cut:
+                    self.save()  # before anything else goes by these offsets
             elif isinstance(walked, UnknownTopicIdError) and self._is_gone(copy):
                 self._set_aside(where.topic, UnknownTopicIdError("is gone at the source"))
             elif not walked.retriable:
@@ -287,7 +306,7 @@ class Mirror:
                 raise failed
         for copy in dirty:
             copy.unsaved.clear()
-            copy.is_dirty = False
+            copy.is_dirty = copy.is_cut = False
 
     # -- running
 
@@ -333,7 +352,7 @@ class Mirror:
                 good = self._advance(under_way.result())
                 for where, walked in good.items():
                     if where in self.copies:
-                        self.copies[where].fetch_from = walked.next_offset
+                        self.copies[where].fetched(walked)
                 under_way = self._begin_fetch(WAIT_MS if is_idle else 0)
                 is_idle = not self._write(good, froms)
                 if not good:

@@ -94,6 +94,7 @@ class Notes:
                     copy.known.source_next,
                     copy.known.target_next,
                     positions.last_run(copy.known),
+                    copy.lineage.last_epoch,
                 ),
                 copy.target_id,
                 self._signature,
@@ -104,22 +105,25 @@ class Notes:
         return self._claim.commit(commits) if commits else {}
 
     def _save_runs(self, dirty: Sequence[Copy]) -> None:
-        entries = [
-            positions.entry_of(copy.where, copy.source_id, copy.target_id, copy.known, runs)
+        entries = (
+            entry
             for copy in dirty
-            for runs in positions.in_parts(copy.unsaved)
-        ]
-        if not entries:
-            return
+            for entry in positions.entries_of(
+                copy.where,
+                copy.source_id,
+                copy.target_id,
+                copy.known,
+                copy.unsaved,
+                is_cut=copy.is_cut,
+            )
+        )
         now_ms = int(time.time() * 1000)
-        rows = [
-            Row(i, now_ms, str(entry.where).encode(), positions.write_entry(entry))
-            for i, entry in enumerate(entries)
-        ]
-        buffer = encode_rows(rows)
-        piece = Piece(buffer, read_header(buffer), ())
+        pieces = []
+        for batch in positions.in_batches(entries):
+            buffer = encode_rows([Row(i, now_ms, *each) for i, each in enumerate(batch)])
+            pieces.append(Piece(buffer, read_header(buffer), ()))
         log = TopicPartition(self._name, 0)
-        for error in self._target.write({log: [piece]}, lambda *_: None).values():
+        for error in self._target.write({log: pieces}, lambda *_: None).values():
             raise error
 
 

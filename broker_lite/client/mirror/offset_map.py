@@ -64,6 +64,13 @@ class OffsetMap:
         limit = self.runs[at + 1].target if at + 1 < len(self.runs) else self.target_next
         return min(run.target + source - run.source, limit)
 
+    def cut_source(self, source_end: int) -> None:
+        """The source holds other records from ``source_end`` on than those that were copied, which
+        stay at the target: what comes in their place goes behind them."""
+        while self.runs and self.runs[-1].source >= source_end:
+            self.runs.pop()
+        self.source_next = min(self.source_next, source_end)
+
     def cut(self, target_end: int) -> None:
         """The target holds nothing from ``target_end`` on any more: what it lost is not copied."""
         if target_end >= self.target_next:

@@ -15,10 +15,9 @@ from typing import NamedTuple
 from broker_lite.client.admin import ConfigEntry
 from broker_lite.client.cluster import ClusterView
 from broker_lite.client.mirror.offset_map import OffsetMap
-from broker_lite.client.mirror.positions import PREFIX
 from broker_lite.config import TopicConfig, parse, text
 from broker_lite.errors import InvalidConfigError
-from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
+from broker_lite.model import MIRROR_PREFIX, NULL_TOPIC_ID, CommittedOffset, TopicPartition
 
 EFFECTIVE = ("retention.ms", "retention.bytes", "max.message.bytes")
 """Copied even where the source has them from its brokers' defaults."""
@@ -45,7 +44,7 @@ def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
         for name, topic in view.topics.items()
         if topic.error is None
         and re.fullmatch(pattern, name)
-        and not name.startswith(("__", PREFIX))
+        and not name.startswith(("__", MIRROR_PREFIX))
     )
 
 
@@ -179,7 +178,7 @@ class GroupRow(NamedTuple):
 
 def mark(name: str, source_offset: int) -> str:
     """The metadata of an offset that a mirror wrote."""
-    return f"{_MARK}{name.removeprefix(PREFIX)} offset {source_offset}"
+    return f"{_MARK}{name.removeprefix(MIRROR_PREFIX)} offset {source_offset}"
 
 
 def plan_group(

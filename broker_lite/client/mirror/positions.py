@@ -16,25 +16,28 @@ from typing import Any, NamedTuple
 
 from broker_lite.client.mirror.carrying import Content
 from broker_lite.client.mirror.offset_map import OffsetMap, Run
-from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.model import MIRROR_PREFIX, NO_EPOCH, CommittedOffset, TopicPartition
 
-PREFIX = "logbus-mirror-"
 VERSION = 1
 RUNS_PER_ENTRY = 10_000
+BATCH_BYTES = 512 << 10
+"""Of entries that are written together: far less than any topic takes at once."""
 
 
 def name_for(cluster_id: str) -> str:
     """The group and the topic, on the target, of what was copied of this cluster."""
-    return PREFIX + "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster_id)
+    return MIRROR_PREFIX + "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster_id)
 
 
 class Position(NamedTuple):
-    """Up to where a partition was copied, of which topic, and the run that goes on there."""
+    """Up to where a partition was copied, of which topic, the run that goes on there, and the
+    leader epoch of the source's record before it (-1: not known)."""
 
     source_id: str
     source_next: int
     target_next: int
     run: Run | None
+    epoch: int = NO_EPOCH
 
 
 class Signature(NamedTuple):
@@ -59,6 +62,7 @@ def commit_of(
             "source_topic_id": position.source_id,
             "source_offset": position.source_next,
             "run": position.run,
+            "source_epoch": position.epoch,
             "signature": signature,
         }
         | ({} if settings is None else {"settings": dict(settings)})
@@ -76,6 +80,7 @@ def read_commit(commit: CommittedOffset) -> Position | None:
             int(said["source_offset"]),
             commit.offset,
             None if run is None else Run(int(run[0]), int(run[1])),
+            int(said.get("source_epoch", NO_EPOCH)),
         )
     except (ValueError, TypeError, KeyError, IndexError):
         return None
@@ -102,7 +107,8 @@ def read_settings(commits: Mapping[TopicPartition, CommittedOffset]) -> dict[str
 
 
 class Entry(NamedTuple):
-    """One record of the mirror's topic: runs of a partition, and its position then."""
+    """One record of the mirror's topic: runs of a partition, and its position then. Without runs:
+    those that begin at the position or behind it are over."""
 
     where: TopicPartition
     source_id: str
@@ -148,13 +154,14 @@ def restored(
     entries: Iterable[Entry], committed: Position | None, source_id: str, target_id: str
 ) -> OffsetMap:
     """The map of one partition as it was stored last; what other topics of that name left behind
-    is passed over."""
+    is passed over. An entry takes the place of runs from its own beginning on: the source had lost
+    what they were of, or they were noted twice."""
     found = OffsetMap()
     for entry in entries:
         if entry.source_id == source_id and entry.target_id == target_id:
+            found.cut_source(entry.runs[0].source if entry.runs else entry.source_next)
             found.runs.extend(entry.runs)
-            if entry.source_next > found.source_next:
-                found.source_next, found.target_next = entry.source_next, entry.target_next
+            found.source_next, found.target_next = entry.source_next, entry.target_next
     if committed is not None and committed.source_id == source_id:
         if committed.run is not None:
             found.runs.append(committed.run)
@@ -171,6 +178,13 @@ def is_of_another(
     if committed is not None:
         origins.add(committed.source_id)
     return bool(origins) and source_id not in origins
+
+
+def epoch_before(source_next: int, committed: Position | None, source_id: str) -> int:
+    """The source's leader epoch of the record before an offset, if that was noted; else -1."""
+    if committed is None or committed.source_id != source_id:
+        return NO_EPOCH
+    return committed.epoch if committed.source_next == source_next else NO_EPOCH
 
 
 class Squared(NamedTuple):
@@ -208,14 +222,32 @@ def last_run(known: OffsetMap) -> Run | None:
     return known.runs[-1] if known.runs else None
 
 
-def entry_of(
-    where: TopicPartition, source_id: str, target_id: str, known: OffsetMap, runs: Sequence[Run]
-) -> Entry:
-    """A record for the mirror's topic: these new runs, and the position."""
-    return Entry(where, source_id, target_id, tuple(runs), known.source_next, known.target_next)
+def entries_of(
+    where: TopicPartition,
+    source_id: str,
+    target_id: str,
+    known: OffsetMap,
+    runs: Sequence[Run],
+    *,
+    is_cut: bool = False,
+) -> Iterator[Entry]:
+    """Records for the mirror's topic: these new runs, so many at a time as a record holds well, and
+    the position; where the source lost records (``is_cut``) also without a run."""
+    for start in range(0, len(runs) or int(is_cut), RUNS_PER_ENTRY):
+        part = tuple(runs[start : start + RUNS_PER_ENTRY])
+        yield Entry(where, source_id, target_id, part, known.source_next, known.target_next)
 
 
-def in_parts(runs: Sequence[Run]) -> Iterator[Sequence[Run]]:
-    """New runs, so many at a time as a record holds well."""
-    for start in range(0, len(runs), RUNS_PER_ENTRY):
-        yield runs[start : start + RUNS_PER_ENTRY]
+def in_batches(entries: Iterable[Entry]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Keys and values of entries, so many together as a batch holds well."""
+    batch: list[tuple[bytes, bytes]] = []
+    size = 0
+    for entry in entries:
+        value = write_entry(entry)
+        if batch and size + len(value) > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append((str(entry.where).encode(), value))
+        size += len(value)
+    if batch:
+        yield batch

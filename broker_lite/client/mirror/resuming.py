@@ -14,12 +14,11 @@ from broker_lite.client.fetcher import read_range
 from broker_lite.client.mirror import positions
 from broker_lite.client.mirror.carrying import Content, carry, contents, piece_contents
 from broker_lite.client.mirror.copies import Copy
-from broker_lite.client.mirror.source import Source
+from broker_lite.client.mirror.source import PartedError, Source
 from broker_lite.client.mirror.target import Target
 from broker_lite.client.mirror.telling import Telling
-from broker_lite.model import LATEST_TIMESTAMP
-
-_NO_EPOCH = -1
+from broker_lite.errors import OffsetOutOfRangeError
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, OffsetAndEpoch
 
 
 class Resumer:
@@ -44,7 +43,7 @@ class Resumer:
                 for rows in read_range(
                     where,
                     copy.target_id,
-                    _NO_EPOCH,
+                    NO_EPOCH,
                     begin,
                     end,
                     bootstrap=self._target.servers,
@@ -62,6 +61,29 @@ class Resumer:
                 )
         if not known.runs:
             known.target_next = end
+        self.begin_at(copy, first)
+
+    def go_on(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
+        """The source refused to go on where the copy is: records aged out there, or it lost some
+        that were copied (a crash, an unclean election) and has others in their place."""
+        ends = self._source.ends
+        first = ends((copy.where,), EARLIEST_TIMESTAMP)[copy.where]
+        kept: OffsetAndEpoch | None = None
+        if isinstance(error, PartedError):
+            kept = copy.lineage.cut(error.told, copy.fetch_from, error.leader_epoch)
+        elif first <= copy.fetch_from:
+            end = ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
+            kept = OffsetAndEpoch(end, NO_EPOCH) if end < copy.fetch_from else None
+        if kept is None:
+            # Nothing is known to be lost, or not where: asked without its epoch it goes on.
+            copy.lineage.forget()
+        else:
+            gone = f"offsets {kept.offset} to {copy.fetch_from - 1}"
+            self._telling.say(
+                f"{copy.where}: the source has lost {gone} after they were copied; the copy keeps "
+                "them, and what the source has in their place follows"
+            )
+            copy.lost(*kept)
         self.begin_at(copy, first)
 
     def begin_at(self, copy: Copy, first: int) -> None:

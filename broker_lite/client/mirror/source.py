@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from broker_lite import __version__
 from broker_lite.client import requests
@@ -15,18 +16,27 @@ from broker_lite.client.admin import Admin
 from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.mirror import positions
 from broker_lite.client.mirror.carrying import Walked, walk
 from broker_lite.client.steps import CallExchange, FetchExchange, Send
 from broker_lite.errors import (
+    GroupIdNotFoundError,
     LogbusError,
     NetworkError,
     NoBrokersError,
+    OffsetOutOfRangeError,
     RequestTimedOutError,
     SourceUnreachableError,
     UnsupportedVersionError,
     error_for,
 )
-from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
+from broker_lite.model import (
+    NO_EPOCH,
+    CommittedOffset,
+    Endpoint,
+    OffsetAndEpoch,
+    TopicPartition,
+)
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
@@ -41,6 +51,7 @@ from broker_lite.wire.fetch import (
     CLIENT_VERSION,
     FLAG_CHECKS_CRC,
     READ_COMMITTED,
+    FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -63,6 +74,24 @@ _NEEDED: Mapping[int, int] = {
         )
     },
 }
+
+
+class Wanted(NamedTuple):
+    """Where to fetch a partition from; ``last_epoch``: of the record before, -1 if not known."""
+
+    topic_id: str
+    offset: int
+    last_epoch: int = NO_EPOCH
+
+
+class PartedError(OffsetOutOfRangeError):
+    """The source's log is another one than was read: ``told`` says where it leaves the last epoch,
+    by who led in ``leader_epoch``."""
+
+    def __init__(self, told: OffsetAndEpoch, leader_epoch: int) -> None:
+        super().__init__(f"it leaves epoch {told.leader_epoch} at offset {told.offset}")
+        self.told = told
+        self.leader_epoch = leader_epoch
 
 
 class Source:
@@ -112,6 +141,23 @@ class Source:
         self._is_stale = True
         return view
 
+    def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
+        """The topics that a mirror, which is at work, makes here of that cluster's."""
+        name = positions.name_for(cluster_id)
+        if name not in view.topics or not self._has_members(name):
+            return set()
+        return {
+            where.topic
+            for where, commit in self.admin.committed(name).items()
+            if where.topic in view.topics and commit.topic_id == view.topic_id(where.topic)
+        }
+
+    def _has_members(self, group: str) -> bool:
+        try:
+            return bool(self.admin.describe_groups([group])[group].members)
+        except GroupIdNotFoundError:
+            return False
+
     def ends(self, wheres: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
         """Offsets of committed data: -1 the end, -2 the start."""
         if not wheres:
@@ -136,10 +182,10 @@ class Source:
         return found, native
 
     def fetch(
-        self, wanted: Mapping[TopicPartition, tuple[str, int]], wait_ms: int
+        self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int
     ) -> dict[TopicPartition, Walked | LogbusError]:
-        """What follows: {partition: (topic id, offset)} to batches or an error each. Waits at most
-        ``wait_ms`` where there is nothing. Raises NoBrokersError."""
+        """What follows, batches or an error for each partition. Waits at most ``wait_ms`` where
+        there is nothing. Raises NoBrokersError."""
         if self._is_stale:
             topics = list(dict.fromkeys(where.topic for where in wanted))
             self._pool.run(requests.refresh_once(self._cluster, topics))
@@ -164,29 +210,34 @@ class Source:
                 self._cluster.failed(endpoint)
                 found.update(dict.fromkeys(group, answer))
                 continue
-            names = {wanted[where][0]: where.topic for where in group}
+            names = {wanted[where].topic_id: where.topic for where in group}
             for topic in answer.topics:
                 for row in topic.partitions:
                     where = TopicPartition(names.get(topic.topic_id, ""), row.partition)
                     if where not in wanted:
                         continue
                     try:
-                        if row.error_code:
-                            raise error_for(row.error_code)
-                        found[where] = walk(
-                            row.records, where, wanted[where][1], row.aborted_transactions
-                        )
+                        found[where] = self._walked(where, wanted[where].offset, row)
                     except LogbusError as error:
                         found[where] = error
         if any(isinstance(row, LogbusError) for row in found.values()):
             self._is_stale = True
         return found
 
+    def _walked(self, where: TopicPartition, offset: int, row: FetchedPartition) -> Walked:
+        leader_epoch = self._cluster.view.leader_epoch(where)
+        if row.error_code:
+            raise error_for(row.error_code)
+        if row.diverging is not None:
+            raise PartedError(row.diverging, leader_epoch)
+        walked = walk(row.records, where, offset, row.aborted_transactions)
+        return walked._replace(leader_epoch=leader_epoch)
+
     def fetch_one(self, where: TopicPartition, topic_id: str, offset: int) -> Walked:
         """The next batches of one partition; raises what keeps it from answering."""
         deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
         while True:
-            found = self.fetch({where: (topic_id, offset)}, 0)
+            found = self.fetch({where: Wanted(topic_id, offset)}, 0)
             row = found.get(where, NoBrokersError(f"{where}: no answer"))
             if not isinstance(row, LogbusError):
                 return row
@@ -197,14 +248,14 @@ class Source:
 
 def _request(
     group: Sequence[TopicPartition],
-    wanted: Mapping[TopicPartition, tuple[str, int]],
+    wanted: Mapping[TopicPartition, Wanted],
     wait_ms: int,
 ) -> FetchRequest:
     by_topic: dict[str, list[FetchPartition]] = {}
     for where in group:
-        topic_id, offset = wanted[where]
+        topic_id, offset, last_epoch = wanted[where]
         by_topic.setdefault(topic_id, []).append(
-            FetchPartition(where.partition, offset, PARTITION_BYTES)
+            FetchPartition(where.partition, offset, PARTITION_BYTES, last_fetched_epoch=last_epoch)
         )
     return FetchRequest(
         tuple(FetchTopic("", topic_id, tuple(rows)) for topic_id, rows in by_topic.items()),

@@ -66,3 +66,13 @@ def test_every_record_is_found_and_every_offset_leads_to_the_next_record(
         assert found <= min(following, default=target) and all(at < found for at in before)
         if offset in went:
             assert found == went[offset]
+
+
+def test_what_the_source_lost_leads_to_what_it_has_instead() -> None:
+    known = OffsetMap()
+    known.add(0, 0, 10)
+    known.add(12, 10, 5)
+    known.cut_source(8)
+    assert (known.source_next, known.target_next, known.runs) == (8, 15, [Run(0, 0)])
+    assert known.add(8, 15, 4)
+    assert [known.translate(at) for at in (7, 8, 11, 12, 13)] == [7, 15, 18, 19, None]

@@ -83,5 +83,33 @@ def test_equal_records_are_counted_each() -> None:
 def test_names_are_names_of_topics_and_runs_are_written_in_parts() -> None:
     assert positions.name_for("4L6g3nShT-eMCtK--X86sw") == "logbus-mirror-4L6g3nShT-eMCtK--X86sw"
     assert positions.name_for("a/b c") == "logbus-mirror-a_b_c"
-    runs = [Run(at, at) for at in range(positions.RUNS_PER_ENTRY + 1)]
-    assert [len(part) for part in positions.in_parts(runs)] == [positions.RUNS_PER_ENTRY, 1]
+    known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 50)], 7, 8)
+
+    def entries(count: int, *, is_cut: bool = False) -> list[positions.Entry]:
+        runs = known.runs[:count]
+        return list(positions.entries_of(WHERE, "s", "t", known, runs, is_cut=is_cut))
+
+    assert [len(row.runs) for row in entries(positions.RUNS_PER_ENTRY + 1)] == [10_000, 1]
+    assert entries(0) == [] and [row.runs for row in entries(0, is_cut=True)] == [()]
+    many = entries(len(known.runs))
+    batches = list(positions.in_batches(many))
+    assert [positions.read_entry(value) for batch in batches for _, value in batch] == many
+    assert max(sum(len(value) for _, value in batch) for batch in batches) <= positions.BATCH_BYTES
+
+
+def test_what_the_source_lost_is_not_in_the_map_any_more() -> None:
+    entries = [
+        positions.Entry(WHERE, "s", "t", (Run(0, 0), Run(12, 10)), 17, 15),
+        positions.Entry(WHERE, "s", "t", (), 8, 15),
+    ]
+    stale = positions.Position("s", 17, 15, Run(12, 10), 3)
+    noted = positions.Position("s", 8, 15, Run(0, 0), 2)
+    known = positions.restored(entries, noted, "s", "t")
+    assert (known.source_next, known.target_next, known.runs) == (8, 15, [Run(0, 0)])
+    assert positions.epoch_before(8, noted, "s") == 2
+    assert positions.epoch_before(9, noted, "s") == positions.epoch_before(8, noted, "x") == -1
+    # Killed between the two notes: where it goes on is refused again.
+    assert positions.restored(entries, stale, "s", "t").source_next == 17
+    again = [*entries, positions.Entry(WHERE, "s", "t", (Run(9, 15),), 12, 18)]
+    known = positions.restored(again, noted._replace(source_next=12, run=Run(9, 15)), "s", "t")
+    assert known.runs == [Run(0, 0), Run(9, 15)]

@@ -528,6 +528,21 @@ def test_native_groups_expire_when_they_were_empty_for_the_retention_time() -> N
     run(body)
 
 
+def test_what_a_mirror_noted_does_not_expire_while_it_rests() -> None:
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
+        await world.make_topic("t")
+        registry = world.brokers[1].registry
+        for group in ("logbus-mirror-x", "g"):
+            await registry.commit_offsets(group, {TopicPartition("t", 0): CommittedOffset(1)})
+        await asyncio.sleep(100 * 60)
+        for parts in world.brokers.values():
+            await parts.groups.expire()
+        assert [row.group for row in await registry.list_groups()] == ["logbus-mirror-x"]
+
+    run(body)
+
+
 def test_a_native_group_whose_members_come_between_two_looks_does_not_expire() -> None:
     """A job that runs for a minute each hour, and commits only when something has come: brokers
     never saw it there, and took its group for one that was empty since its last commit."""
