@@ -1,7 +1,7 @@
 """Which partition a record goes to: Kafka's murmur2 of the key, or the sticky partition.
 
 The hash is Java's, bit for bit, so producers of both worlds put a key into the same partition. It
-is computed for whole columns at once; the scalar form is for single keys and as the oracle.
+is computed for whole columns at once, never key by key.
 """
 
 from __future__ import annotations
@@ -16,34 +16,11 @@ from broker_lite.client.arrays import nulls_of
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-
-
-def murmur2(key: bytes) -> int:
-    """Kafka's 32-bit hash of a key, unsigned."""
-    size = len(key)
-    h = _SEED ^ size
-    whole = size & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
-        k ^= k >> 24
-        h = (h * _M & _MASK) ^ (k * _M & _MASK)
-    tail = key[whole:]
-    if tail:
-        h ^= int.from_bytes(tail, "little")
-        h = h * _M & _MASK
-    h ^= h >> 13
-    h = h * _M & _MASK
-    return h ^ h >> 15
-
-
-def partition_for(key: bytes, partition_count: int) -> int:
-    """The partition of a key, as Kafka's Java clients choose it."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """The hash of every key of a binary column; what stands at nulls is not to be used."""
+    """Kafka's 32-bit hash of every key of a binary column, unsigned. What stands at nulls is not to
+    be used."""
     count = len(keys)
     if count == 0:
         return np.zeros(0, np.uint32)

@@ -83,12 +83,6 @@ class ProducerState:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins; None until transactions are built."""
-        starts = [p.transaction_start for p in self._producers.values()]
-        return min((start for start in starts if start != NO_OFFSET), default=None)
-
     def check(self, header: BatchHeader, *, may_have_forgotten: bool) -> ProducedBatch | None:
         """Judge a client's batch: None to append it, or the batch that it repeats.
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from java_partitions import partition_for
+from stored import is_resident
 
 from broker_lite.client import Bus, Consumer, Producer
-from broker_lite.client.partitioner import partition_for
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     BufferFullError,
@@ -23,7 +24,6 @@ from broker_lite.errors import (
 )
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
-from tests.stored import is_resident
 
 
 def everything(bus: Bus, topic: str, count: int) -> list[tuple[int, int, bytes | None]]:

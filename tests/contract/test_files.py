@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from stored import RWF_DONTCACHE, is_resident
 
 from broker_lite.storage import Files, MemFiles, OsFiles, PowerCut
 from broker_lite.storage.files import OsFile
-from tests.stored import RWF_DONTCACHE, is_resident
 
 World = tuple[Files, str]
 

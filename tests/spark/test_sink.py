@@ -4,11 +4,10 @@ KafkaSinkSuite's behaviours."""
 from __future__ import annotations
 
 import pytest
+from java_partitions import partition_for
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from spark_queries import records
-
-from broker_lite.client.partitioner import partition_for
 
 HEADERS = "array<struct<key:string,value:binary>>"
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World
+from java_partitions import partition_for
 
 from broker_lite.client.accumulator import Chunk, OpenRows
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.futures import Outcome, RecordFuture
-from broker_lite.client.partitioner import partition_for
 from broker_lite.client.sender import Sender
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
