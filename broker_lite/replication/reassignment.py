@@ -36,7 +36,8 @@ def begin(
     adding = tuple(broker for broker in both if broker not in origin)
     removing = tuple(broker for broker in both if broker not in target)
     check_live(f"partition {name}", adding, live)
-    return _with_replicas(name, view, both, adding, removing, live, controller_epoch)
+    moved = dataclasses.replace(view, replicas=both, adding=adding, removing=removing)
+    return _led(name, moved, live, controller_epoch)
 
 
 def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
@@ -47,7 +48,8 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
     if not view.adding and not view.removing:
         raise NoReassignmentInProgressError(f"partition {name} is not being reassigned")
     origin = tuple(broker for broker in view.replicas if broker not in view.adding)
-    return _with_replicas(name, view, origin, (), (), live, controller_epoch)
+    back = dataclasses.replace(view, replicas=origin, adding=(), removing=())
+    return _led(name, back, live, controller_epoch)
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
@@ -64,22 +66,15 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
     return PartitionView(view.partition, target, state)
 
 
-def _with_replicas(
-    name: str,
-    view: PartitionView,
-    replicas: tuple[int, ...],
-    adding: tuple[int, ...],
-    removing: tuple[int, ...],
-    live: Live,
-    controller_epoch: int,
-) -> PartitionView:
-    state = _among(view.state, replicas, live, controller_epoch)
+def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
+    """The partition with an ISR and a leader among the replicas that it has now."""
+    state = _among(view.state, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
-            f"partition {name}: none of brokers {list(replicas)} is in sync, and all that are "
+            f"partition {name}: none of brokers {list(view.replicas)} is in sync, and all that are "
             "would go; wait until one is"
         )
-    return PartitionView(view.partition, replicas, state, adding, removing)
+    return dataclasses.replace(view, state=state)
 
 
 def _among(

@@ -158,16 +158,14 @@ class LogReader:
             segment, (position, header) = self._locate(offset)
             base = header.base_offset
             self._hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
-        if at_tail and segment is active:
-            stop = size
-        else:
-            stop, end = self._stop(segment, end)
+        stop = Entry(end, size) if at_tail and segment is active else self._stop(segment, end)
         if self.corruption:
-            stop, end = self._clip(offset, position, stop, end)
-        if stop - position > max_bytes:
-            stop, end = self._cut(segment, position, base, max_bytes, stop, end, min_one)
-        self._hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop)
-        return LogSlice(segment.file, position, stop - position, base, end)
+            stop = self._clip(offset, stop)
+        if stop.position - position > max_bytes:
+            stop = self._cut(segment, Entry(base, position), stop, max_bytes, min_one)
+        end, stop_position = stop
+        self._hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
+        return LogSlice(segment.file, position, stop_position - position, base, end)
 
     def _locate(self, offset: int) -> tuple[Segment, FoundBatch]:
         """The segment and the batch that hold an offset in [log start, log end)."""
@@ -214,33 +212,33 @@ class LogReader:
             if oldest is not self._tail.segment and oldest is not segment:
                 oldest.release()
 
-    def _stop(self, segment: Segment, end: int) -> tuple[int, int]:
-        """Where ``segment`` stops for a reader that stops at ``end``: position and offset."""
+    def _stop(self, segment: Segment, end: int) -> Entry:
+        """Where ``segment`` stops for a reader that stops at ``end``."""
         bases, _ = self._chain
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:
-            return segment.size_bytes, bases[i]
+            return Entry(bases[i], segment.size_bytes)
         hint = self._hints[(end ^ end >> 6 ^ end >> 12) & 63]
         if hint is not None and hint[0] == end and hint[1] is segment:
-            return hint[2], end
+            return Entry(end, hint[2])
         if end >= segment.next_offset:
-            return segment.size_bytes, end
+            return Entry(end, segment.size_bytes)
         try:
             found = self._find(segment, end)
         except CorruptMessageError:
             damage = self._damage_over(end)
             if damage is None or damage.segment_base != segment.base_offset:
                 raise
-            return damage.position, damage.first_offset
-        return found.position, found.header.base_offset
+            return Entry(damage.first_offset, damage.position)
+        return Entry(found.header.base_offset, found.position)
 
-    def _clip(self, offset: int, position: int, stop: int, end: int) -> tuple[int, int]:
+    def _clip(self, offset: int, stop: Entry) -> Entry:
         """Stop before the first unreadable range at or after ``offset``."""
         self._raise_in_damage(offset)
         for damage in self.corruption:
-            if damage.unreadable and offset < damage.first_offset < end:
-                return min(stop, damage.position), damage.first_offset
-        return stop, end
+            if damage.unreadable and offset < damage.first_offset < stop.offset:
+                return Entry(damage.first_offset, min(stop.position, damage.position))
+        return stop
 
     def _raise_in_damage(self, offset: int) -> None:
         if self.corruption and (damage := self._damage_over(offset)) is not None:
@@ -253,33 +251,28 @@ class LogReader:
         return None
 
     def _cut(
-        self,
-        segment: Segment,
-        position: int,
-        base: int,
-        max_bytes: int,
-        stop: int,
-        end: int,
-        min_one: bool,
-    ) -> tuple[int, int]:
-        """The last batch boundary that ``max_bytes`` reach, by the index where it knows one."""
-        entry = segment.index.floor_position(position + max_bytes)
-        if position < entry.position <= stop:
-            return entry.position, entry.offset
-        limit, at, following = position + max_bytes, position, base
-        while at < stop:
+        self, segment: Segment, start: Entry, stop: Entry, max_bytes: int, min_one: bool
+    ) -> Entry:
+        """The last batch boundary up to ``stop`` that ``max_bytes`` reach from ``start``, by the
+        index where it knows one."""
+        limit = start.position + max_bytes
+        entry = segment.index.floor_position(limit)
+        if start.position < entry.position <= stop.position:
+            return entry
+        following, at = start
+        while at < stop.position:
             try:
-                header = segment.find_from(Entry(following, at), following, stop).header
+                header = segment.find_from(Entry(following, at), following, stop.position).header
             except BadBatch as bad:
-                if at > position:
+                if at > start.position:
                     break
                 raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
-            if at + header.size_bytes > limit and not (min_one and at == position):
+            if at + header.size_bytes > limit and not (min_one and at == start.position):
                 break
             at, following = at + header.size_bytes, header.next_offset
             if at >= limit:
                 break
-        return at, min(following, end)
+        return Entry(min(following, stop.offset), at)
 
     # -- damage --------------------------------------------------------------------------------
 
@@ -512,30 +505,29 @@ class LogReader:
                 offset = beyond
                 continue
             try:
-                segment, position, base = self._boundary(offset)
+                segment, begin = self._boundary(offset)
             except CorruptMessageError:
                 if counted:
                     break
                 continue
-            stop, stop_offset = self._stop(segment, end)
+            stop = self._stop(segment, end)
             if self.corruption:
-                stop, stop_offset = self._clip(offset, position, stop, stop_offset)
+                stop = self._clip(offset, stop)
             budget = max_bytes - counted
-            if stop - position > budget:
-                cut, offset = self._cut(
-                    segment, position, base, budget, stop, stop_offset, not counted
-                )
-                counted += cut - position
+            if stop.position - begin.position > budget:
+                cut = self._cut(segment, begin, stop, budget, not counted)
+                counted += cut.position - begin.position
+                offset = cut.offset
                 break
-            counted += stop - position
-            offset = max(stop_offset, offset + 1)
+            counted += stop.position - begin.position
+            offset = max(stop.offset, offset + 1)
         return max(min(offset, end), start + 1), counted
 
-    def _boundary(self, offset: int) -> tuple[Segment, int, int]:
-        """The segment, position and base of the batch at ``offset``; a segment's start unread."""
+    def _boundary(self, offset: int) -> tuple[Segment, Entry]:
+        """Where the batch at ``offset`` begins; a segment's first one is not looked at."""
         bases, segments = self._chain
         i = bisect_right(bases, offset) - 1
         if i >= 0 and bases[i] == offset:
-            return segments[i], 0, offset
+            return segments[i], Entry(offset, 0)
         segment, (position, header) = self._locate(offset)
-        return segment, position, header.base_offset
+        return segment, Entry(header.base_offset, position)
