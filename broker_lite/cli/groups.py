@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -172,7 +173,8 @@ def seek(
             raise click.BadParameter(
                 f"{topic} has no partition {min(missing)}", param_hint="--partition"
             )
-        rows = _move(admin, group, [facts], partition, place, yes)
+        ids = {tp: i for tp, i in _ids((facts,)).items() if not partition or tp[1] in partition}
+        rows = _move(admin, group, ids, place, yes)
         refusal = None if yes else _refusal(admin, group)
     _show_plan(rows, yes, form, refusal)
 
@@ -198,7 +200,8 @@ def reset_offsets(
     with open_admin(bootstrap_servers, zookeeper) as admin:
         names = topics or sorted({where.topic for where in _committed(admin, group)})
         view = admin.cluster()
-        rows = _move(admin, group, [found_topic(view, name) for name in names], (), place, yes)
+        ids = _ids(found_topic(view, name) for name in names)
+        rows = _move(admin, group, ids, place, yes)
         refusal = None if yes else _refusal(admin, group)
     _show_plan(rows, yes, form, refusal)
 
@@ -253,29 +256,27 @@ def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset
     return found
 
 
-def _move(
-    admin: Admin,
-    group: str,
-    topics: list[TopicMetadata],
-    only: tuple[int, ...],
-    place: moment.Moment,
-    yes: bool,
-) -> list[dict[str, Any]]:
-    """What each partition's offset becomes, and is now where ``yes``."""
-    ids = {facts.name: facts.topic_id for facts in topics}
-    chosen = [
-        TopicPartition(facts.name, part.partition)
+def _ids(topics: Iterable[TopicMetadata]) -> dict[TopicPartition, str]:
+    """All partitions of the topics, and of which topic each is."""
+    return {
+        TopicPartition(facts.name, part.partition): facts.topic_id
         for facts in topics
         for part in facts.partitions
-        if not only or part.partition in only
-    ]
+    }
+
+
+def _move(
+    admin: Admin, group: str, ids: Mapping[TopicPartition, str], place: moment.Moment, yes: bool
+) -> list[dict[str, Any]]:
+    """What each partition's offset becomes, and is now where ``yes``."""
+    chosen = list(ids)
     found = moment.places(admin, chosen, place)
     targets = {tp: at.offset for tp, at in found.items()}
     before = admin.committed(group, chosen)
     if yes:
         _refuse_readers(admin, group)
         admin.commit_offsets(
-            group, {tp: CommittedOffset(at, topic_id=ids[tp.topic]) for tp, at in targets.items()}
+            group, {tp: CommittedOffset(at, topic_id=ids[tp]) for tp, at in targets.items()}
         )
     for tp, at in found.items():
         if at.wanted != at.offset:

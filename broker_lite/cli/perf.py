@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -52,7 +52,7 @@ def produce(
     """Records a second into a topic, through send_arrow or send."""
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, topic, partitions) as name:
-        seconds = _produce(servers, name, records, size, api, acks, compression)
+        seconds = _produce(servers, name, _Load(records, size, api, acks, compression))
     facts = {"test": "produce", "api": api, "acks": acks, "compression": compression}
     output.show_one(facts | _rates(records, size, seconds), form)
 
@@ -79,7 +79,7 @@ def consume(
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, topic, partitions) as name:
         if topic is None:
-            _produce(servers, name, records, size, "arrow", "all", "none")
+            _produce(servers, name, _Load(records, size))
         seconds, size_bytes = _consume(servers, name, records, api)
     facts = {"test": "consume", "api": api}
     output.show_one(facts | _rates(records, size_bytes / records, seconds), form)
@@ -103,6 +103,16 @@ def latency(
         times = sorted(_round_trips(servers, name, records, size))
     shown = {f"p{p}_ms": round(times[int(len(times) * p / 100)] * 1000, 3) for p in (50, 95, 99)}
     output.show_one({"test": "latency", "records": records, "size": size} | shown, form)
+
+
+class _Load(NamedTuple):
+    """What is produced, and how. ``size``: bytes of a value."""
+
+    records: int
+    size: int
+    api: str = "arrow"
+    acks: str = "all"
+    compression: str = "none"
 
 
 def _rates(records: int, size: float, seconds: float) -> dict[str, Any]:
@@ -131,21 +141,23 @@ def _topic(servers: str, named: str | None, partitions: int) -> Iterator[str]:
             admin.delete_topic(name)
 
 
-def _produce(
-    servers: str, topic: str, records: int, size: int, api: str, acks: str, compression: str
-) -> float:
+def _produce(servers: str, topic: str, load: _Load) -> float:
+    """The seconds until all of it is acknowledged."""
     import pyarrow as pa
 
     from broker_lite.client.arrays import binary_of
     from broker_lite.client.producer import Producer
     from broker_lite.config import ProducerConfig
 
-    config = ProducerConfig(acks=acks, compression=compression, idempotence=acks == "all")
-    value = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    records = load.records
+    config = ProducerConfig(
+        acks=load.acks, compression=load.compression, idempotence=load.acks == "all"
+    )
+    value = (b"0123456789abcdef" * (load.size // 16 + 1))[: load.size]
     table = pa.table({"value": binary_of([value] * min(_ARROW_ROWS, records))})
     with Producer(servers, config) as producer:
         started = time.monotonic()
-        if api == "arrow":
+        if load.api == "arrow":
             for first in range(0, records, _ARROW_ROWS):
                 producer.send_arrow(topic, table.slice(0, min(_ARROW_ROWS, records - first)))
         else:

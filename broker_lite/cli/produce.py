@@ -101,10 +101,10 @@ def produce(
     with Admin(servers) as admin:
         found_topic(admin.cluster(), topic)
     started = time.monotonic()
-    sent = _Sent()
     with Producer(servers, config) as producer:
+        sent = _Sending(producer, topic, partition, rate)
         for path in files or (None,):
-            _send_all(producer, topic, path, form, rule, partition, rate, sent)
+            sent.read(path, form_of(path, form), rule)
         producer.flush()
     seconds = time.monotonic() - started
     if key_delimiter and sent.keyless:
@@ -114,13 +114,6 @@ def produce(
         output.show_one(facts, summary)
     elif sys.stderr.isatty():
         output.say(f"{_records(sent.records)} to {topic} in {seconds:.1f} s")
-
-
-class _Sent:
-    """What was sent so far; ``keyless`` has no key."""
-
-    records = 0
-    keyless = 0
 
 
 def _records(count: int, some: int | None = None) -> str:
@@ -147,32 +140,39 @@ def _name(header: str) -> str:
     return header
 
 
-def _send_all(
-    producer: Producer,
-    topic: str,
-    path: Path | None,
-    form: str,
-    rule: LineRule,
-    partition: int | None,
-    rate: int | None,
-    sent: _Sent,
-) -> None:
-    from broker_lite.cli.lines import form_of, tables
+class _Sending:
+    """Files on their way into a topic: ``records`` were sent so far, ``keyless`` without a key."""
 
-    count = 0
-    watched: deque[Any] = deque()
-    started = time.monotonic()
-    for table in tables(path, form_of(path, form), rule):
-        step = max(rate // 20, 1) if rate else len(table)
-        for first in range(0, len(table), step):
-            part = table.slice(first, step)
-            watched.append(producer.send_arrow(topic, part, partition=partition))
-            count += len(part)
-            sent.records += len(part)
-            if rule.key_delimiter is not None:
-                sent.keyless += part.column("key").null_count
-            if rate:
-                time.sleep(max(0.0, started + count / rate - time.monotonic()))
-        # A failure ends the command when it is known, not at the end of an endless pipe.
-        while watched and (watched[0].done() or len(watched) > _WATCHED_MAX):
-            watched.popleft().result()
+    def __init__(
+        self, producer: Producer, topic: str, partition: int | None, rate: int | None
+    ) -> None:
+        self.records = 0
+        self.keyless = 0
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._rate = rate
+
+    def read(self, path: Path | None, form: str, rule: LineRule) -> None:
+        """Send what a file holds, or stdin; at most ``rate`` records a second."""
+        from broker_lite.cli.lines import tables
+
+        count = 0
+        rate = self._rate
+        watched: deque[Any] = deque()
+        started = time.monotonic()
+        for table in tables(path, form, rule):
+            step = max(rate // 20, 1) if rate else len(table)
+            for first in range(0, len(table), step):
+                part = table.slice(first, step)
+                sent = self._producer.send_arrow(self._topic, part, partition=self._partition)
+                watched.append(sent)
+                count += len(part)
+                self.records += len(part)
+                if rule.key_delimiter is not None:
+                    self.keyless += part.column("key").null_count
+                if rate:
+                    time.sleep(max(0.0, started + count / rate - time.monotonic()))
+            # A failure ends the command when it is known, not at the end of an endless pipe.
+            while watched and (watched[0].done() or len(watched) > _WATCHED_MAX):
+                watched.popleft().result()

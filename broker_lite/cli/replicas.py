@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,10 @@ from broker_lite.model import TopicPartition
 if TYPE_CHECKING:
     from broker_lite.client.admin import Admin
     from broker_lite.client.cluster import ClusterView
-    from broker_lite.client.replica_plans import Plan
+    from broker_lite.client.replica_plans import Ongoing, Plan
     from broker_lite.client.replica_requests import Reassignment
+
+    Planner = Callable[[ClusterView, Ongoing, list[TopicPartition]], Plan]
 
 POLL_SECONDS = 0.2
 
@@ -81,7 +85,7 @@ def reassign(
             return
         if off is None and plan is None and not names:
             raise click.UsageError("name the topics to move")
-        moves = _plan(view, ongoing, wheres, replicas, replication_factor, off, plan)
+        moves = _planner(replicas, replication_factor, off, plan)(view, ongoing, wheres)
         if not dry_run:
             admin.reassign(moves)
         output.show([_step(view, ongoing, where, row) for where, row in moves.items()], form)
@@ -162,22 +166,22 @@ def _wheres(
     return found
 
 
-def _plan(
-    view: ClusterView,
-    ongoing: dict[TopicPartition, Reassignment],
-    wheres: list[TopicPartition],
-    replicas: str | None,
-    factor: int | None,
-    off: int | None,
-    path: Path | None,
-) -> Plan:
+def _planner(
+    replicas: str | None, factor: int | None, off: int | None, path: Path | None
+) -> Planner:
+    """The one way to move that was given."""
     if replicas is not None:
-        return replica_plans.to_brokers(view, ongoing, wheres, _ids(replicas))
+        return partial(replica_plans.to_brokers, brokers=_ids(replicas))
     if factor is not None:
-        return replica_plans.to_factor(view, ongoing, wheres, factor)
+        return partial(replica_plans.to_factor, factor=factor)
     if off is not None:
-        return replica_plans.off_broker(view, ongoing, wheres, off)
+        return partial(replica_plans.off_broker, broker_id=off)
     assert path is not None
+    planned = _read_plan(path)
+    return lambda view, ongoing, wheres: planned
+
+
+def _read_plan(path: Path) -> Plan:
     try:
         return replica_plans.from_text(path.read_text("utf-8"))
     except (InvalidReplicaAssignmentError, UnicodeDecodeError) as error:
