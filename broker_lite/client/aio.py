@@ -16,7 +16,6 @@ from broker_lite.client import admin_requests, requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.aio_consumer import AsyncConsumer
 from broker_lite.client.blocking import monotonic_ms
-from broker_lite.client.bus import membership, named_topics
 from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import parse_endpoints, resolve
@@ -26,6 +25,7 @@ from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.options import build, check_names
 from broker_lite.client.producer import Producer
+from broker_lite.client.reading import membership, reading
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
 from broker_lite.errors import (
     BufferFullError,
@@ -96,18 +96,18 @@ class AsyncBus:
         """A consumer, begun by ``async with`` or ``await start()``; options as for ``Bus``, and
         for native groups as for ``Bus.create_message_streams``, with one stream. Callbacks may be
         coroutines."""
-        names, chosen = named_topics(topics, partitions)
         group = options.pop("group_id", group) if group is None else group
+        asked = reading(topics, partitions, pattern, group)
         callbacks = Callbacks(on_assign, on_revoke, on_lost)
         given = options if zookeeper is None else {**options, "zookeeper": zookeeper}
-        kind = membership(coordination, names, pattern, group, chosen, given, callbacks)
+        kind = membership(coordination, asked, given, callbacks)
         if kind == "zookeeper":
             session_timeout_ms = options.pop("session_timeout_ms", NATIVE_SESSION_TIMEOUT_MS)
             from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
 
             return NativeAsyncConsumer(
                 self.bootstrap_servers,
-                names,
+                asked.topics,
                 pattern=pattern,
                 group=group,
                 admin=self.admin,
@@ -120,7 +120,7 @@ class AsyncBus:
             assert group is not None
             return AsyncMemberConsumer(
                 self.bootstrap_servers,
-                names,
+                asked.topics,
                 group=group,
                 pattern=pattern,
                 config=build(MemberConfig, options, self._options),
@@ -128,7 +128,11 @@ class AsyncBus:
             )
         config = build(ConsumerConfig, options, self._options)
         return AsyncConsumer(
-            self.bootstrap_servers, names, group=group, partitions=chosen, config=config
+            self.bootstrap_servers,
+            asked.topics,
+            group=group,
+            partitions=asked.partitions,
+            config=config,
         )
 
     async def create_topic(

@@ -14,7 +14,8 @@ from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.cluster import ClusterView
 from broker_lite.client.discovery import resolve
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.options import build, check_names, check_pattern, only_of_members
+from broker_lite.client.options import build, check_names
+from broker_lite.client.reading import membership, reading
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
@@ -112,19 +113,19 @@ class Bus:
         from broker_lite.client.consumer import Consumer
         from broker_lite.client.membership.consumer import MemberConsumer
 
-        names, chosen = named_topics(topics, partitions)
         group = options.pop("group_id", group) if group is None else group
+        asked = reading(topics, partitions, pattern, group)
         callbacks = Callbacks(on_assign, on_revoke, on_lost)
-        kind = membership(coordination, names, pattern, group, chosen, options, callbacks)
+        kind = membership(coordination, asked, options, callbacks)
         if kind == "zookeeper":
             return self.create_message_streams(
-                *names, group=group, pattern=pattern, **callbacks._asdict(), **options
+                *asked.topics, group=group, pattern=pattern, **callbacks._asdict(), **options
             )[0]
         if kind == "kafka":
             assert group is not None
             return MemberConsumer(
                 self.bootstrap_servers,
-                names,
+                asked.topics,
                 group=group,
                 pattern=pattern,
                 config=build(MemberConfig, options, self._options),
@@ -132,9 +133,9 @@ class Bus:
             )
         return Consumer(
             self.bootstrap_servers,
-            names,
+            asked.topics,
             group=group,
-            partitions=chosen,
+            partitions=asked.partitions,
             config=build(ConsumerConfig, options, self._options),
         )
 
@@ -163,14 +164,14 @@ class Bus:
         """
         from broker_lite.client.native.streams import open_streams
 
-        names, chosen = named_topics(topics, None)
-        if chosen is not None:
-            raise InvalidConfigError("a group's members are given their partitions: name topics")
         group = options.pop("group_id", group) if group is None else group
+        asked = reading(topics, None, pattern, group)
+        if asked.partitions is not None:
+            raise InvalidConfigError("a group's members are given their partitions: name topics")
         return open_streams(
             self.admin,
             self.bootstrap_servers,
-            names,
+            asked.topics,
             pattern=pattern,
             streams=streams,
             group=group,
@@ -217,57 +218,3 @@ class Bus:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def membership(
-    coordination: str,
-    names: Sequence[str],
-    pattern: str | None,
-    group: str | None,
-    chosen: Sequence[TopicPartition | int] | None,
-    options: Mapping[str, Any],
-    callbacks: Callbacks,
-) -> str:
-    """Of which kind of group a consumer is a member: "kafka", "zookeeper", or "" of none. Raises
-    InvalidConfigError for what does not go together."""
-    if coordination not in ("kafka", "zookeeper"):
-        raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")
-    if coordination == "zookeeper":
-        if chosen is not None:
-            raise InvalidConfigError("partitions are chosen without a group's coordination")
-        return coordination
-    if "zookeeper" in options:
-        raise InvalidConfigError("zookeeper goes with coordination='zookeeper'")
-    if group is not None and chosen is None:
-        if bool(names) == (pattern is not None):
-            raise InvalidConfigError(
-                f"topics={list(names)!r} and pattern={pattern!r}: give topics, or a pattern"
-            )
-        if pattern is not None:
-            check_pattern(pattern)
-        return coordination
-    asked = [*only_of_members(options), *(["pattern"] if pattern is not None else [])]
-    asked += [name for name, row in callbacks._asdict().items() if row is not None]
-    if asked:
-        cure = "leave it out" if chosen is not None else "give group='…'"
-        raise InvalidConfigError(f"{asked[0]} is for members of a group, who share: {cure}")
-    return ""
-
-
-def named_topics(
-    topics: Sequence[str | TopicPartition | Iterable[str]],
-    partitions: Iterable[TopicPartition | int] | None,
-) -> tuple[list[str], list[TopicPartition | int] | None]:
-    """Topic names, and partitions where any were chosen."""
-    names: list[str] = []
-    chosen: list[TopicPartition | int] = [] if partitions is None else list(partitions)
-    for each in topics:
-        if isinstance(each, TopicPartition):
-            chosen.append(each)
-        elif isinstance(each, str):
-            names.append(each)
-        else:
-            names.extend(each)
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidConfigError(f"topics are names: {names!r}")
-    return names, chosen if chosen or partitions is not None else None

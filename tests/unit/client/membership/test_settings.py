@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from broker_lite.client.bus import membership
-from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.options import build, check_names
 from broker_lite.errors import InvalidConfigError
@@ -40,33 +38,3 @@ def test_a_rebalance_waits_as_long_as_a_reader_may_be_at_its_work() -> None:
 def test_wrong_settings(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfigError):
         build(MemberConfig, options, {})
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"coordination": "spark"}, "give kafka or zookeeper"),
-        ({"coordination": "zookeeper", "chosen": [0]}, "chosen without"),
-        ({"options": {"zookeeper": "h:1"}}, "goes with coordination='zookeeper'"),
-        ({"pattern": "t.*"}, "give topics, or a pattern"),
-        ({"names": [], "pattern": "t("}, "no regular expression"),
-        ({"group": None, "options": {"session.timeout.ms": 1}}, "give group="),
-        ({"group": None, "pattern": "t.*", "names": []}, "give group="),
-        ({"chosen": [0], "callbacks": Callbacks(on_lost=print)}, "on_lost .* leave it out"),
-    ],
-)
-def test_what_does_not_go_together(changed: dict[str, Any], said: str) -> None:
-    arguments: dict[str, Any] = {
-        "coordination": "kafka",
-        "names": ["t"],
-        "pattern": None,
-        "group": "g",
-        "chosen": None,
-        "options": {},
-        "callbacks": NO_CALLBACKS,
-    }
-    assert membership(**arguments) == "kafka"
-    assert membership(**arguments | {"group": None}) == ""
-    assert membership(**arguments | {"chosen": [0]}) == ""
-    with pytest.raises(InvalidConfigError, match=said):
-        membership(**arguments | changed)

@@ -1,0 +1,51 @@
+"""What a consumer is asked to read, and what does not go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
+from broker_lite.client.reading import Reading, membership, reading
+from broker_lite.errors import InvalidConfigError
+from broker_lite.model import TopicPartition
+
+
+def test_names_partitions_and_rows_of_names_stand_side_by_side() -> None:
+    assert reading(("a", ["b", "c"]), None, None, "g") == (["a", "b", "c"], None, None, "g")
+    where = TopicPartition("b", 1)
+    assert reading(("a", where), [0], None, None) == (["a"], [0, where], None, None)
+    assert reading((), [], "t.*", None).partitions == [], "none is chosen, which is a choice"
+    with pytest.raises(InvalidConfigError, match="topics are names"):
+        reading(([1],), None, None, None)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"coordination": "spark"}, "give kafka or zookeeper"),
+        ({"coordination": "zookeeper", "partitions": [0]}, "chosen without"),
+        ({"options": {"zookeeper": "h:1"}}, "goes with coordination='zookeeper'"),
+        ({"pattern": "t.*"}, "give topics, or a pattern"),
+        ({"topics": [], "pattern": "t("}, "no regular expression"),
+        ({"group": None, "options": {"session.timeout.ms": 1}}, "give group="),
+        ({"group": None, "pattern": "t.*", "topics": []}, "give group="),
+        ({"partitions": [0], "callbacks": Callbacks(on_lost=print)}, "on_lost .* leave it out"),
+    ],
+)
+def test_what_does_not_go_together(changed: dict[str, Any], said: str) -> None:
+    asked = Reading(["t"], None, None, "g")
+
+    def kind(**changes: Any) -> str:
+        wanted = asked._replace(**{k: v for k, v in changes.items() if k in Reading._fields})
+        return membership(
+            changes.get("coordination", "kafka"),
+            wanted,
+            changes.get("options", {}),
+            changes.get("callbacks", NO_CALLBACKS),
+        )
+
+    assert (kind(), kind(group=None), kind(partitions=[0])) == ("kafka", "", "")
+    with pytest.raises(InvalidConfigError, match=said):
+        kind(**changed)
