@@ -1,4 +1,4 @@
-"""Clients of a logbus cluster: ``connect`` is the way in. Start reading at ``bus``.
+"""Clients of a logbus cluster: ``connect`` is the way in. Start at README.md, then ``bus``.
 
 Operations are written once, as generators (``requests``, ``admin_requests`` over ``steps``), and
 carried out by a shell: ``blocking`` (sockets, threads) or ``aio`` (asyncio). Producers and

@@ -1,4 +1,4 @@
-"""What a consumer is asked to read, and of which kind of group it is a member. Pure; for both faces."""
+"""What a consumer is asked to read, and of which kind of group it is a member, for both faces."""
 
 from __future__ import annotations
 
