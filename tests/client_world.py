@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker_lite.client.cluster import ClusterView, PartitionMetadata, TopicMetadata
+from broker_lite.client.steps import Send
 from broker_lite.errors import LogbusError, RequestTimedOutError
 from broker_lite.model import Endpoint
 from broker_lite.wire import fetch, produce
@@ -105,14 +106,9 @@ class World:
     def now_ms(self) -> float:
         return self.now
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Any,
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        endpoint, lane = send.endpoint, send.lane
+        exchange: Any = send.exchange
         correlation_id = next(self._ids)
         raw = b"".join(bytes(part) for part in exchange.frame(correlation_id, "test"))
         frame = memoryview(bytearray(raw))[4:]
@@ -129,7 +125,7 @@ class World:
         )
         self.asked.append(asked)
         self.later(
-            timeout_ms,
+            send.timeout_ms,
             lambda: asked.fail(RequestTimedOutError("late")) if asked in self.asked else None,
         )
         if header.api_key in self.automatic:

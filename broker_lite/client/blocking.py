@@ -23,10 +23,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker_lite.client.connection import FRAME_BYTES_MAX, Connection, has_one_address, open_socket
+from broker_lite.client.connections import Connections
 from broker_lite.client.rooms import received_rooms
 from broker_lite.client.steps import Exchange, Operation, Pause, Send, SendAll, Timer
 from broker_lite.errors import (
-    ClosedError,
     LogbusError,
     NetworkError,
     ProtocolError,
@@ -63,8 +63,7 @@ class Reactor:
     """A thread that watches connections and timers and calls back."""
 
     def __init__(self, client_id: str, name: str) -> None:
-        self.client_id = client_id
-        self._connections: dict[tuple[Endpoint, str], Connection] = {}
+        self._connections = Connections(client_id)
         self._watched: dict[Connection, tuple[int, int]] = {}
         self._touched: set[Connection] = set()
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -117,23 +116,11 @@ class Reactor:
 
     # -- on the thread
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Exchange[Any],
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
-        connection = self._connections.get((endpoint, lane))
-        if connection is None or connection.closed:
-            connection = Connection(endpoint, self.client_id)
-            connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
-            self._connections[endpoint, lane] = connection
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
+        if is_new:
             # Not here: a failure would call back before the caller is done.
             self._calls.append(partial(self._connect, connection))
-        else:
-            connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
         self._touched.add(connection)
 
     def _connect(self, connection: Connection) -> None:
@@ -145,14 +132,13 @@ class Reactor:
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
         """End a connection; what is under way on it fails with ClosedError."""
-        connection = self._connections.get((endpoint, lane))
+        connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
-            connection.close(ClosedError(f"the connection to {endpoint} was given up"))
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
         """Whether there is an open connection, and to a process on this machine."""
-        connection = self._connections.get((endpoint, lane))
+        connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
@@ -171,8 +157,7 @@ class Reactor:
                 raise
             self._on_crash(error)
         finally:
-            for connection in list(self._connections.values()):
-                connection.close(ClosedError("the client was closed"))
+            self._connections.close()
             self._selector.close()
             self._close_wake()
 
@@ -228,16 +213,11 @@ class Reactor:
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
         due = self._timers[0][0] if self._timers else float("inf")
-        for connection in self._connections.values():
-            due = min(due, connection.next_deadline_ms())
+        due = min(due, self._connections.next_deadline_ms())
         return None if due == float("inf") else max(0.0, (due - self.now_ms()) / 1000.0)
 
     def _expire(self) -> None:
-        now = self.now_ms()
-        for connection in list(self._connections.values()):
-            if connection.next_deadline_ms() <= now:
-                connection.expire(now)
-                self._touched.add(connection)
+        self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: Connection) -> None:
         """Keep the selector in step; a descriptor changes when the next address is tried."""
@@ -264,9 +244,7 @@ class Reactor:
             self._watched[connection] = wanted
         else:
             self._watched.pop(connection, None)
-            for key, known in list(self._connections.items()):
-                if known is connection:
-                    del self._connections[key]
+            self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: Connection) -> None:
         """Watch a descriptor, whose number a connection closed just now may have had."""
@@ -284,9 +262,7 @@ class Reactor:
 
     def forget(self) -> None:
         """In a forked child: drop what the parent's thread owns, touching nothing shared."""
-        for connection in self._connections.values():
-            connection.drop()
-        self._connections.clear()
+        self._connections.drop()
         self._selector.close()
         self._wake_lock = threading.RLock()
         self._close_wake()
@@ -438,12 +414,12 @@ class Pool:
         """Ask several brokers at once: an answer or an error each."""
         answers: list[Any] = [None] * len(sends)
         waiting: list[tuple[int, PooledConnection, float]] = []
-        for index, (endpoint, exchange, timeout_ms) in enumerate(sends):
-            deadline_ms = monotonic_ms() + timeout_ms
+        for index, send in enumerate(sends):
+            deadline_ms = monotonic_ms() + send.timeout_ms
             try:
-                connection = self.borrow(endpoint, timeout_ms)
+                connection = self.borrow(send.endpoint, send.timeout_ms)
                 try:
-                    connection.send(exchange, deadline_ms)
+                    connection.send(send.exchange, deadline_ms)
                 except BaseException:
                     connection.close()
                     raise

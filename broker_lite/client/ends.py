@@ -24,7 +24,7 @@ from broker_lite.client.cluster import (
     unknown_topic,
 )
 from broker_lite.client.discovery import parse_endpoints
-from broker_lite.client.steps import FetchExchange, Operation, Timer, spawn
+from broker_lite.client.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, error_for
 from broker_lite.model import LATEST_TIMESTAMP, Endpoint, ListedOffset, TopicPartition
 from broker_lite.record.format import BODY_VERSION
@@ -270,12 +270,10 @@ class EndOffsetsWatch:
             columns_body_version=BODY_VERSION,
             flags=FLAG_CHECKS_CRC | FLAG_ENDS_ONLY,
         )
+        timeout_ms = POLL_WAIT_MS + self._request_timeout_ms
         self._reactor.request(
-            endpoint,
-            FetchExchange(request),
-            POLL_WAIT_MS + self._request_timeout_ms,
+            Send(endpoint, FetchExchange(request), timeout_ms, f"ends-{lane}"),
             lambda answer: self._polled(endpoint, lane, answer),
-            f"ends-{lane}",
         )
 
     def _polled(self, endpoint: Endpoint, lane: int, answer: FetchResponse | LogbusError) -> None:

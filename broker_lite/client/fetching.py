@@ -29,7 +29,7 @@ from broker_lite.client.cluster import (
 from broker_lite.client.in_place import AHEAD_BYTES, InPlace
 from broker_lite.client.received import Cut, LogTruncatedError, RawBatch, cut
 from broker_lite.client.source import Source
-from broker_lite.client.steps import FetchExchange, Shell, Timer, spawn
+from broker_lite.client.steps import FetchExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
@@ -301,12 +301,10 @@ class FetchEngine:
             machine=machine,
             file_bytes=file_bytes,
         )
+        timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         self._shell.request(
-            leader,
-            FetchExchange(request),
-            config.request_timeout_ms + config.fetch_max_wait_ms,
+            Send(leader, FetchExchange(request), timeout_ms, lane),
             lambda answer: self._fetched(leader, lane, asked, answer),
-            lane,
         )
 
     def _fetched(

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.connection import Connection
-from broker_lite.client.steps import Exchange, Operation, Timer, spawn
-from broker_lite.errors import ClosedError, LogbusError, NetworkError
+from broker_lite.client.connections import Connections
+from broker_lite.client.steps import Operation, Send, Timer, spawn
+from broker_lite.errors import LogbusError, NetworkError
 from broker_lite.model import Endpoint
 
 T = TypeVar("T")
@@ -26,8 +27,7 @@ class LoopShell:
 
     def __init__(self, client_id: str) -> None:
         self.loop = asyncio.get_running_loop()
-        self.client_id = client_id
-        self._connections: dict[tuple[Endpoint, str], Connection] = {}
+        self._connections = Connections(client_id)
         self._watched: dict[Connection, tuple[int, bool]] = {}
         self._touched: set[Connection] = set()
         self._flush_handle: asyncio.Handle | None = None
@@ -52,24 +52,12 @@ class LoopShell:
         spawn(self, operation, done)
         return await future
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Exchange[Any],
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
-        connection = self._connections.get((endpoint, lane))
-        if connection is None or connection.closed:
-            connection = Connection(endpoint, self.client_id)
-            connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
-            self._connections[endpoint, lane] = connection
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
+        if is_new:
             task = self.loop.create_task(self._connect(connection))
             self._lookups.add(task)
             task.add_done_callback(self._lookups.discard)
-        else:
-            connection.request(exchange, self.now_ms() + timeout_ms, on_answer)
         self._touch(connection)
         self._set_deadline()
 
@@ -92,9 +80,8 @@ class LoopShell:
         self.loop.call_soon(callback)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        connection = self._connections.get((endpoint, lane))
+        connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
-            connection.close(ClosedError(f"the connection to {endpoint} was given up"))
             self._touch(connection)
 
     def _touch(self, connection: Connection) -> None:
@@ -127,9 +114,7 @@ class LoopShell:
         if descriptor < 0:
             self._watched.pop(connection, None)
             if connection.closed:
-                for key, other in list(self._connections.items()):
-                    if other is connection:
-                        del self._connections[key]
+                self._connections.forget(connection)
             return
         if known != descriptor:
             self.loop.add_reader(descriptor, self._on_readable, connection)
@@ -151,30 +136,24 @@ class LoopShell:
     def _set_deadline(self) -> None:
         if self._deadline is not None:
             return
-        due = min(
-            (each.next_deadline_ms() for each in self._connections.values()),
-            default=float("inf"),
-        )
+        due = self._connections.next_deadline_ms()
         if due != float("inf"):
             delay = min(1000.0, max(1.0, due - self.now_ms()))
             self._deadline = self.loop.call_later(delay / 1000.0, self._expire)
 
     def _expire(self) -> None:
         self._deadline = None
-        now = self.now_ms()
-        for connection in list(self._connections.values()):
-            if connection.next_deadline_ms() <= now:
-                connection.expire(now)
-                self._watch(connection)
+        for connection in self._connections.expire(self.now_ms()):
+            self._watch(connection)
         self._set_deadline()
 
     def close(self) -> None:
         """End all connections; requests under way fail with ClosedError."""
-        error = ClosedError("the client was closed")
         for task in list(self._lookups):
             task.cancel()
-        for connection in list(self._connections.values()):
-            connection.close(error)
+        ended = list(self._connections)
+        self._connections.close()
+        for connection in ended:
             self._watch(connection)
         for handle in (self._deadline, self._flush_handle):
             if handle is not None:

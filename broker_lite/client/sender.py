@@ -18,7 +18,7 @@ from broker_lite.client.cluster import Cluster, ClusterView, backoff_ms
 from broker_lite.client.delivery import Delivery, Identity, Outgoing
 from broker_lite.client.futures import Outcome
 from broker_lite.client.partitioner import Sticky
-from broker_lite.client.steps import ProduceExchange, Shell, Timer, spawn
+from broker_lite.client.steps import ProduceExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     ClosedError,
@@ -215,11 +215,8 @@ class Sender:
             timeout_ms=max(1, int(timeout_ms)),
         )
         self._shell.request(
-            sent.endpoint,
-            exchange,
-            timeout_ms,
+            Send(sent.endpoint, exchange, timeout_ms, LANE),
             lambda answer: self._answered(number, sent, answer),
-            LANE,
         )
 
     def _answered(

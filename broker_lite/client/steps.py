@@ -107,11 +107,14 @@ class FetchExchange:
 
 
 class Send(NamedTuple):
-    """Ask one broker; the step's result is the answer."""
+    """Ask one broker; the step's result is the answer. Answers come in the order of the requests
+    over one connection, so what waits long, or must not wait, has one of its own: a ``lane``
+    (of a shell; a pool's borrower has a connection to itself)."""
 
     endpoint: Endpoint
     exchange: Exchange[Any]
     timeout_ms: float = REQUEST_TIMEOUT_MS
+    lane: str = ""
 
 
 class SendAll(NamedTuple):
@@ -136,17 +139,9 @@ class Shell(Protocol):
     def now_ms(self) -> float:
         """Monotonic milliseconds."""
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Exchange[Any],
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
-        """Send over the connection to ``endpoint``; ``on_answer`` gets the answer or an error,
-        later and exactly once. Answers come in the order of the requests to one endpoint, so
-        what waits long, or must not wait, has a connection of its own: a ``lane``."""
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        """Send; ``on_answer`` gets the answer or an error, later and exactly once. Raises
+        InvalidRequestError for what cannot be sent."""
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
         """End a connection; what is under way on it fails with ClosedError."""
@@ -197,23 +192,17 @@ class _Task:
             self.on_done(error)
             return
         match step:
-            case Send(endpoint, exchange, timeout_ms):
-                self._request(endpoint, exchange, timeout_ms, self.advance)
+            case Send():
+                self._request(step, self.advance)
             case SendAll(sends):
                 self._gather(sends)
             case Pause(delay_ms):
                 self.shell.later(delay_ms, lambda: self.advance(None))
 
-    def _request(
-        self,
-        endpoint: Endpoint,
-        exchange: Exchange[Any],
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-    ) -> None:
+    def _request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         """What cannot be sent is this operation's error, and no end of the shell's thread."""
         try:
-            self.shell.request(endpoint, exchange, timeout_ms, on_answer)
+            self.shell.request(send, on_answer)
         except LogbusError as error:
             self.shell.call_soon(partial(on_answer, error))
 
@@ -230,5 +219,5 @@ class _Task:
             if left == 0:
                 self.advance(answers)
 
-        for index, (endpoint, exchange, timeout_ms) in enumerate(sends):
-            self._request(endpoint, exchange, timeout_ms, partial(take, index))
+        for index, send in enumerate(sends):
+            self._request(send, partial(take, index))

@@ -24,7 +24,7 @@ from sim.scheduler import OUTSIDE, Handle, stream
 from broker_lite.client.accumulator import Chunk
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.sender import Sender
-from broker_lite.client.steps import CallExchange, Exchange, FetchExchange, ProduceExchange
+from broker_lite.client.steps import CallExchange, FetchExchange, ProduceExchange, Send
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import ClosedError, DeliveryTimedOutError, LogbusError, NetworkError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
@@ -62,14 +62,8 @@ class SimShell:
         if channel is not None:
             channel.close(ClosedError("disconnected"))
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Exchange[Any],
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        endpoint, exchange, timeout_ms, lane = send
         channel = self._channels.get((endpoint, lane))
         if channel is None or not channel.is_open:
             channel = self._cluster.net.channel(CLIENTS, endpoint.port, OUTSIDE)

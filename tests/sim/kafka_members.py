@@ -27,6 +27,7 @@ from broker_lite.client.membership.beginning import beginnings, commit, first_lo
 from broker_lite.client.membership.changes import Share
 from broker_lite.client.membership.member import Member
 from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.steps import Send
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import LogbusError, NotOwnerError, wire_code
 from broker_lite.metadata import znodes
@@ -50,19 +51,14 @@ class Wire(LoopShell):
         self.joined: dict[tuple[str, int], int] = {}
         """Of which of the groups of this name a member's generation is."""
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Any,
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        exchange: Any = send.exchange
+
         async def ask() -> None:
-            broker = self.world.brokers[endpoint.port]
+            broker = self.world.brokers[send.endpoint.port]
             try:
                 answer = await self.world.call(
-                    broker, lambda: self.answer(broker, exchange.call), timeout_ms / 1000
+                    broker, lambda: self.answer(broker, exchange.call), send.timeout_ms / 1000
                 )
             except LogbusError as error:
                 answer = error

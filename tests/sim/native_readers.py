@@ -27,6 +27,7 @@ from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.member import Member
 from broker_lite.client.native.session import Dispatcher
+from broker_lite.client.steps import Send
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     ClosedError,
@@ -59,14 +60,8 @@ class Wire(LoopShell):
         super().__init__(world.loop)
         self.world = world
 
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Any,
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        exchange: Any = send.exchange
         delay_s = self.world.chance.random() * 0.02
         self.loop.call_later(delay_s, lambda: on_answer(self.answer(exchange.call)))
 

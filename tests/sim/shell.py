@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from broker_lite.client.steps import Operation, Timer, spawn
+from broker_lite.client.steps import Operation, Send, Timer, spawn
 from broker_lite.errors import LogbusError
 from broker_lite.model import Endpoint
 
@@ -31,15 +31,8 @@ class LoopShell(ABC):
         raise AssertionError("nothing here hangs up")
 
     @abstractmethod
-    def request(
-        self,
-        endpoint: Endpoint,
-        exchange: Any,
-        timeout_ms: float,
-        on_answer: Callable[[Any], None],
-        lane: str = "",
-    ) -> None:
-        """Answer ``exchange.call`` by value, or with an error."""
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        """Answer the exchange's ``call`` by value, or with an error."""
 
     async def run(self, operation: Operation[Any]) -> Any:
         """The operation's result; its error is raised."""

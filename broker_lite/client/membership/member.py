@@ -39,7 +39,7 @@ from broker_lite.client.membership.events import (
 )
 from broker_lite.client.membership.machine import Machine
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.steps import CallExchange, Operation, Shell, Timer, spawn
+from broker_lite.client.steps import CallExchange, Operation, Send, Shell, Timer, spawn
 from broker_lite.errors import InconsistentGroupProtocolError, LogbusError
 from broker_lite.model import Endpoint, TopicPartition
 
@@ -219,13 +219,10 @@ class Member:
     def _ask(self, effect: Ask) -> None:
         assert self._coordinator is not None
         answered = partial(self._answered, effect.tag)
+        exchange = CallExchange(effect.call)
         try:
             self._shell.request(
-                self._coordinator,
-                CallExchange(effect.call),
-                effect.timeout_ms,
-                answered,
-                effect.lane,
+                Send(self._coordinator, exchange, effect.timeout_ms, effect.lane), answered
             )
         except LogbusError as error:
             self._shell.call_soon(partial(answered, error))

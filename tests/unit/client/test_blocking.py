@@ -129,7 +129,7 @@ def ask(reactor: Reactor, endpoint: Endpoint, timeout_ms: float = 20_000, lane: 
         found.append(result)
         done.set()
 
-    reactor.call_soon(lambda: reactor.request(endpoint, REQUEST, timeout_ms, take, lane))
+    reactor.call_soon(lambda: reactor.request(Send(endpoint, REQUEST, timeout_ms, lane), take))
     assert done.wait(20)
     assert len(found) == 1
     return found[0]
@@ -228,7 +228,7 @@ def test_answers_come_in_order_and_in_pieces(server: Server, reactor: Reactor) -
 
     def send() -> None:
         for _ in range(20):
-            reactor.request(server.endpoint, REQUEST, 20_000, take)
+            reactor.request(Send(server.endpoint, REQUEST), take)
 
     reactor.call_soon(send)
     assert complete.wait(20)
@@ -245,7 +245,8 @@ def test_lanes_have_connections_of_their_own(server: Server, reactor: Reactor) -
         failures.append(result)
         done.set()
 
-    reactor.call_soon(lambda: reactor.request(server.endpoint, REQUEST, 20_000, take, "long poll"))
+    long_poll = Send(server.endpoint, REQUEST, lane="long poll")
+    reactor.call_soon(lambda: reactor.request(long_poll, take))
     assert received.wait(20)
     server.script = server.reply
     assert ask(reactor, server.endpoint).producer_id == 7
@@ -275,7 +276,7 @@ def test_the_end_of_a_reactor_fails_what_is_under_way(server: Server) -> None:
     reactor = Reactor("test", "test-reactor")
     reactor.start()
     found: list[Any] = []
-    reactor.call_soon(lambda: reactor.request(server.endpoint, REQUEST, 20_000, found.append))
+    reactor.call_soon(lambda: reactor.request(Send(server.endpoint, REQUEST), found.append))
     ready = threading.Event()
     reactor.call_soon(ready.set)
     assert ready.wait(20)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker_lite.client.loop import LoopShell
+from broker_lite.client.steps import Send
 from broker_lite.errors import ClosedError
 from broker_lite.model import Endpoint
 
@@ -38,7 +39,7 @@ def test_a_connection_ends_while_it_writes_and_reads(is_closed: bool) -> None:
             endpoint = Endpoint(*server.getsockname())
             shell = LoopShell("test")
             ended: asyncio.Future[Any] = shell.loop.create_future()
-            shell.request(endpoint, Large(), 60_000, ended.set_result)
+            shell.request(Send(endpoint, Large()), ended.set_result)
             peer, _ = await shell.loop.sock_accept(server)
             with peer:
                 await shell.loop.sock_recv(peer, 1000)
