@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker_lite.client import admin_requests, replica_requests, requests
+from broker_lite.client import admin_requests, group_requests, replica_requests, requests
 from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.discovery import join, parse_endpoints
@@ -375,7 +375,7 @@ class Admin:
     ) -> dict[TopicPartition, CommittedOffset]:
         """A group's offsets, of all partitions or of these; those without one are absent."""
         return requests.raise_first(
-            self._run(requests.committed(self._cluster, group, partitions, self._deadline()))
+            self._run(group_requests.committed(self._cluster, group, partitions, self._deadline()))
         )
 
     def commit_offsets(
@@ -399,7 +399,7 @@ class Admin:
         if not rows:
             return {}
         done: dict[TopicPartition, LogbusError | None] = self._run(
-            requests.commit_offsets(self._cluster, group, rows, self._deadline())
+            group_requests.commit_offsets(self._cluster, group, rows, self._deadline())
         )
         return done
 

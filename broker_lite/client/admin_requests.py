@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, ClusterView, backoff_ms, group_by_topic
+from broker_lite.client.group_requests import on_coordinator
 from broker_lite.client.requests import (
     PerPartition,
     on_any_broker,
-    on_coordinator,
     per_partition,
     refresh,
     refresh_once,

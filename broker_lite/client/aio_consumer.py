@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from broker_lite.client import requests
+from broker_lite.client import group_requests, requests
 from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
@@ -292,7 +292,7 @@ class AsyncConsumer:
     async def committed(self) -> dict[TopicPartition, CommittedOffset]:
         """The group's offsets of the partitions that are read."""
         await self.start()
-        operation = requests.committed(
+        operation = group_requests.committed(
             self._cluster, self._group(), self.assignment(), self._deadline()
         )
         return requests.raise_first(await self._shell.run(operation))
@@ -328,7 +328,9 @@ class AsyncConsumer:
     ) -> None:
         if not rows:
             return
-        operation = requests.commit_offsets(self._cluster, self._group(), rows, self._deadline())
+        operation = group_requests.commit_offsets(
+            self._cluster, self._group(), rows, self._deadline()
+        )
         requests.raise_first(await self._shell.run(operation))
 
     def _has_changes(self) -> bool:

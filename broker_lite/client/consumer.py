@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker_lite.client import requests
+from broker_lite.client import group_requests, requests
 from broker_lite.client.admin import Admin
 from broker_lite.client.blocking import Pool, Reactor, monotonic_ms
 from broker_lite.client.bounds import INT64_MAX
@@ -392,7 +392,7 @@ class Consumer:
     def _commit_operation(
         self, rows: Mapping[TopicPartition, CommittedOffset], deadline_ms: float
     ) -> Operation[PerPartition[None]]:
-        return requests.commit_offsets(self._cluster, self._group(), rows, deadline_ms)
+        return group_requests.commit_offsets(self._cluster, self._group(), rows, deadline_ms)
 
     def _auto_commit(self) -> None:
         """Send off what is done with; nobody waits for the answer."""

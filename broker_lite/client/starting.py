@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from broker_lite.client import requests
+from broker_lite.client import group_requests, requests
 from broker_lite.client.admin import isolation_code
 from broker_lite.client.cluster import Cluster, backoff_ms, made_again
 from broker_lite.client.steps import Operation, Pause
@@ -149,7 +149,7 @@ def starting_offsets(
         if cluster.view.topic_id(topic) != topic_id:
             raise made_again(topic)
     if begun.commits and group is not None and config.auto_commit:
-        done = yield from requests.commit_offsets(cluster, group, begun.commits, deadline_ms)
+        done = yield from group_requests.commit_offsets(cluster, group, begun.commits, deadline_ms)
         requests.raise_first(done)
     return begun.starts
 
@@ -179,7 +179,7 @@ def _group_offsets(
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
     """Where the group stands; absent where it has no offset."""
     found = requests.raise_first(
-        (yield from requests.committed(cluster, group, wheres, deadline_ms, former))
+        (yield from group_requests.committed(cluster, group, wheres, deadline_ms, former))
     )
     for where, row in found.items():
         if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):

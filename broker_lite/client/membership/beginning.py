@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker_lite.client import requests
+from broker_lite.client import group_requests, requests
 from broker_lite.client.cluster import Cluster, backoff_ms
 from broker_lite.client.membership.events import Identity
 from broker_lite.client.requests import PerPartition
@@ -71,7 +71,7 @@ def first_look(
         view = yield from requests.refresh(cluster, None, deadline_ms)
     look = FirstLook({name: len(row.partitions) for name, row in view.topics.items()})
     look.ids = {name: row.topic_id for name, row in view.topics.items()}
-    found = yield from requests.committed(cluster, group, None, deadline_ms, look.former)
+    found = yield from group_requests.committed(cluster, group, None, deadline_ms, look.former)
     if not config.auto_commit:
         return look
     for where, row in found.items():
@@ -103,7 +103,7 @@ def beginnings(
         cluster, lambda: {w.topic for w in wanted if cluster.view.partition(w) is None}
     )
     ready = [where for where in wanted if cluster.view.partition(where) is not None]
-    found = yield from requests.committed(cluster, group, ready, deadline_ms)
+    found = yield from group_requests.committed(cluster, group, ready, deadline_ms)
     rows = requests.raise_first(found)
     standings = {}
     for where in ready:
@@ -153,7 +153,9 @@ def commit(
                 del pending[where]
         if identity is None or not pending:
             break
-        found = yield from requests.commit_offsets(cluster, group, pending, deadline_ms, identity)
+        found = yield from group_requests.commit_offsets(
+            cluster, group, pending, deadline_ms, identity
+        )
         problem: LogbusError | None = None
         for where, error in found.items():
             match error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from broker_lite.client import requests
+from broker_lite.client import group_requests, requests
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.membership.events import (
     Answered,
@@ -190,7 +190,7 @@ class Member:
             case Refuse(InconsistentGroupProtocolError() as error):
                 # The number has two causes; the group's kind tells which of them it is.
                 until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
-                kind = requests.group_kind(self._cluster, self._group, until_ms)
+                kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))
             case Refuse(error):
                 self.refused = error
@@ -231,7 +231,7 @@ class Member:
         return self._shell.now_ms() + self._config.request_timeout_ms
 
     def _find(self) -> Operation[None]:
-        self._coordinator = yield from requests.find_coordinator(
+        self._coordinator = yield from group_requests.find_coordinator(
             self._cluster, self._group, self._deadline_ms()
         )
 

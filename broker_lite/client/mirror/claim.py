@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from threading import Event, Thread
 from typing import Any
 
-from broker_lite.client import admin_requests, requests
+from broker_lite.client import admin_requests, group_requests
 from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
@@ -67,7 +67,7 @@ class Claim:
     """``take`` it, ``check`` it before each write, ``release`` it. ``member`` commits positions."""
 
     def __init__(self, servers: str, client_id: str, session_ms: int) -> None:
-        self.member: tuple[str, int, str | None] = requests.NO_MEMBER
+        self.member: tuple[str, int, str | None] = group_requests.NO_MEMBER
         self._session_ms = session_ms
         self._pool = Pool(client_id)
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
@@ -120,7 +120,7 @@ class Claim:
     ) -> dict[TopicPartition, LogbusError | None]:
         """Write positions in this claim's generation. Raises as ``check`` where it is over."""
         done: dict[TopicPartition, LogbusError | None] = self._pool.run(
-            requests.commit_offsets(
+            group_requests.commit_offsets(
                 self._cluster, self._group, rows, monotonic_ms() + COMMIT_MS, self.member
             )
         )
@@ -136,7 +136,7 @@ class Claim:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        member, self.member = self.member, requests.NO_MEMBER
+        member, self.member = self.member, group_requests.NO_MEMBER
         self._until_ms = 0.0
         if member[0] and not isinstance(self._error, FencedInstanceIdError):
             with contextlib.suppress(LogbusError):  # Its session ends by itself.
@@ -149,7 +149,7 @@ class Claim:
 
     def _coordinator(self) -> Endpoint:
         found: Endpoint = self._pool.run(
-            requests.find_coordinator(self._cluster, self._group, monotonic_ms() + JOIN_MS)
+            group_requests.find_coordinator(self._cluster, self._group, monotonic_ms() + JOIN_MS)
         )
         return found
 
@@ -202,7 +202,7 @@ class Claim:
         def check(answer: Any) -> LogbusError | None:
             return error_for(answer.error_code) if answer.error_code else None
 
-        asking: Operation[Any] = requests.on_coordinator(
+        asking: Operation[Any] = group_requests.on_coordinator(
             self._cluster, self._group, CallExchange(call), check, monotonic_ms() + timeout_ms
         )
         return self._pool.run(asking)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
 
-from broker_lite.client import requests
+from broker_lite.client import group_requests, requests
 from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.fetching import FetchEngine
 from broker_lite.client.intake import Intake
@@ -142,7 +142,7 @@ def test_a_commit_carries_each_topics_id() -> None:
         U0: CommittedOffset(2),
         T1: CommittedOffset(3, topic_id=TOPIC_ID),
     }
-    operation = requests.commit_offsets(cluster, "g", rows, world.now + 1000)
+    operation = group_requests.commit_offsets(cluster, "g", rows, world.now + 1000)
     assert outcome(world, operation) == dict.fromkeys(rows)
     (request,) = group.commits
     assert [(topic.name, topic.topic_id) for topic in request.topics] == [
@@ -159,7 +159,7 @@ def test_a_broker_that_hears_of_a_topic_later_is_asked_again(code: int) -> None:
     group.codes = [code, code]
     cluster = Cluster((ONE,), world.now_ms, view=view())
     rows = {T0: CommittedOffset(1, topic_id=TOPIC_ID), U0: CommittedOffset(2)}
-    operation = requests.commit_offsets(cluster, "g", rows, world.now + 5000)
+    operation = group_requests.commit_offsets(cluster, "g", rows, world.now + 5000)
     assert outcome(world, operation) == dict.fromkeys(rows)
     asked = [[topic.name for topic in request.topics] for request in group.commits]
     assert asked == [["t", "u"], ["t"], ["t"]], "what was taken is not sent again"
@@ -174,11 +174,11 @@ def test_a_refusal_that_stays_is_the_partitions_error(code: int, kind: type[Logb
     group.codes = [code] * 100
     cluster = Cluster((ONE,), world.now_ms, view=view())
     rows = {T0: CommittedOffset(41, topic_id=TOPIC_ID), U0: CommittedOffset(2)}
-    operation = requests.commit_offsets(cluster, "g", rows, world.now + 5000)
+    operation = group_requests.commit_offsets(cluster, "g", rows, world.now + 5000)
     found = outcome(world, operation)
     assert found[U0] is None
     assert isinstance(found[T0], kind)
-    assert len(group.commits) == requests.COMMIT_ATTEMPTS
+    assert len(group.commits) == group_requests.COMMIT_ATTEMPTS
     if code == 100:
         assert f"t-0's offset 41 is of the topic before (id {TOPIC_ID})" in found[T0].message
 
@@ -191,7 +191,7 @@ def test_committed_offsets_tell_their_topic_and_time() -> None:
         groups.FetchedOffset(1, 6, 2, None, 0),
     )
     cluster = Cluster((ONE,), world.now_ms, view=view())
-    operation = requests.committed(cluster, "g", None, world.now + 1000)
+    operation = group_requests.committed(cluster, "g", None, world.now + 1000)
     assert outcome(world, operation) == {
         T0: CommittedOffset(5, 2, "m", TOPIC_ID, 1234),
         T1: CommittedOffset(6, 2),
