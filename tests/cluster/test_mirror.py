@@ -377,12 +377,12 @@ def test_two_mirrors_of_one_source_are_never_at_work_at_once(
         second.close()
     # What an older epoch of its producer still sends is refused.
     before = mirror()
-    signature = before._notes._signature
+    signature = before._notes.signature
     assert signature is not None
     send(origin, copied, 200, 100)
     after = mirror()
-    assert after._notes._signature is not None
-    assert after._notes._signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
+    assert after._notes.signature is not None
+    assert after._notes.signature[1:] == (signature.producer_id, signature.producer_epoch + 1)
     late = Target(bus.bootstrap_servers, "late")
     late.begin(signature.producer_id, signature.producer_epoch, lambda: None)
     buffer = encode_rows([Row(0, 1, b"k", b"again", ())])

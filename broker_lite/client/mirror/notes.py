@@ -40,7 +40,8 @@ class Notes:
         self._replication_factor = replication_factor
         self._name = ""
         self._entries: Entries = {}
-        self._signature: positions.Signature | None = None
+        self.signature: positions.Signature | None = None
+        """As whom this mirror writes, once the notes are open."""
         self.settings: dict[str, dict[str, str]] = {}
         """By topic: the settings that its copy has from its source."""
 
@@ -71,7 +72,7 @@ class Notes:
             producer_id, epoch = self._target.new_producer_id(), 0
         else:
             producer_id, epoch = before.producer_id, before.producer_epoch + 1
-        self._signature = positions.Signature(self._claim.member[1], producer_id, epoch)
+        self.signature = positions.Signature(self._claim.member[1], producer_id, epoch)
         self._target.begin(producer_id, epoch, self._claim.check)
 
     def committed(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
@@ -97,7 +98,7 @@ class Notes:
                     copy.lineage.last_epoch,
                 ),
                 copy.target_id,
-                self._signature,
+                self.signature,
                 None if copy.where.partition else self.settings.get(copy.where.topic),
             )
             for copy in dirty
