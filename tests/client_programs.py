@@ -6,11 +6,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryFile
 from typing import Any
 
 import confluent_kafka
@@ -38,7 +42,11 @@ Note = Callable[[str, str, str], None]
 OwnNote = Callable[[str, str], None]
 """The same for a test's own client, which need not be named."""
 
-STEPS_SECONDS = 120
+STEP_SECONDS = 120
+"""How long a program may be silent. All of its steps together take what they take: a machine that
+is busy makes each of them slower, but an answer that never comes ends the program at once."""
+DUMP_SECONDS = 5
+SAID_CHARACTERS = 5000
 
 
 class Steps:
@@ -46,14 +54,43 @@ class Steps:
     its name, and either ``answer`` or ``error``."""
 
     def __init__(self, command: Sequence[str], folder: Path | None = None) -> None:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, timeout=STEPS_SECONDS
-        )
-        assert done.returncode == 0, done.stderr
-        self._rows = {row["step"]: row for row in map(json.loads, done.stdout.splitlines())}
+        lines: SimpleQueue[str] = SimpleQueue()
+        self._rows: dict[str, dict[str, Any]] = {}
+        with (
+            TemporaryFile("w+") as errors,
+            subprocess.Popen(
+                command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True
+            ) as process,
+        ):
+            reader = threading.Thread(target=_take, args=(process, lines), daemon=True)
+            reader.start()
+            try:
+                while line := lines.get(timeout=STEP_SECONDS):
+                    row = json.loads(line)
+                    self._rows[row["step"]] = row
+                code = process.wait(STEP_SECONDS)
+            except Empty:
+                # Go and Java say where each thread stands.
+                process.send_signal(signal.SIGQUIT)
+                reader.join(DUMP_SECONDS)
+                code = None
+            finally:
+                process.kill()
+                reader.join()
+            errors.seek(0)
+            said = errors.read()
+            while not lines.empty():
+                said += lines.get()
+        last = next(reversed(self._rows), "it began")
+        assert code is not None, f"silent after {last!r}: {said[-SAID_CHARACTERS:]}"
+        assert code == 0, f"failed after {last!r}: {said[-SAID_CHARACTERS:]}"
 
     def __contains__(self, name: str) -> bool:
         return name in self._rows
+
+    def all(self) -> list[dict[str, Any]]:
+        """Every row that it printed."""
+        return list(self._rows.values())
 
     def answer(self, name: str) -> Any:
         """The answer to a step that was served."""
@@ -67,6 +104,14 @@ class Steps:
     def error(self, name: str) -> str:
         """Why a step was refused."""
         return str(self._rows[name]["error"])
+
+
+def _take(process: subprocess.Popen[str], lines: SimpleQueue[str]) -> None:
+    """Its thread: every line of a program, and an empty one where it ends."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put("")
 
 
 GO_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -99,6 +144,7 @@ def names() -> dict[str, str]:
         "aiokafka": f"aiokafka {version('aiokafka')}",
         "kcat": _kcat_name(),
         "java": f"Apache Kafka {tools} tools",
+        "java clients": f"Apache Kafka {tools} clients",
         "kafkajs": f"kafkajs {packages['kafkajs']}",
         "platformatic": f"@platformatic/kafka {packages['@platformatic/kafka']}",
         "franz-go": f"franz-go {_version('franz-go', 'franz-go')}",

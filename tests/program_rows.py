@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 
 from client_programs import JAVA, NODE
-from client_rows import WAIT_S, Header, Row, RowClient
+from client_rows import CODECS, WAIT_S, Header, Row, RowClient
 
 from broker_lite.local.zookeeper import find_java
 
@@ -136,6 +136,18 @@ class Kafkajs(Lines):
 
     def writable(self, rows: list[Row]) -> list[Row]:
         return [row for row in rows if all(value is not None for _, value in row.headers)]
+
+
+class Platformatic(Lines):
+    """The newer of Node's own clients. zstd is its Node's, from 22.15 on."""
+
+    name = "platformatic"
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        super().__init__(servers)
+        self.command, self.folder = ["node", str(NODE / "platformatic-rows.mjs")], folder
+        has_zstd = run(["node", "-p", "!!require('zlib').zstdCompressSync"]).strip() == b"true"
+        self.codecs = CODECS if has_zstd else CODECS[:-1]
 
 
 class Console(RowClient):

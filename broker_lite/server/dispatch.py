@@ -60,6 +60,7 @@ from broker_lite.server.handlers import (
 from broker_lite.server.parts import Parts
 from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import VERSIONS, ApiKey, RequestHeader, is_served, parse_header
+from broker_lite.wire.refused_tables import CURES
 
 logger = logging.getLogger("logbus.dispatch")
 
@@ -188,9 +189,10 @@ class Dispatcher:
 
 def _name(request: RequestHeader) -> str:
     try:
-        return f"{ApiKey(request.api_key).name} version {request.api_version}"
+        name = ApiKey(request.api_key).name
     except ValueError:
-        return f"API {request.api_key} version {request.api_version}"
+        name = refusals.name_of(request.api_key) or f"API {request.api_key}"
+    return f"{name} version {request.api_version}"
 
 
 def _refusal(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
@@ -209,6 +211,9 @@ def _who(request: RequestHeader) -> str:
 
 
 def _unsupported(request: RequestHeader) -> str:
-    first, last = VERSIONS.get(request.api_key, (0, -1))
-    cure = f"; versions {first} to {last} are" if last >= 0 else ""
-    return f"{_name(request)} is not served{cure}"
+    told = f"{_name(request)} is not served"
+    if request.api_key in VERSIONS:
+        first, last = VERSIONS[request.api_key]
+        return f"{told}; versions {first} to {last} are"
+    cure = CURES.get(request.api_key)
+    return f"{told}: {cure}" if cure else told

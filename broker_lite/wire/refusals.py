@@ -2,14 +2,15 @@
 
 Those are requests that are not served (UNSUPPORTED_VERSION), and those whose handler fails. Where
 the layout of an API's version is known, its rows are answered one by one with the error, as Kafka
-does: the tables of ``kafka.protocol`` have what today's clients send, ``_OLD`` what clients before
-Kafka 2.1 did. None where it is not known, or where no answer is expected. Loop thread; broker only.
-Nothing that is declared is believed (``tables``).
+does: the tables of ``kafka.protocol`` have most of what clients send, ``refused_tables`` the rest.
+None where it is not known, or where no answer is expected. Loop thread; broker only. Nothing that
+is declared is believed (``tables``).
 """
 
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import kafka.protocol.admin as admin
@@ -17,16 +18,17 @@ import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
 import kafka.protocol.sasl as sasl
 from kafka.protocol import consumer
-from kafka.protocol.schemas import StructField
 
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, RequestHeader, is_served
 from broker_lite.wire.primitives import I32, Reader
+from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
 """Of longer requests the rows are not gone through: that would keep the broker from others."""
 _ROWS = {
     "coordinators": ("coordinator_keys",),
+    "groups": ("group_ids",),
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
     "partitions": ("partition_indexes",),
@@ -43,11 +45,13 @@ _FIELDS = {"topic_name": "name", "partition_index": "partition"}
 """The same for what names a row."""
 _ABSENT = {"node_id": -1, "port": -1, "offset": -1, "timestamp": -1, "base_offset": -1}
 """What is not there, where the tables' own default would be a value."""
-_EMPTY_IS_ALL = (75,)
-"""DescribeTopicPartitions: without any topic it asks for all of them."""
+_DESCRIBE_TOPIC_PARTITIONS = 75
+"""Without any topic it asks for all of them; the error is then that of one without a name."""
 
 
 class _Layout(NamedTuple):
+    """``request`` is None where nothing of it has to be read."""
+
     request: Any
     response: Any
     kind: Any
@@ -60,21 +64,22 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
     Raises ProtocolError for a request that is not what it says it is.
     """
     layout = _layout(request.api_key, request.api_version)
-    if layout is None or len(frame) > REFUSED_BYTES_MAX:
+    if layout is None:
         return None
-    reader = Reader(frame, request.body_at)
-    if layout.flexible and not is_served(request.api_key, request.api_version):
-        # The header's own; ``parse_header`` skips them where it is sure of them.
-        reader.skip_tags()
     version = request.api_version
-    asked = tables.struct_decoder(layout.kind, layout.request, version, layout.flexible)(reader)
+    if layout.request is None:
+        asked: Any = SimpleNamespace()
+    elif len(frame) > REFUSED_BYTES_MAX:
+        return None
+    else:
+        asked = _asked(layout, request, frame)
     if request.api_key == ApiKey.PRODUCE and asked.acks == 0:
         return None
+    if request.api_key == _DESCRIBE_TOPIC_PARTITIONS and not asked.topics:
+        asked = SimpleNamespace(topics=[SimpleNamespace()])
     refusal = _Refusal(version, code, reason)
     body = refusal.struct(layout.response, asked)
-    if not refusal.said and (
-        request.api_key in _EMPTY_IS_ALL or not _asks_nothing(layout.request, version, asked)
-    ):
+    if not refusal.said and not _asks_nothing(layout.request, version, asked):
         return None
     tagged = None if layout.flexible else False
     header = I32.pack(request.correlation_id) + (b"\x00" if layout.flexible else b"")
@@ -82,6 +87,25 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
         body, version=version, compact=layout.flexible, tagged=tagged
     )
     return I32.pack(len(data)) + bytes(data)
+
+
+def name_of(key: int) -> str:
+    """What Kafka calls an API that is not served; empty where it is not known."""
+    if key in NEWEST:
+        return NEWEST[key].name
+    kind = _kinds().get(key)
+    return "" if kind is None else str(kind[0].__name__).removesuffix("Request")
+
+
+def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
+    reader = Reader(frame, request.body_at)
+    if layout.flexible and not is_served(request.api_key, request.api_version):
+        # The header's own; ``parse_header`` skips them where it is sure of them.
+        reader.skip_tags()
+    decode = tables.struct_decoder(
+        layout.kind, layout.request, request.api_version, layout.flexible
+    )
+    return decode(reader)
 
 
 class _Refusal:
@@ -162,18 +186,25 @@ def _asked_rows(name: str, asked: Any) -> list[Any]:
 
 @cache
 def _layout(key: int, version: int) -> _Layout | None:
-    if key in _OLD:
-        request, response = _OLD[key]
+    if key in OLD:
+        request, response = OLD[key]
         if version <= request._versions[1]:
             return _Layout(request, response, None, False)
     kind = _kinds().get(key)
     if kind is None:
-        return None
+        return _newer_layout(key, version)
     asks, answers = kind
     first, last = asks.valid_versions
     if not first <= version <= last:
         return None
     return _Layout(asks._struct, answers._struct, asks, asks.flexible_version_q(version))
+
+
+def _newer_layout(key: int, version: int) -> _Layout | None:
+    newer = NEWEST.get(key)
+    if newer is None or not newer.versions[0] <= version <= newer.versions[1]:
+        return None
+    return _Layout(newer.request, newer.response, None, version >= newer.flexible_from)
 
 
 @cache
@@ -188,123 +219,3 @@ def _kinds() -> dict[int, tuple[Any, Any]]:
                 found[kind.API_KEY] = (kind, answer)
     del found[ApiKey.API_VERSIONS]
     return found
-
-
-Field = tuple[str, Any] | tuple[str, Any, str]
-"""Name; type (``?`` where it may be null), or fields of an array; versions."""
-
-
-def _table(versions: str, *fields: Field) -> Any:
-    return StructField(
-        {"name": "Old", "type": "Old", "versions": versions, "fields": list(map(_json, fields))}
-    )
-
-
-def _json(field: Field) -> dict[str, Any]:
-    name, kind, versions = field if len(field) == 3 else (*field, "0+")
-    found = {"name": name, "versions": versions}
-    if isinstance(kind, list):
-        return {**found, "type": "[]Old", "fields": list(map(_json, kind))}
-    nullable = {"nullableVersions": "0+"} if kind.endswith("?") else {}
-    return {**found, **nullable, "type": kind.removesuffix("?")}
-
-
-_INDEX: Field = ("partition_index", "int32")
-_ERROR: Field = ("error_code", "int16")
-_NAME: Field = ("name", "string")
-_THROTTLE: Field = ("throttle_time_ms", "int32")
-_MESSAGE: Field = ("error_message", "string?")
-_RESOURCE: tuple[Field, ...] = (("resource_type", "int8"), ("resource_name", "string"))
-_DESCRIBE_ACLS, _CREATE_ACLS, _DELETE_ACLS, _ALTER_REPLICA_LOG_DIRS = 29, 30, 31, 34
-
-
-def _topics(*partition: Field) -> Field:
-    return ("topics", [_NAME, ("partitions", list(partition))])
-
-
-def _acl(text: str) -> tuple[Field, ...]:
-    """One, or a filter of them, where texts may be null."""
-    return (
-        ("resource_type", "int8"), ("resource_name", text), ("principal", text), ("host", text),
-        ("operation", "int8"), ("permission_type", "int8"),
-    )  # fmt: skip
-
-
-_OLD: dict[int, tuple[Any, Any]] = {
-    ApiKey.PRODUCE: (
-        _table("0-2", ("acks", "int16"), ("timeout_ms", "int32"),
-               _topics(_INDEX, ("records", "bytes?"))),
-        _table("0-2", _topics(_INDEX, _ERROR, ("base_offset", "int64"),
-                              ("log_append_time_ms", "int64", "2+")),
-               (*_THROTTLE, "1+")),
-    ),
-    ApiKey.FETCH: (
-        _table("0-3", ("replica_id", "int32"), ("max_wait_ms", "int32"), ("min_bytes", "int32"),
-               ("max_bytes", "int32", "3+"),
-               _topics(_INDEX, ("fetch_offset", "int64"), ("partition_max_bytes", "int32"))),
-        _table("0-3", (*_THROTTLE, "1+"),
-               _topics(_INDEX, _ERROR, ("offset", "int64"), ("records", "bytes"))),
-    ),
-    ApiKey.LIST_OFFSETS: (
-        _table("0", ("replica_id", "int32"),
-               _topics(_INDEX, ("time", "int64"), ("max_num_offsets", "int32"))),
-        _table("0", _topics(_INDEX, _ERROR, ("old_style_offsets", "[]int64"))),
-    ),
-    ApiKey.OFFSET_COMMIT: (
-        _table("0-1", ("group_id", "string"), ("generation_id", "int32", "1+"),
-               ("member_id", "string", "1+"),
-               _topics(_INDEX, ("committed_offset", "int64"), ("commit_timestamp", "int64", "1+"),
-                       ("committed_metadata", "string?"))),
-        _table("0-1", _topics(_INDEX, _ERROR)),
-    ),
-    ApiKey.OFFSET_FETCH: (
-        _table("0", ("group_id", "string"), _topics(_INDEX)),
-        _table("0", _topics(_INDEX, ("offset", "int64"), ("metadata", "string"), _ERROR)),
-    ),
-    ApiKey.CREATE_TOPICS: (
-        _table("0-1", ("topics", [
-            _NAME, ("num_partitions", "int32"), ("replication_factor", "int16"),
-            ("assignments", [_INDEX, ("broker_ids", "[]int32")]),
-            ("configs", [_NAME, ("value", "string?")])]),
-            ("timeout_ms", "int32"), ("validate_only", "bool", "1+")),
-        _table("0-1", ("topics", [_NAME, _ERROR, ("error_message", "string?", "1+")])),
-    ),
-    ApiKey.DELETE_TOPICS: (
-        _table("0", ("topics", "[]string"), ("timeout_ms", "int32")),
-        _table("0", ("topics", [_NAME, _ERROR])),
-    ),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: (
-        _table("0-1", _topics(_INDEX, ("leader_epoch", "int32"))),
-        _table("0-1", _topics(_ERROR, _INDEX, ("leader_epoch", "int32", "1+"),
-                              ("offset", "int64"))),
-    ),
-    ApiKey.DESCRIBE_CONFIGS: (
-        _table("0", ("results", [("resource_type", "int8"), ("resource_name", "string"),
-                                 ("configuration_keys", "[]string?")])),
-        _table("0", _THROTTLE, ("results", [
-            _ERROR, ("error_message", "string?"), ("resource_type", "int8"),
-            ("resource_name", "string"), ("configs", [_NAME, ("value", "string?")])])),
-    ),
-    _DESCRIBE_ACLS: (
-        _table("0", *_acl("string?")),
-        _table("0", _THROTTLE, _ERROR, _MESSAGE, ("resources", [
-            *_RESOURCE, ("acls", [*_acl("string")[2:]])])),
-    ),
-    _CREATE_ACLS: (
-        _table("0", ("creations", [*_acl("string")])),
-        _table("0", _THROTTLE, ("results", [_ERROR, _MESSAGE])),
-    ),
-    _DELETE_ACLS: (
-        _table("0", ("filters", [*_acl("string?")])),
-        _table("0", _THROTTLE, ("filter_results", [
-            _ERROR, _MESSAGE, ("matching_acls", [_ERROR, _MESSAGE, *_acl("string")])])),
-    ),
-    _ALTER_REPLICA_LOG_DIRS: (
-        _table("0", ("dirs", [
-            ("path", "string"), ("topics", [_NAME, ("partitions", "[]int32")])])),
-        _table("0", _THROTTLE, ("results", [
-            ("topic_name", "string"), ("partitions", [_INDEX, _ERROR])])),
-    ),
-}  # fmt: skip
-"""What clients before Kafka 2.1 send and expect: request and response of the versions that the
-library has no tables for (KIP-896)."""

@@ -1,14 +1,16 @@
 """Other people's clients as their package managers bring them, and the table of what they got.
 
 ``make compat`` runs them all (mark ``compat``: those that Maven, npm, Go or rsyslog bring; the
-plain suite leaves them out) and writes the table to the file that LOGBUS_COMPAT_RESULTS names.
+plain suite leaves them out) and writes the table to the file that LOGBUS_COMPAT_RESULTS names; a
+run of some of them (``PYTEST_ARGS='-k java'``) writes their rows anew and leaves the others.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +27,11 @@ Written by `make compat`. "refused" is Kafka's own error for what is not served.
 |---|---|---|
 """
 
-_ROWS: list[tuple[str, str, str]] = []
+Row = tuple[str, str, str]
+
+_ROWS: list[Row] = []
+_RAN: set[str] = set()
+_LEFT_OUT: list[pytest.Item] = []
 
 
 @pytest.fixture(scope="session")
@@ -98,15 +104,34 @@ def kcat() -> str:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     name = report.nodeid.rpartition("/")[2]
+    _RAN.add(_cell(name))
     if report.failed:
         _ROWS.append((name, report.when or "", "FAILED"))
     elif report.skipped and isinstance(report.longrepr, tuple):
         _ROWS.append((name, "", report.longrepr[2]))
 
 
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    _LEFT_OUT.extend(items)
+
+
 def pytest_sessionfinish() -> None:
     if (name := os.environ.get(RESULTS)) and _ROWS:
-        clients = list(dict.fromkeys(row[0] for row in _ROWS))
-        together = sorted(_ROWS, key=lambda row: clients.index(row[0]))
-        rows = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in together]
-        Path(name).write_text(HEAD + "".join(rows), "utf-8")
+        path = Path(name)
+        rows = [*(_kept(path) if _LEFT_OUT else ()), *_ROWS]
+        clients = list(dict.fromkeys(row[0] for row in rows))
+        together = sorted(rows, key=lambda row: clients.index(row[0]))
+        lines = [f"| {' | '.join(map(_cell, row))} |\n" for row in together]
+        path.write_text(HEAD + "".join(lines), "utf-8")
+
+
+def _kept(path: Path) -> list[Row]:
+    """The rows of earlier runs that this one says nothing about."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    noted = {(_cell(client), _cell(asked)) for client, asked, _ in _ROWS}
+    found = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", text.removeprefix(HEAD), re.M)
+    return [row for row in found if row[:2] not in noted and row[0] not in _RAN]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/")

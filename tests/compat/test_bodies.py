@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from client_programs import GO_MODULES, Note
-from client_rows import ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
-from program_rows import Console, GoProgram, Kafkajs, Kcat
+from client_rows import CODECS, ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
+from program_rows import Console, GoProgram, Kafkajs, Kcat, Platformatic
 from spark_queries import Queries
 
 from broker_lite import client
@@ -46,6 +46,7 @@ def queries(spark: Any, bus: client.Bus, tmp_path: Path) -> Queries:
         Kcat.name,
         *(pytest.param(name, marks=pytest.mark.compat) for name in GO_MODULES),
         pytest.param(Kafkajs.name, marks=pytest.mark.compat),
+        pytest.param(Platformatic.name, marks=pytest.mark.compat),
         pytest.param(Console.name, marks=pytest.mark.compat),
     ]
 )
@@ -57,6 +58,7 @@ def other(request: pytest.FixtureRequest, cluster: LocalCluster) -> RowClient:
         Aiokafka.name: lambda: Aiokafka(servers),
         Kcat.name: lambda: Kcat(servers, fixture("kcat")),
         Kafkajs.name: lambda: Kafkajs(servers, fixture("node_folder")),
+        Platformatic.name: lambda: Platformatic(servers, fixture("node_folder")),
         Console.name: lambda: Console(servers, fixture("class_path")),
     }
     kind = request.param
@@ -97,7 +99,8 @@ def test_rows_of_others_are_columns_in_spark(
         endingOffsets=json.dumps({topic: {"0": end} for topic in topics}),
     )
     assert cut == dict.fromkeys(topics, written[first:end])
-    answered(versions[other.name], "its rows read by Spark as columns, every codec", "the same")
+    codecs = "every codec" if other.codecs == CODECS else ", ".join(other.codecs)
+    answered(versions[other.name], f"its rows read by Spark as columns, {codecs}", "the same")
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,8 @@ NUMBERS = itertools.count()
 PARTITIONS = 4
 SESSION_MS = 2000
 
+NODE_MEMBERS = {"kafkajs": "member.mjs", "platformatic": "platformatic-member.mjs"}
+
 Command = Callable[[str, str], Member]
 """A member started on a topic, in a group."""
 
@@ -32,7 +34,7 @@ Command = Callable[[str, str], Member]
     params=[
         "kcat",
         *(pytest.param(name, marks=pytest.mark.compat) for name in GO_MODULES),
-        pytest.param("kafkajs", marks=pytest.mark.compat),
+        *(pytest.param(name, marks=pytest.mark.compat) for name in NODE_MEMBERS),
         pytest.param("java", marks=pytest.mark.compat),
     ]
 )
@@ -61,8 +63,8 @@ def start(
         program = request.getfixturevalue("go_program")(kind)
         return Member([program, "member", servers, topic, group, session], RECORD, tmp_path)
 
-    def kafkajs(topic: str, group: str) -> Member:
-        program = ["node", str(NODE / "member.mjs"), servers, topic, group, session]
+    def node(topic: str, group: str) -> Member:
+        program = ["node", str(NODE / NODE_MEMBERS[kind]), servers, topic, group, session]
         return Member(program, RECORD, request.getfixturevalue("node_folder"))
 
     def java(topic: str, group: str) -> Member:
@@ -85,8 +87,9 @@ def start(
         record = re.compile(r"^Partition:(\d+)\tOffset:(\d+)")
         return Member([*jvm, *tool, *where, *options], record, tmp_path)
 
-    made: dict[str, Command] = {"kcat": kcat, "kafkajs": kafkajs, "java": java}
-    return go if kind in GO_MODULES else made[kind]
+    made: dict[str, Command] = {"kcat": kcat, "java": java}
+    made |= dict.fromkeys(NODE_MEMBERS, node) | dict.fromkeys(GO_MODULES, go)
+    return made[kind]
 
 
 def test_a_member_joins_another_is_killed_the_last_leaves(

@@ -20,7 +20,8 @@ import kafka.admin
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from client_rows import KafkaPython
 
 from broker_lite import client
@@ -258,7 +259,14 @@ def test_librdkafka_keeps_a_groups_offsets(
     ]
     described = rd_admin.describe_consumer_groups([group])[group].result(WAIT_S)
     assert described.state == confluent_kafka.ConsumerGroupState.EMPTY
-    note("librdkafka", "admin: groups and their offsets")
+    back = confluent_kafka.TopicPartition(topic, 1, 3)
+    moved = confluent_kafka.ConsumerGroupTopicPartitions(group, [back])
+    (now,) = rd_admin.alter_consumer_group_offsets([moved])[group].result(WAIT_S).topic_partitions
+    assert (now.offset, now.error) == (3, None)
+    rd_admin.delete_consumer_groups([group])[group].result(WAIT_S)
+    listed = rd_admin.list_consumer_groups().result(WAIT_S)
+    assert group not in [row.group_id for row in listed.valid]
+    note("librdkafka", "admin: groups and their offsets, changed, deleted")
 
 
 # kafka-python: codecs but gzip take a package each, which make compat installs.
@@ -330,9 +338,20 @@ def test_kafka_python_administers(
     )
     py_admin.alter_configs([changed])
     eventually(lambda: "2000" in str(py_admin.describe_configs([resource])))
+    rd_produce(cluster.bootstrap_servers, name, "none")
+    where = kafka.TopicPartition(name, 1)
+
+    def offset(spec: int) -> int:
+        found: dict[Any, Any] = py_admin.list_partition_offsets({where: spec})
+        return int(found[where].offset)
+
+    assert offset(kafka.admin.OffsetSpec.LATEST) == len(ROWS)
+    py_admin.delete_records({where: 10})
+    assert offset(kafka.admin.OffsetSpec.EARLIEST) == 10
+    assert py_admin.list_partition_reassignments() == {}
     py_admin.delete_topics([name])
     eventually(lambda: name not in py_admin.list_topics())
-    note("kafka-python", "admin: topics, partitions, configs, log dirs, cluster")
+    note("kafka-python", "admin: topics, partitions, configs, offsets, log dirs, cluster")
 
 
 def test_kafka_python_keeps_a_groups_offsets(
@@ -350,7 +369,12 @@ def test_kafka_python_keeps_a_groups_offsets(
     assert group in str(py_admin.list_groups())
     assert "5" in str(py_admin.list_group_offsets({group: None}))
     assert "Empty" in str(py_admin.describe_groups([group]))
-    note("kafka-python", "admin: groups and their offsets")
+    py_admin.alter_group_offsets(group, {where: kafka.OffsetAndMetadata(2, "", -1)})
+    assert py_admin.list_group_offsets({group: None})[group][where].offset == 2
+    py_admin.delete_group_offsets(group, [where])
+    py_admin.delete_groups([group])
+    assert group not in str(py_admin.list_groups())
+    note("kafka-python", "admin: groups and their offsets, changed, deleted")
 
 
 # aiokafka
@@ -399,6 +423,14 @@ async def aio_administer(servers: str, name: str, group: str) -> None:
             await asyncio.sleep(0.01)
     assert len((await admin.describe_topics([name]))[0]["partitions"]) == 2
     assert len((await admin.describe_cluster())["brokers"]) == 3
+    await admin.create_partitions({name: NewPartitions(3)})
+    asked = {"retention.ms": "80000"}
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, asked)])
+    async with asyncio.timeout(WAIT_S):
+        while "80000" not in str(
+            await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+        ):
+            await asyncio.sleep(0.01)
     consumer = AIOKafkaConsumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False)
     where = AioTopicPartition(name, 0)
     consumer.assign([where])
@@ -409,13 +441,14 @@ async def aio_administer(servers: str, name: str, group: str) -> None:
     kept = await admin.list_consumer_group_offsets(group)
     assert kept[where].offset == 0
     assert group in [row[0] for row in await admin.list_consumer_groups()]
+    assert group in str(await admin.describe_consumer_groups([group]))
     await admin.delete_topics([name])
     await admin.close()
 
 
 def test_aiokafka_administers(cluster: LocalCluster, note: Note) -> None:
     asyncio.run(aio_administer(cluster.bootstrap_servers, new_name("aio"), new_name("aio")))
-    note("aiokafka", "admin: topics, groups and their offsets, cluster")
+    note("aiokafka", "admin: topics, partitions, configs, groups and their offsets, cluster")
 
 
 # One log for all

@@ -1,4 +1,5 @@
-"""rsyslog's omkafka, unchanged, as Debian packages it: lines of a file become records.
+"""rsyslog's omkafka, unchanged, as Debian packages it: lines of a file become records, and columns
+in Spark.
 
 It follows a file, as a log shipper does; each run ends once the records are in the topic.
 """
@@ -12,10 +13,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from client_programs import Note
 from member_process import eventually
+from spark_queries import Queries
 
 from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
@@ -77,6 +80,8 @@ def test_it_ships_lines(
     ship: Callable[[str, str], Path],
     rsyslogd: str,
     bus: client.Bus,
+    spark: Any,
+    tmp_path: Path,
     answered: Note,
 ) -> None:
     topic = f"rsyslog-{os.getpid()}-{codec}"
@@ -98,6 +103,11 @@ def test_it_ships_lines(
     assert {record.key for record in records} == {b"app"}
     shipped = sorted(json.loads(record.value or b"")["m"] for record in records)
     assert shipped == sorted(["before it ran", *lines])
+    rows = Queries(spark, bus, tmp_path).read(subscribe=topic).select("key", "value").collect()
+    assert sorted((bytes(row.key), bytes(row.value)) for row in rows) == sorted(
+        (record.key, record.value) for record in records
+    )
     said = subprocess.run([rsyslogd, "-v"], capture_output=True, text=True, check=True).stdout
     version = re.findall(r"rsyslogd\s+(\S+)", said)[0]
-    answered(f"rsyslog {version} omkafka", f"lines of a file with keys: {codec}", "served")
+    asked = f"lines of a file with keys, read by Spark as columns: {codec}"
+    answered(f"rsyslog {version} omkafka", asked, "served")

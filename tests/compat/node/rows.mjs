@@ -1,9 +1,9 @@
-// Rows as lines of JSON, bytes in base64, through kafkajs; partition 0.
+// Rows through kafkajs; partition 0.
 //   node rows.mjs write HOST:PORT,… TOPIC CODEC    |    read HOST:PORT,… TOPIC START COUNT
 import { createRequire } from 'node:module'
-import { createInterface } from 'node:readline'
 import { pathToFileURL } from 'node:url'
 import { addCodecs } from './codecs.mjs'
+import { given, print } from './lines.mjs'
 
 const require = createRequire(pathToFileURL(process.cwd() + '/'))
 const { Kafka, CompressionTypes, logLevel } = require('kafkajs')
@@ -11,20 +11,14 @@ const [mode, servers, topic, ...rest] = process.argv.slice(2)
 const kafka = new Kafka({ clientId: 'compat', brokers: servers.split(','), logLevel: logLevel.NOTHING })
 await addCodecs(require)
 
-const toBytes = text => text === null ? null : Buffer.from(text, 'base64')
-const toText = bytes => bytes === null ? null : bytes.toString('base64')
-
 async function write(codec) {
   const types = Object.entries(CompressionTypes)
   const [, compression] = types.find(([name]) => name.toLowerCase() === codec)
   const messages = []
-  for await (const line of createInterface({ input: process.stdin })) {
-    const { key, value, headers, ms } = JSON.parse(line)
-    const given = {}
-    for (const [name, bytes] of headers) (given[name] ??= []).push(toBytes(bytes))
-    messages.push({
-      key: toBytes(key), value: toBytes(value), headers: given, timestamp: String(ms), partition: 0,
-    })
+  for await (const { key, value, headers, ms } of given()) {
+    const named = {}
+    for (const [name, bytes] of headers) (named[name] ??= []).push(bytes)
+    messages.push({ key, value, headers: named, timestamp: String(ms), partition: 0 })
   }
   const producer = kafka.producer()
   await producer.connect()
@@ -42,10 +36,9 @@ async function read(start, count) {
     consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error))
     const eachMessage = async ({ message: { key, value, headers, timestamp } }) => {
       if (left-- <= 0) return
-      const found = Object.entries(headers)
-        .flatMap(([name, values]) => [values].flat().map(each => [name, toText(each)]))
-      const row = { key: toText(key), value: toText(value), headers: found, ms: Number(timestamp) }
-      console.log(JSON.stringify(row))
+      const pairs = Object.entries(headers)
+        .flatMap(([name, values]) => [values].flat().map(each => [name, each]))
+      print(key, value, pairs, timestamp)
       if (left === 0) resolve()
     }
     consumer.run({ eachMessage })

@@ -1,14 +1,23 @@
-"""PROTOCOL.md's tables: the APIs that the broker serves, the clients that were tested."""
+"""PROTOCOL.md's tables: the APIs that the broker serves, the clients that were tested; and the
+short table of those in README.md."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from client_programs import names
+
 import broker_lite.wire
 from broker_lite.wire.api import VERSIONS, ApiKey
 
 PAGE = Path(broker_lite.wire.__file__).with_name("PROTOCOL.md")
+TESTS = Path(__file__).parents[2]
+FETCHED = ("java", "java clients", "kafkajs", "platformatic", "franz-go", "sarama", "old sarama",
+           "spark")  # fmt: skip
+"""Clients whose versions are in a package manager's file in this repository."""
+MIRRORED = "broker"
+"""What `logbus mirror` reads is no client."""
 
 
 def test_the_page_names_every_api_and_its_versions() -> None:
@@ -20,9 +29,36 @@ def test_the_page_names_every_api_and_its_versions() -> None:
 
 def test_the_page_names_the_clients_that_were_tested_with_their_versions() -> None:
     """`make compat` wrote what they were answered; a newer client is a new row there and here."""
+    assert set(on_page()) == in_results()
+    assert len(on_page()) == len(in_results())
+
+
+def on_page() -> list[str]:
     part = PAGE.read_text("utf-8").partition("## Tested clients")[2].partition("\n## ")[0]
-    named = re.findall(r"^\| (.*? \d.*?) \|", part, re.M)
-    results = Path(__file__).parents[2] / "compat" / "RESULTS.md"
-    rows = re.findall(r"^\| (.*?) \|", results.read_text("utf-8"), re.M)
-    assert set(named) == set(rows) - {"client", "---"}
-    assert len(named) == len(set(named))
+    return re.findall(r"^\| (.*? \d.*?) \|", part, re.M)
+
+
+def in_results() -> set[str]:
+    rows = re.findall(r"^\| (.*?) \|", (TESTS / "compat" / "RESULTS.md").read_text("utf-8"), re.M)
+    return set(rows) - {"client", "---"}
+
+
+def test_the_clients_that_were_tested_are_those_that_would_be() -> None:
+    assert {names()[client] for client in FETCHED} <= set(on_page())
+
+
+def test_the_readmes_short_table_names_the_same_clients() -> None:
+    """By their names; versions are on the page."""
+    text = (TESTS.parent / "README.md").read_text("utf-8")
+    part = text.partition("## Clients of Kafka")[2].partition("\n## ")[0]
+    cells = [row.split("|")[2] for row in part.splitlines() if row.startswith("| ")][1:]
+    named = [
+        {word.removesuffix("'s") for word in re.findall(r"[\w@/.'-]+", name)} - {"own"}
+        for cell in cells
+        for name in re.split(r"[,;]| and ", re.sub(r"\(.*?\)", "", cell))
+    ]
+    for words in named:
+        assert any(all(word in client for word in words) for client in on_page()), words
+    for client in on_page():
+        is_named = any(all(word in client for word in words) for words in named)
+        assert is_named or MIRRORED in client, client

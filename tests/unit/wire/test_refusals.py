@@ -1,9 +1,12 @@
-"""Refusals of requests that no handler answers, read by kafka-python's own decoders."""
+"""Refusals of requests that no handler answers, read by kafka-python's own decoders, and those of
+which it knows nothing by bytes that Kafka's own classes wrote and read."""
 
 from __future__ import annotations
 
 import contextlib
 import random
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import kafka.protocol.old.admin as old_admin
@@ -19,6 +22,7 @@ from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import refusals
 from broker_lite.wire.api import parse_header
 from broker_lite.wire.primitives import Writer
+from broker_lite.wire.refused_tables import NEWEST, OLD
 
 CODE = UnsupportedVersionError.code
 THEIRS = [
@@ -26,15 +30,15 @@ THEIRS = [
     for key, (asks, _) in sorted(refusals._kinds().items())
     for version in range(asks.valid_versions[0], asks.valid_versions[1] + 1)
 ]
-OLD: list[tuple[Any, Any]] = [
+BEFORE_2_1: list[tuple[Any, Any]] = [
     (asks, answers)
     for module in (
         old_admin, old_commit, old_epochs, old_fetch, old_list_offsets, old_produce,
     )
     for name, asks in sorted(vars(module).items())
     if "Request_v" in name
-    and asks.API_KEY in refusals._OLD
-    and refusals._OLD[asks.API_KEY][0]._versions[1] >= asks.API_VERSION
+    and asks.API_KEY in OLD
+    and OLD[asks.API_KEY][0]._versions[1] >= asks.API_VERSION
     and (answers := getattr(module, name.replace("Request", "Response"), None)) is not None
 ]  # fmt: skip
 
@@ -62,7 +66,7 @@ def test_every_request_of_today_is_refused_in_its_own_shape(key: int, version: i
         if octets is None:
             # It wants no answer, or has no row that could be refused and asks for everything.
             is_silent = getattr(asked, "acks", None) == 0
-            assert is_silent or key == 75 or None in plain(asked, asks._struct, version).values()
+            assert is_silent or None in plain(asked, asks._struct, version).values()
             continue
         answer = answers.decode(octets, version=version, header=True, framed=True)
         assert answer.header.correlation_id == 7
@@ -72,7 +76,7 @@ def test_every_request_of_today_is_refused_in_its_own_shape(key: int, version: i
     assert told
 
 
-@pytest.mark.parametrize(("asks", "answers"), OLD, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("asks", "answers"), BEFORE_2_1, ids=lambda kind: kind.__name__)
 def test_what_clients_before_kafka_2_1_send_is_refused_in_its_own_shape(
     asks: Any, answers: Any
 ) -> None:
@@ -113,33 +117,87 @@ def value(field: Any, rng: random.Random) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), THEIRS)
 def test_a_request_that_asks_nothing_is_answered_with_nothing(key: int, version: int) -> None:
-    """Its connection goes on. DescribeTopicPartitions without topics asks for all of them."""
+    """Its connection goes on."""
     asks, answers = refusals._kinds()[key]
     asked = asks(version=version)
     asked.with_header(correlation_id=7, client_id="c")
     frame = memoryview(asked.encode(header=True, framed=True))[4:]
     octets = refusals.refused(parse_header(frame), frame, CODE, "no")
-    if key == 75 or octets is None:
-        assert octets is None and (
-            key == 75 or None in plain(asked, asks._struct, version).values()
-        )
+    if octets is None:
+        assert None in plain(asked, asks._struct, version).values()
         return
     answer = answers.decode(octets, version=version, header=True, framed=True)
     assert set(codes(plain(answer, answers._struct, version))) <= {CODE}
 
 
+BYTES = Path(__file__).parents[2] / "bytes" / "refusals.txt"
+
+
+def newest() -> list[tuple[str, bytes, bytes]]:
+    """API and version, a request and its refusal, of each pair in the file."""
+    lines = [line for line in BYTES.read_text("utf-8").splitlines() if not line.startswith("#")]
+    found = []
+    for is_pair, pair in groupby(lines, key=bool):
+        if is_pair:
+            name, *rest = pair
+            octets = {"asked": b"", "answered": b""}
+            for line in rest:
+                which, _, text = line.partition(" ")
+                octets[which] += bytes.fromhex(text)
+            found.append((name.strip("[]"), octets["asked"], octets["answered"]))
+    return found
+
+
+@pytest.mark.parametrize(("name", "asked", "answered"), newest(), ids=lambda value: str(value)[:40])
+def test_what_only_kafkas_own_classes_know_is_refused_in_its_own_shape(
+    name: str, asked: bytes, answered: bytes
+) -> None:
+    request = parse_header(memoryview(asked))
+    assert f"{refusals.name_of(request.api_key)} {request.api_version}" == name
+    octets = refusals.refused(request, memoryview(asked), CODE, "no")
+    assert octets is not None and octets[4:] == answered
+
+
+def test_each_of_them_is_written_out() -> None:
+    every = [
+        f"{api.name} {version}"
+        for api in NEWEST.values()
+        for version in range(api.versions[0], api.versions[1] + 1)
+    ]
+    assert [name for name, _, _ in newest()] == every
+
+
+def test_a_description_of_all_topics_is_refused_by_a_topic_without_a_name() -> None:
+    asks, answers = refusals._kinds()[75]
+    asked = asks(version=0)
+    asked.with_header(correlation_id=7, client_id="c")
+    whole = memoryview(asked.encode(header=True, framed=True))[4:]
+    octets = refusals.refused(parse_header(whole), whole, CODE, "no")
+    answer = answers.decode(octets, version=0, header=True, framed=True)
+    assert [(row.error_code, row.name) for row in answer.topics] == [(CODE, None)]
+
+
+def frame(key: int, version: int, body: bytes) -> memoryview:
+    writer = Writer()
+    writer.i16(key)
+    writer.i16(version)
+    writer.i32(7)
+    writer.classic_nullable_string(None)
+    return memoryview(bytes(writer.buffer) + body)
+
+
+def refused(data: memoryview) -> bytes | None:
+    return refusals.refused(parse_header(data), data, CODE, "no")
+
+
+def test_metrics_are_refused_however_many() -> None:
+    """PushTelemetry may be a MiB long, and its answer needs none of it."""
+    assert refused(frame(72, 0, bytes(1 << 20))) is not None
+    # Rows are gone through up to a length.
+    assert refused(frame(69, 0, bytes(1 << 20))) is None
+
+
 def test_nothing_is_answered_where_nothing_would_be_understood() -> None:
-    def frame(key: int, version: int, body: bytes) -> memoryview:
-        writer = Writer()
-        writer.i16(key)
-        writer.i16(version)
-        writer.i32(7)
-        writer.classic_nullable_string(None)
-        return memoryview(bytes(writer.buffer) + body)
-
-    def refused(data: memoryview) -> bytes | None:
-        return refusals.refused(parse_header(data), data, CODE, "no")
-
     assert refused(frame(9999, 0, b"")) is None
     assert refused(frame(3, 99, b"")) is None
     acks_none = bytes(2) + bytes(4) + b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\1" + bytes(4) + b"\xff" * 4
@@ -150,11 +208,12 @@ def test_nothing_is_answered_where_nothing_would_be_understood() -> None:
 
 
 def test_flipped_bytes_are_refused_or_understood() -> None:
-    rng = random.Random(1)
+    rng, every = random.Random(1), [asked for _, asked, _ in newest()]
     for key, version in THEIRS:
         asked = message(refusals._kinds()[key][0], version, rng)
         asked.with_header(correlation_id=3, client_id="c")
-        whole = asked.encode(header=True, framed=True)[4:]
+        every.append(asked.encode(header=True, framed=True)[4:])
+    for whole in every:
         for _ in range(10):
             octets = bytearray(whole)
             for _ in range(rng.randrange(1, 4)):

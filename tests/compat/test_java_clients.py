@@ -1,0 +1,132 @@
+"""Kafka's own Java clients, unchanged, by the user's Maven: producer, consumers, administration;
+what they ask that is not served; and every request that they could send, frame by frame."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from client_programs import JAVA, Note, OwnNote, Steps
+
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_java
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(500)]
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+UNSUPPORTED = "UnsupportedVersionException"
+NO_TRANSACTIONS = "TransactionalIdAuthorizationException"
+
+Run = Callable[..., Steps]
+
+
+@pytest.fixture(scope="module")
+def run(class_path: str, cluster: LocalCluster) -> Run:
+    """What each step of one of our programs was answered, which Java compiles as it starts."""
+    java = find_java()
+    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
+    if "jdk.compiler@" not in modules.stdout:
+        pytest.skip(f"{java} compiles nothing: apt-get install openjdk-17-jdk-headless")
+    log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
+    jvm = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", log]
+    return lambda name, *arguments: Steps([*jvm, "-cp", class_path, str(JAVA / name), *arguments])
+
+
+@pytest.fixture(scope="module")
+def steps(run: Run, cluster: LocalCluster) -> Steps:
+    name = f"java-clients-{os.getpid()}"
+    return run("Clients.java", cluster.bootstrap_servers, name, f"{name} group")
+
+
+@pytest.fixture
+def note(answered: Note, versions: dict[str, str]) -> OwnNote:
+    return lambda asked, answer: answered(versions["java clients"], asked, answer)
+
+
+def test_it_produces_reads_and_seeks(steps: Steps, note: OwnNote) -> None:
+    offsets = itertools.count(step=3)
+    rows: list[list[object]] = []
+    for codec, at in zip(CODECS, offsets, strict=False):
+        assert steps.answer(f"produce {codec}") == [at, at + 1]
+        rows.append([at, ["1", "null"], 0, "k", codec])
+        rows.append([at + 1, [], 1, "gone", None])
+        rows.append([at + 2, [], 2, None, None])
+    read, committed, metadata = steps.answer("consume")
+    assert (read, committed, metadata) == (rows, 7, "seven")
+    by_time, first, end, last, position, partitions = steps.answer("seek")
+    assert (by_time, first, end, position, partitions) == (1, 0, len(rows), 0, 2)
+    assert last == rows[-2:]
+    note(f"produce and consume in a group: {', '.join(CODECS)}; headers, nulls; seek", "served")
+
+
+def test_it_administers(steps: Steps, note: OwnNote) -> None:
+    assert steps.answers("describeTopics", "describeCluster", "listOffsets") == [2, 3, [0, 15, 2]]
+    names = ("describeConsumerGroups", "describeClassicGroups", "listGroups")
+    assert steps.answers(*names) == ["Empty", "Empty", True]
+    changes = ("createTopics", "alterConsumerGroupOffsets", "electLeaders", "deleteConsumerGroups")
+    assert steps.answers(*changes) == [None] * 4
+    assert steps.answers("describeReplicaLogDirs", "listPartitionReassignments") == [None] * 2
+    assert "columns" in steps.answer("describeFeatures")
+    note("Admin: topics, cluster, groups and their offsets, log dirs, elections", "served")
+
+
+SETTINGS = (
+    "describeAcls", "createAcls", "deleteAcls", "describeClientQuotas", "alterClientQuotas",
+    "describeUserScramCredentials", "alterUserScramCredentials", "createDelegationToken",
+    "renewDelegationToken", "expireDelegationToken", "describeDelegationToken",
+    "listConfigResources", "listClientMetricsResources",
+)  # fmt: skip
+CLUSTER = (
+    "describeMetadataQuorum", "addRaftVoter", "removeRaftVoter", "updateFeatures",
+    "alterReplicaLogDirs", "listOffsets earliestLocal",
+    "listOffsets latestTiered",
+)  # fmt: skip
+GROUPS = (
+    "group.protocol=consumer", "KafkaShareConsumer", "describeShareGroups",
+    "listShareGroupOffsets", "alterShareGroupOffsets", "deleteShareGroupOffsets",
+    "describeStreamsGroups",
+)  # fmt: skip
+TRANSACTIONS = ("listTransactions", "describeProducers", "abortTransaction")
+ONE_TRANSACTION = (
+    "describeTransactions", "fenceProducers", "forceTerminateTransaction", "initTransactions",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked", [SETTINGS, CLUSTER, GROUPS, TRANSACTIONS], ids=lambda asked: asked[0]
+)
+def test_what_is_not_served_is_refused(asked: tuple[str, ...], steps: Steps, note: OwnNote) -> None:
+    assert {name: steps.error(name) for name in asked} == dict.fromkeys(asked, UNSUPPORTED)
+    note(", ".join(asked), "refused: UnsupportedVersion")
+
+
+def test_transactions_are_refused(steps: Steps, note: OwnNote) -> None:
+    told = {name: steps.error(name) for name in ONE_TRANSACTION}
+    assert told == dict.fromkeys(ONE_TRANSACTION, NO_TRANSACTIONS)
+    note(", ".join(ONE_TRANSACTION), f"refused: {NO_TRANSACTIONS.removesuffix('Exception')}")
+
+
+def test_no_metrics_of_clients_are_taken(steps: Steps, note: OwnNote) -> None:
+    assert steps.answer("clientInstanceId") is None
+    note("enable.metrics.push, clientInstanceId", "not taken, as by Kafka where nothing keeps them")
+
+
+def test_settings_of_what_is_not_here(steps: Steps, note: OwnNote) -> None:
+    kinds = ("BROKER_LOGGER", "CLIENT_METRICS", "GROUP")
+    for kind in kinds:
+        for step in ("describeConfigs", "incrementalAlterConfigs"):
+            assert steps.error(f"{step} {kind}") == "InvalidRequestException"
+    note("settings of loggers, client metrics and groups", "refused: InvalidRequest")
+
+
+def test_every_request_of_its_classes_is_refused_in_its_own_shape(
+    run: Run, cluster: LocalCluster, note: OwnNote
+) -> None:
+    """All that no broker says it serves, on one connection, which goes on."""
+    told = run("Frames.java", cluster.brokers[0].endpoint).all()
+    assert len(told) > 100
+    assert [row for row in told if row.get("answer") != ["UNSUPPORTED_VERSION"]] == []
+    note("every version of every API that is not served, by bytes", "refused: UnsupportedVersion")

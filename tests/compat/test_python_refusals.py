@@ -1,0 +1,136 @@
+"""What Python's clients of Kafka can ask and logbus does not do: told in Kafka's own words, at
+once, and the same client goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import aiokafka
+import aiokafka.errors
+import confluent_kafka
+import confluent_kafka.admin as confluent_admin
+import kafka
+import kafka.admin
+import kafka.errors
+import pytest
+from client_programs import Note
+from confluent_kafka import KafkaError
+
+from broker_lite import client
+from broker_lite.local.cluster import LocalCluster
+
+pytestmark = pytest.mark.real
+
+WAIT_S = 30.0
+REFUSED = "refused: UnsupportedVersion"
+NO_TRANSACTIONS = "refused: TransactionalIdAuthorizationFailed"
+
+
+@pytest.fixture
+def topic(bus: client.Bus) -> str:
+    name = f"refusals-{os.getpid()}"
+    bus.create_topic(name, partitions=1, if_not_exists=True)
+    return name
+
+
+def result(futures: Any) -> object:
+    """Of one of librdkafka's futures, or of the only one in a table."""
+    future = next(iter(futures.values())) if isinstance(futures, dict) else futures
+    return future.result(WAIT_S)
+
+
+def test_librdkafkas_administration(
+    cluster: LocalCluster, topic: str, answered: Note, versions: dict[str, str]
+) -> None:
+    admin = confluent_admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    kind, pattern = confluent_admin.ResourceType, confluent_admin.ResourcePatternType
+    allowed = (confluent_admin.AclOperation.READ, confluent_admin.AclPermissionType.ALLOW)
+    acl = confluent_admin.AclBinding(kind.TOPIC, topic, pattern.LITERAL, "User:a", "*", *allowed)
+    which = confluent_admin.AclBindingFilter(kind.TOPIC, topic, pattern.ANY, None, None, *allowed)
+    secret = confluent_admin.ScramCredentialInfo(confluent_admin.ScramMechanism.SCRAM_SHA_256, 4096)
+    user = confluent_admin.UserScramCredentialUpsertion("a", secret, b"b")
+    asked: dict[str, Callable[[], Any]] = {
+        "describe_acls": lambda: admin.describe_acls(which),
+        "create_acls": lambda: admin.create_acls([acl]),
+        "delete_acls": lambda: admin.delete_acls([which]),
+        "describe_user_scram_credentials": lambda: admin.describe_user_scram_credentials(["a"]),
+        "alter_user_scram_credentials": lambda: admin.alter_user_scram_credentials([user]),
+    }
+    for name, ask in asked.items():
+        with pytest.raises(confluent_kafka.KafkaException) as refused:
+            result(ask())
+        assert refused.value.args[0].code() == KafkaError._UNSUPPORTED_FEATURE, name
+    assert len(admin.describe_cluster().result(WAIT_S).nodes) == 3
+    answered(versions["librdkafka"], ", ".join(asked), REFUSED)
+
+
+def test_librdkafkas_transactions(
+    cluster: LocalCluster, answered: Note, versions: dict[str, str]
+) -> None:
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "one"}
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        confluent_kafka.Producer(settings).init_transactions(WAIT_S)
+    code = refused.value.args[0].code()
+    assert code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    answered(versions["librdkafka"], "init_transactions", NO_TRANSACTIONS)
+
+
+def test_kafka_pythons_administration(
+    cluster: LocalCluster, topic: str, answered: Note, versions: dict[str, str]
+) -> None:
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    every = kafka.admin.ACLFilter(None, None, kafka.admin.ACLOperation.ANY,
+                                  kafka.admin.ACLPermissionType.ANY,
+                                  kafka.admin.ResourcePatternFilter(
+                                      kafka.admin.ResourceType.ANY, None,
+                                      kafka.admin.ACLResourcePatternType.ANY))  # fmt: skip
+    asked: dict[str, Callable[[], Any]] = {
+        "describe_acls": lambda: admin.describe_acls(every),
+        "describe_user_scram_credentials": lambda: admin.describe_user_scram_credentials(["a"]),
+        "describe_metadata_quorum": admin.describe_metadata_quorum,
+        "list_config_resources": admin.list_config_resources,
+        "describe_topic_partitions": lambda: admin.describe_topic_partitions([topic]),
+        "list_transactions": admin.list_transactions,
+        "describe_producers": lambda: admin.describe_producers([kafka.TopicPartition(topic, 0)]),
+    }
+    for name, ask in asked.items():
+        with pytest.raises(
+            (kafka.errors.IncompatibleBrokerVersion, kafka.errors.UnsupportedVersionError)
+        ):
+            pytest.fail(f"{name}: {ask()}")
+    assert len(admin.describe_cluster()["brokers"]) == 3
+    admin.close()
+    answered(versions["kafka-python"], ", ".join(asked), REFUSED)
+
+
+def test_kafka_pythons_transactions(
+    cluster: LocalCluster, answered: Note, versions: dict[str, str]
+) -> None:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers, transactional_id="one"
+    )
+    with pytest.raises(kafka.errors.TransactionalIdAuthorizationFailedError):
+        producer.init_transactions()
+    producer.close()
+    answered(versions["kafka-python"], "init_transactions", NO_TRANSACTIONS)
+
+
+def test_aiokafkas_transactions(
+    cluster: LocalCluster, answered: Note, versions: dict[str, str]
+) -> None:
+    async def ask() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id="one"
+        )
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await producer.start()
+        finally:
+            await producer.stop()
+
+    with pytest.raises(aiokafka.errors.TransactionalIdAuthorizationFailed):
+        asyncio.run(ask())
+    answered(versions["aiokafka"], "transactional_id", NO_TRANSACTIONS)
