@@ -64,7 +64,7 @@ class Floor(DataSource):
         return DDL
 
     def reader(self, schema):
-        return FloorReader(self.options)
+        return FloorReader(self.options, schema.names)
 
     def writer(self, schema, overwrite):
         return FloorWriter()
@@ -77,7 +77,8 @@ class Floor(DataSource):
 
 
 class FloorReader(DataSourceReader):
-    def __init__(self, options) -> None:
+    def __init__(self, options, names=ARROW.names) -> None:
+        self.names = names
         self.rows = int(options["rows"])
         self.tasks = int(options["tasks"])
         self.batch_rows = int(options["batchrows"])
@@ -87,7 +88,7 @@ class FloorReader(DataSourceReader):
         return [InputPartition(task) for task in range(self.tasks)]
 
     def read(self, partition):
-        batch = ready_batch(self.batch_rows, self.value_bytes)
+        batch = ready_batch(self.batch_rows, self.value_bytes).select(self.names)
         for _ in range(self.rows // self.tasks // self.batch_rows):
             yield batch
 

@@ -182,13 +182,46 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
     (tmp_path / "results" / "wire.json").write_text("{}", "utf-8")
     report.write(tmp_path / "results", quick=False)
     text = (tmp_path / "RESULTS.md").read_text("utf-8")
-    line = next(line for line in text.splitlines() if line.startswith("| 99 |"))
+    short, line = (line for line in text.splitlines() if line.startswith("| 99 |"))
+    assert short == "| 99 | [made-up](#made-up): made up | rows_per_s | ≥ 5 | **2.00** |  |  |  |"
+    assert "Of 1 goals that were measured 0 are met: 0 of 1 *defaults*.\nIn none is kafka " in text
     assert "| 2.00 | 2.00–2.00 | ≥ 5 | **not met** ([why](" in line
     missed = "[made-up](#made-up): rows_per_s of *defaults* 2.00 (goal ≥ 5)"
     assert f"- Nobody knows what bounds it.\n  - {missed}" in text
     assert "cannot run: Maven is missing" in text
     assert "(results/made-up-curve.svg)" in text
     assert (tmp_path / "results" / report.RATIOS).is_file()
+
+
+def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_against_nobody() -> None:
+    kinds, alternate, summary = peers("row"), peers("alternate"), peers("summary")
+    goals = (kinds.Goal("rows_per_s", 0.5), kinds.Goal("p99_ms", 2.0, "less"))
+    sides = {
+        name: {"median": measures, "runs": [{"measures": measures}]}
+        for name, measures in {
+            "logbus": {"rows_per_s": 3.0, "p99_ms": 6.0},
+            "kafka": {"rows_per_s": 4.0, "p99_ms": 4.0},
+            "floor": {"rows_per_s": 5.0, "p99_ms": 1.0},
+        }.items()
+    }
+    made, _ = row(goals, {})
+    found = alternate.compared(made, kinds.Variant("tuned"), sides)
+    assert [each["peer"] for each in found] == ["kafka", "kafka"]
+    kept = {
+        "row": "made-up", "number": 1, "work": "",
+        "variants": [{"variant": "tuned", "compared": found}, {"variant": "x", "cannot": "no"}],
+    }  # fmt: skip
+    text = "\n".join(summary.lines([kept]))
+    assert "Of 2 goals that were measured 2 are met: 2 of 2 *tuned*." in text
+    behind = "made-up [tuned] rows_per_s 0.75; made-up [tuned] p99_ms 1.50."
+    assert f"In 2 kafka is ahead: {behind}" in text
+    assert not list(summary.lines([{**kept, "variants": []}]))
+    assert peers("spark").by_floor(sides) == 1.25
+    assert peers("spark").by_floor({name: sides[name] for name in ("logbus", "kafka")}) is None
+    spent = {"clients": {"cpu_s": 4.0}, "broker": {"cpu_s": 1.0}}
+    assert importlib.import_module("peers.rows.produce").client_alone(
+        {"kafka": {"processes": spent}}
+    ) == 1.25  # fmt: skip
 
 
 def test_a_variant_that_ran_alone_takes_its_place_and_leaves_the_others(tmp_path: Path) -> None:
@@ -273,6 +306,17 @@ def test_servers_that_a_run_starts_itself_are_no_clients() -> None:
     assert set(metered.found) == {"broker", "clients"}
     assert metered.found["broker"]["cpu_s"] >= 0.3
     assert metered.found["broker"]["peak_mb"] > 1
+
+
+def test_the_papers_curve_has_no_point_where_nothing_came_and_few_in_all() -> None:
+    netdb11 = importlib.import_module("peers.rows.netdb11")
+    stutters = [[number // 4 * 400, number / 10] for number in range(1, 101)]
+    found = {"messages": 10_000, "seconds": 10.5, "samples": stutters}
+    points = netdb11.curve(found)
+    assert 5 < len(points) <= netdb11.POINTS + 1
+    assert all(rate > 0 for _, rate in points)
+    assert [megabytes for megabytes, _ in points] == sorted({at for at, _ in points})
+    assert netdb11.warm_rate(found) == pytest.approx((10_000 - 800) / 9.5)
 
 
 def test_a_chart_of_growth_begins_where_a_measure_is_anything(tmp_path: Path) -> None:

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 Points = Sequence[tuple[float, float]]
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444")
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444", "#999933",
+)  # fmt: skip
 """Which stay apart for those who see few of them."""
+FEW_DECADES = 30
+"""Times the least value, below which powers of ten alone would leave a logarithmic axis empty."""
 
 
 @functools.cache
@@ -35,6 +39,12 @@ def _pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
+
+
+def _ticker() -> Any:
+    from matplotlib import ticker
+
+    return ticker
 
 
 def lines(
@@ -112,6 +122,10 @@ def _axes(title: str, y_label: str) -> tuple[Any, Any]:
 def _finish(figure: Any, axes: Any, path: Path | str, names: int, log_y: bool) -> None:
     if log_y:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high / low < FEW_DECADES:
+            axes.yaxis.set_major_locator(_ticker().LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(_ticker().NullFormatter())
     else:
         axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(_number)

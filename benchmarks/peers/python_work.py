@@ -19,6 +19,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from broker_lite.client import aconnect, connect
 
@@ -183,14 +184,15 @@ def batches_logbus(ask: dict[str, Any]) -> dict[str, float]:
         bus.consumer(ask["topic"], start="earliest", **ask["options"]) as consumer,
     ):
         left = ask["count"] - consumer.poll_arrow(WAIT_SECONDS).num_rows
-        count = left
+        count, size = left, 0
         began = time.perf_counter()
         while left > 0:
             batch = consumer.poll_arrow(WAIT_SECONDS)
             assert batch.num_rows
+            size += pc.sum(pc.binary_length(batch.column("value"))).as_py()
             left -= batch.num_rows
         took = time.perf_counter() - began
-    return rates(count, ask["size"], took)
+    return rates(count, size // count, took)
 
 
 def batches_confluent(ask: dict[str, Any]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peers import charts, cited, kept
+from peers import charts, cited, kept, summary
 from peers.rows import ROWS
 
 Found = Mapping[str, Any]
@@ -83,6 +83,7 @@ def results(folder: Path) -> list[Found]:
 def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
     yield HEAD
     yield from _where(rows)
+    yield from summary.lines(rows)
     yield "## The goals"
     yield ""
     yield from _goals(rows)
@@ -147,7 +148,8 @@ def _missed(rows: list[Found]) -> Iterator[str]:
     by_bound: dict[str, list[str]] = {}
     for found in rows:
         missed = [
-            f"{_measure(each)} of *{variant['variant']}* {each['ratio']:.2f} (goal {each['goal']})"
+            f"{_measure(each)} of *{variant['variant']}* {each['ratio']:.2f}"
+            f"{_of_at_most(found, variant)} (goal {each['goal']})"
             for variant in found["variants"]
             for each in variant.get("compared", ())
             if each["met"] is False
@@ -163,6 +165,12 @@ def _missed(rows: list[Found]) -> Iterator[str]:
             yield bound
             yield from lines
         yield ""
+
+
+def _of_at_most(found: Found, variant: Found) -> str:
+    """What the variant's own figures leave to a logbus that costs nothing, where a row knows."""
+    ceilings = [row.ceiling(variant["sides"]) for row in ROWS if row.name == found["row"]]
+    return "".join(f" of at most {each:.2f}" for each in ceilings if each is not None)
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:
@@ -230,14 +238,15 @@ def _when(machine: Found) -> str:
 
 
 def _measured(name: str, side: Found) -> str:
-    """Median, spread and the first run of a measure."""
+    """Median, spread and the first run of a measure; the last two where they say something."""
     if name not in side["median"]:
         return ""
+    median = _shown(name, side["median"][name])
     low, high = (_shown(name, value) for value in side["spread"][name])
-    text = f"{_shown(name, side['median'][name])} ({low} – {high}"
-    if side["first"] is not None:
-        text += f"; first {_shown(name, side['first']['measures'][name])}"
-    return text + ")"
+    first = _shown(name, side["first"]["measures"][name]) if side["first"] is not None else median
+    if {low, high, first} == {median}:
+        return median
+    return f"{median} ({low} – {high}" + (f"; first {first})" if side["first"] else ")")
 
 
 def _spent(process: Found | None) -> str:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from peers.bench import Bench
 
 LOGBUS, KAFKA = "logbus", "kafka"
+FLOOR = "floor"
+"""A side that is no system: what the work costs where reading or writing cost nothing. It is held
+against nobody; ``Row.ceiling`` may be drawn from it."""
 ROUNDS = 5
 """How often each side runs after its first run, which is kept apart."""
 
@@ -100,6 +103,8 @@ class Row:
     context ends. Raises fetch.Cannot where the row cannot run here.
     ``note``: what a reader must know to read the row rightly.
     ``bound``: what bounds the row, measured; the report says it where a goal is not met.
+    ``ceiling``: the ratio that a logbus which costs nothing would have, by a variant's own sides;
+    the report says it beside a goal that is not met. None where they do not say.
     ``derive``: measures that follow from what a run measured and what it cost.
     ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
     ``seconds_max``: a variant that takes longer has failed.
@@ -121,4 +126,5 @@ class Row:
     seconds_max: float = 600.0
     apart: bool = False
     draw: Callable[[Path, Mapping[str, Any]], None] | None = None
+    ceiling: Callable[[Mapping[str, Any]], float | None] = field(default=lambda _: None)
     derive: Callable[[Measures, Processes], Measures] = field(default=lambda *_: {})

@@ -11,13 +11,14 @@ import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka as ck
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from peers.bench import Bench
-from peers.row import KAFKA, LOGBUS, Measures, Side, Variant
+from peers.row import FLOOR, KAFKA, LOGBUS, Measures, Side, Variant
 from peers.servers import KafkaServers, LogbusServers
 from peers.spark_session import SparkHost
 from peers.spark_variants import is_advised
@@ -26,6 +27,8 @@ ALL = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampTy
 PARTITIONS = 4
 LINES = 1_200_000
 """Of a topic that is read, some 300 MB."""
+FLOOR_BATCHES = 60
+"""Of a task: 5,000 rows each where there are ``LINES``."""
 
 Servers = LogbusServers | KafkaServers
 
@@ -51,6 +54,31 @@ class Both:
         return Side(
             run, lambda: {**servers.processes(), **self.spark.processes()}, servers.settings
         )
+
+    def floor(self, count: int, call: str, **arguments: Any) -> dict[str, Side]:
+        """The side of a source and a sink that cost nothing: Spark's own part of the same call.
+
+        ``reading``, where the call has it, is what makes the source's rows.
+        """
+
+        def run() -> Measures:
+            return rate(
+                count, self.spark.call(call, side=FLOOR, address="", **arguments)["seconds"]
+            )
+
+        words = "a Python source that has its rows ready, a sink that drops them; no broker"
+        return {FLOOR: Side(run, self.spark.processes, words)}
+
+    def ready_rows(self, count: int) -> dict[str, str]:
+        """Options of the floor's source for so many rows of the lines' mean size."""
+        size = round(sum(map(len, self.bench.lines.whole(10_000))) / 10_000)
+        batch = count // PARTITIONS // FLOOR_BATCHES
+        return {
+            "rows": str(count),
+            "tasks": str(PARTITIONS),
+            "batchrows": str(batch),
+            "valuebytes": str(size),
+        }
 
     def where(self, name: str) -> dict[str, str]:
         """What every call of the host wants to know of a side."""
@@ -175,6 +203,15 @@ def must_be(expected: int, found: int, what: str) -> None:
     """Raises RuntimeError where a run did not do all of its work."""
     if expected != found:
         raise RuntimeError(f"{what}: {found} rows instead of {expected}")
+
+
+def by_floor(sides: Mapping[str, Any]) -> float | None:
+    """The best ratio that any source or sink in Python could have: the floor's rate through
+    Kafka's."""
+    if FLOOR not in sides:
+        return None
+    floor, kafka = (float(sides[each]["median"]["rows_per_s"]) for each in (FLOOR, KAFKA))
+    return floor / kafka
 
 
 def rate(count: int, seconds: float) -> Measures:

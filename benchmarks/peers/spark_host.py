@@ -2,8 +2,9 @@
 
 The same session serves both sides in turns, so that both have the same JVM, the same compiled code
 of Spark itself and the same settings; ``format`` is all that differs. What is timed runs from
-``load()`` to the end of the action. ``peers.spark_session`` is the parent; what Spark prints goes
-to standard error.
+``load()`` to the end of the action. The side ``floor`` is a Python source that has its rows ready
+and a sink that drops them. ``peers.spark_session`` is the parent; what Spark prints goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from typing import IO, Any
 
+FLOOR = "floor"
 COLUMNS = {
     "key": "binary",
     "value": "binary",
@@ -33,6 +35,7 @@ class Host:
         self.work = work
         self.query: Any = None
         self.checkpoints = 0
+        self.has_floor = False
 
     def read(
         self, side: str, address: str, topic: str, columns: list[str], options: dict[str, str]
@@ -80,26 +83,12 @@ class Host:
     def stream_nothing(self, rows: int = 0, value_bytes: int = 0) -> dict[str, Any]:
         """The same from a Python source that does nothing, but to hand over so many ready rows:
         what Spark itself takes for it."""
-        from spark_floor import Nothing
-
-        self.spark.dataSource.register(Nothing)
+        self._with_floor()
         before = time.perf_counter()
         reader = self.spark.readStream.format("nothing")
         query = self._to_the_end(reader.options(rows=rows, valuebytes=value_bytes).load())
         seconds = time.perf_counter() - before
         return {"seconds": seconds, "rows": sum(p.numInputRows for p in query.recentProgress)}
-
-    def read_nothing(self) -> dict[str, Any]:
-        """A batch read from a Python source whose one task has a single ready batch."""
-        from spark_floor import Floor
-
-        self.spark.dataSource.register(Floor)
-        before = time.perf_counter()
-        reader = self.spark.read.format("floor").options(
-            rows=1000, tasks=4, batchrows=1000 // 4, valuebytes=100
-        )
-        self._noop(reader.load())
-        return {"seconds": time.perf_counter() - before}
 
     def generate(self, folder: str) -> dict[str, Any]:
         """What the rows to be written cost alone."""
@@ -199,6 +188,8 @@ class Host:
     def _table(
         self, side: str, address: str, topic: str, columns: list[str], options: dict[str, str]
     ) -> Any:
+        if side == FLOOR:
+            self._with_floor()
         reader = self.spark.read.format(side).option("kafka.bootstrap.servers", address)
         reader = reader.option("subscribe", topic).options(**options)
         if len(columns) == len(COLUMNS):
@@ -224,8 +215,19 @@ class Host:
     def _save(
         self, frame: Any, side: str, address: str, topic: str, options: dict[str, str]
     ) -> None:
+        if side == FLOOR:
+            self._with_floor()
         writer = frame.write.format(side).mode("append").option("topic", topic)
         writer.option("kafka.bootstrap.servers", address).options(**options).save()
+
+    def _with_floor(self) -> None:
+        """Only for whom it serves: a session's first read is nobody's second."""
+        if not self.has_floor:
+            from spark_floor import Floor, Nothing
+
+            self.spark.dataSource.register(Floor)
+            self.spark.dataSource.register(Nothing)
+            self.has_floor = True
 
     def _noop(self, frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()

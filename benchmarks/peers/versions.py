@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import importlib.metadata
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import broker_lite
+from broker_lite.errors import MissingDependencyError
+from broker_lite.local.zookeeper import find_jars
 from peers import fetch
 from peers.servers import KAFKA_VERSION
 
@@ -62,6 +65,9 @@ def found() -> dict[str, str]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    with contextlib.suppress(MissingDependencyError):
+        for path in find_jars().glob("zookeeper-[0-9]*.jar"):
+            versions["zookeeper"] = path.stem.removeprefix("zookeeper-")
     try:
         command = [fetch.java(), "-version"]
     except fetch.Cannot:

@@ -8,13 +8,10 @@ import org.apache.activemq.ActiveMQConnectionFactory;
 
 /** ActiveMQ by its own client: persistent messages, sent without waiting or 50 a transaction. */
 final class ActiveMqPaper {
-    /** Bytes under way without the broker's word. */
-    static final int WINDOW = 1_000_000;
-
     static Paper.Sender sender(String address, String queue, int batch) throws Exception {
         ActiveMQConnectionFactory factory = new ActiveMQConnectionFactory("tcp://" + address);
         factory.setUseAsyncSend(true);
-        factory.setProducerWindowSize(WINDOW);
+        factory.setProducerWindowSize(Paper.WINDOW_BYTES);
         factory.setWatchTopicAdvisories(false);
         Connection connection = factory.createConnection();
         connection.start();
@@ -25,15 +22,25 @@ final class ActiveMqPaper {
         producer.setDeliveryMode(DeliveryMode.PERSISTENT);
         return new Paper.Sender() {
             private long sent;
+            /** Of single messages those that were sent: the window is all that is not known. */
+            private volatile long acknowledged;
 
             @Override
             public void send(byte[] message) throws Exception {
                 BytesMessage packed = session.createBytesMessage();
                 packed.writeBytes(message);
                 producer.send(packed);
-                if (transacted && ++sent % batch == 0) {
-                    session.commit();
+                if (++sent % batch == 0) {
+                    if (transacted) {
+                        session.commit();
+                    }
+                    acknowledged = sent;
                 }
+            }
+
+            @Override
+            public long acknowledged() {
+                return acknowledged;
             }
 
             @Override

@@ -3,6 +3,7 @@ import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Properties;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -23,20 +24,29 @@ final class KafkaPaper {
         settings.put("acks", "all");
         settings.put("batch.size", batch == 1 ? 0 : batch * RECORD_BYTES + BATCH_BYTES);
         settings.put("linger.ms", batch == 1 ? 0 : 5);
+        settings.put("buffer.memory", Paper.WINDOW_BYTES);
         KafkaProducer<byte[], byte[]> producer =
             new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
         Exception[] failed = {null};
+        AtomicLong acknowledged = new AtomicLong();
         return new Paper.Sender() {
             @Override
             public void send(byte[] message) throws Exception {
                 producer.send(new ProducerRecord<>(topic, 0, null, message), (done, error) -> {
                     if (error != null) {
                         failed[0] = error;
+                    } else {
+                        acknowledged.incrementAndGet();
                     }
                 });
                 if (failed[0] != null) {
                     throw failed[0];
                 }
+            }
+
+            @Override
+            public long acknowledged() {
+                return acknowledged.get();
             }
 
             @Override

@@ -9,18 +9,22 @@ import java.util.List;
  * The experiment of the NetDB'11 paper for one system: one producer for so many seconds, or one
  * consumer of so many messages. Prints one JSON object.
  *
- * <p>SYSTEM produce ADDRESS NAME BATCH SECONDS FILE, or SYSTEM consume ADDRESS NAME COUNT.
+ * <p>SYSTEM produce ADDRESS NAME BATCH SECONDS LEAST FILE, or SYSTEM consume ADDRESS NAME COUNT.
  */
 public final class Paper {
     static final int MESSAGE_BYTES = 200;
     static final int DIGITS = 10;
-    /** However slow the machine is: fewer say nothing. */
-    static final long MESSAGES_MIN = 20_000;
     static final double SAMPLE_SECONDS = 0.25;
+    /** What a sender may have under way without the system's word, so that nobody's rate is that
+     * of filling its own memory. */
+    static final int WINDOW_BYTES = 1_000_000;
 
     /** Sends one message after another; close returns when the last is acknowledged. */
     interface Sender extends AutoCloseable {
         void send(byte[] message) throws Exception;
+
+        /** How many the system has acknowledged so far; for any thread. */
+        long acknowledged();
     }
 
     /** Receives one message after another; nobody waits longer than a minute. */
@@ -83,20 +87,34 @@ public final class Paper {
         return Long.parseLong(digits);
     }
 
-    static String produce(Sender sender, List<byte[]> lines, double seconds) throws Exception {
+    /** At least so many messages, for at least so many seconds. */
+    static String produce(Sender sender, List<byte[]> lines, double seconds, long least)
+        throws Exception {
         long sent = 0;
         Samples samples = new Samples();
+        Thread watch = new Thread(() -> {
+            try {
+                while (true) {
+                    Thread.sleep(10);
+                    samples.add(sender.acknowledged(), samples.seconds());
+                }
+            } catch (InterruptedException ended) {
+                return;
+            }
+        });
+        watch.start();
         try (sender) {
-            for (double now = 0;
-                now < seconds || sent < MESSAGES_MIN;
-                now = samples.seconds()) {
+            while (samples.seconds() < seconds || sent < least) {
                 for (int each = 0; each < 50; each++) {
                     sender.send(message(lines, sent++));
                 }
-                samples.add(sent, now);
             }
+        } finally {
+            watch.interrupt();
+            watch.join();
         }
-        return samples.json(sent, samples.seconds());
+        double took = samples.seconds();
+        return samples.json(sent, took);
     }
 
     static String consume(Receiver receiver, long count) throws Exception {
@@ -134,7 +152,8 @@ public final class Paper {
         };
         System.out.println(
             produces
-                ? produce((Sender) side, lines(Path.of(args[6])), Double.parseDouble(args[5]))
+                ? produce((Sender) side, lines(Path.of(args[7])), Double.parseDouble(args[5]),
+                    Long.parseLong(args[6]))
                 : consume((Receiver) side, Long.parseLong(args[4])));
         System.exit(0);
     }

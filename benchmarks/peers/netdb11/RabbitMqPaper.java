@@ -11,11 +11,12 @@ import java.util.concurrent.ConcurrentSkipListSet;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
 
 /** RabbitMQ by its own client: persistent messages to a durable queue, each confirmed. */
 final class RabbitMqPaper {
     /** Messages under way without a confirmation. */
-    static final int WINDOW = 5_000;
+    static final int WINDOW = Paper.WINDOW_BYTES / Paper.MESSAGE_BYTES;
 
     private static Connection connect(String address) throws Exception {
         ConnectionFactory factory = new ConnectionFactory();
@@ -31,6 +32,7 @@ final class RabbitMqPaper {
         Semaphore room = new Semaphore(WINDOW);
         ConcurrentSkipListSet<Long> under = new ConcurrentSkipListSet<>();
         AtomicBoolean refused = new AtomicBoolean();
+        AtomicLong acknowledged = new AtomicLong();
         channel.addConfirmListener((tag, multiple) -> {
             int confirmed = 1;
             if (multiple) {
@@ -40,6 +42,7 @@ final class RabbitMqPaper {
             } else {
                 under.remove(tag);
             }
+            acknowledged.addAndGet(confirmed);
             room.release(confirmed);
         }, (tag, multiple) -> refused.set(true));
         return new Paper.Sender() {
@@ -54,6 +57,11 @@ final class RabbitMqPaper {
                 if (!room.tryAcquire(messages, 60, TimeUnit.SECONDS) || refused.get()) {
                     throw new IllegalStateException("not confirmed");
                 }
+            }
+
+            @Override
+            public long acknowledged() {
+                return acknowledged.get();
             }
 
             @Override

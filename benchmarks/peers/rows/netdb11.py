@@ -24,9 +24,13 @@ from peers.servers import KafkaServers, LogbusServers
 ACTIVEMQ, RABBITMQ = "activemq", "rabbitmq"
 MESSAGE_BYTES = 200
 SECONDS = 2.0
-"""How long each producer sends; its first second is the compiler's and is not counted."""
+MESSAGES = 100_000
+"""A producer sends so long, and so many: its first second is the compiler's and is not counted, and
+a consumer of fewer would have little else."""
 WARM_UP_SECONDS = 1.0
-RUN_SECONDS_MAX = 120
+RUN_SECONDS_MAX = 180
+POINTS = 20
+"""Of a chart's line, at most."""
 LINES = 20_000
 BATCHES = {"single messages": 1, "batches of 50": 50}
 NAMES = {LOGBUS: "logbus", KAFKA: "Kafka", ACTIVEMQ: "ActiveMQ", RABBITMQ: "RabbitMQ"}
@@ -48,6 +52,7 @@ class Paper:
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
         self._batch = batch
         self._seconds = SECONDS * 0.75 if bench.quick else SECONDS
+        self._least = bench.size(MESSAGES)
         self.classes = class_path(folder)
         self.curves: dict[str, Curves] = {}
         """By side, of its last run: megabytes and messages a second, by chart."""
@@ -57,7 +62,7 @@ class Paper:
     def run(self, name: str, system: str, address: str, topic: str) -> Measures:
         """Produce for some seconds, then consume all of it."""
         sent = self._java(system, "produce", address, topic, str(self._batch),
-                          str(self._seconds), str(self._lines))  # fmt: skip
+                          str(self._seconds), str(self._least), str(self._lines))  # fmt: skip
         got = self._java(system, "consume", address, topic, str(sent["messages"]))
         self.curves[name] = {"producer": curve(sent), "consumer": curve(got)}
         return {
@@ -87,11 +92,12 @@ def warm_rate(found: Mapping[str, Any]) -> float:
 
 
 def curve(found: Mapping[str, Any]) -> Samples:
-    """What was done between one sample and the next, over the megabytes done before."""
+    """What was acknowledged, or received, from one sample to the next, over the megabytes before:
+    some POINTS, each of as many messages or more, so that what stutters can be read."""
     points = []
-    last = (0, 0.0)
+    last, step = (0, 0.0), max(1, found["messages"] // POINTS)
     for count, at in [*found["samples"], (found["messages"], found["seconds"])]:
-        if at - last[1] > 0.05:
+        if count - last[0] >= step and at > last[1]:
             rate = (count - last[0]) / (at - last[1])
             points.append((round(count * MESSAGE_BYTES / 1e6, 3), round(rate)))
             last = (count, at)
@@ -146,7 +152,7 @@ def draw(folder: Path, found: Mapping[str, Any]) -> None:
         charts.lines(
             folder / f"netdb11-{kind}.svg",
             f"{title} throughput, messages of {MESSAGE_BYTES} bytes",
-            f"MB {'sent' if kind == 'producer' else 'received'}",
+            f"MB {'acknowledged' if kind == 'producer' else 'received'}",
             "messages a second",
             {
                 f"{NAMES[name]}, batch {BATCHES[variant['variant']]}": side["curves"][kind]
@@ -170,6 +176,7 @@ ROWS = (
                 name,
                 settings={
                     "clients": "each system's Java client (Kafka's own for logbus too); "
+                    "a producer has at most 1 MB under way, in Kafka's client five requests; "
                     "the consumer fetches up to 200 KB or 1,000 messages ahead",
                     "durability": "stated with each side",
                 },

@@ -154,7 +154,8 @@ READ = {
 }
 IN_PLACE_NOTE = (
     "logbus's consumer is on the broker's machine here and reads its files in place, unless "
-    "fetched; checksums and structure are checked by it in any case; confluent-kafka's processes "
+    "fetched; checksums and structure are checked by it in any case; both programs ask for the "
+    "length of every value, one by a column, the other by a loop; confluent-kafka's processes "
     "wait for more than half of their time on its defaults (cpu_s), so by processor time alone "
     "the ratio is smaller: for batches 5 to 6 in place, 3.4 fetched"
 )
@@ -249,8 +250,10 @@ def _reading(name: str, task: str, what: str, goal: float, megabytes: int) -> Ro
             "a tuned confluent-kafka reads ahead in threads of its own, so that its poll takes 1.5 "
             "us a record: a third of that is 0.49, of which Python takes 0.25 to make a record and "
             "to leave the position with it; logbus's iteration is at 0.6. Of batches that are "
-            "fetched, the socket's two copies, and a broker and a client that take turns every 4 "
-            "MB (README, the Python client's rows)"
+            "fetched, the client's own processor time, 0.72 ms a MB (poll_sent in "
+            "results/client.json), most of it the socket's copies: 1.4 GB/s, 6.8 times a tuned "
+            "confluent-kafka; it makes 0.8, for broker and client take turns every 4 MB (README, "
+            "the Python client's rows)"
         ),
     )
 
@@ -304,9 +307,10 @@ ROWS = (
         10.0,
         ("defaults", "tuned", "lz4"),
         "what a flushed write makes: confluent-kafka sends 140 MB/s, unflushed, so ten times would "
-        "be 1,400; send_arrow makes 735 in results/client.json, in larger runs than these 100 MB, "
-        "which is 3.3 times a bare write and flush; with lz4 the client's compression, 430 MB/s on "
-        "a core",
+        "be 1,400, and the disk takes 640 to 720 at the best, five times, from a loop of pwrite "
+        "and fdatasync (README, what bounds spark_write); send_arrow makes 735 in "
+        "results/client.json, in larger runs than these 100 MB; with lz4 the client's compression, "
+        "430 MB/s on a core",
     ),
     _reading("python-records", "records", "Python: iterating / confluent-kafka's poll", 3.0, 100),
     _reading(

@@ -8,7 +8,7 @@ from functools import partial
 
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
-from peers.spark import ALL, LINES, both, rate
+from peers.spark import ALL, LINES, both, by_floor, rate
 from peers.spark_session import SparkHost
 from peers.spark_variants import (
     AS_ADVISED,
@@ -41,7 +41,10 @@ def open_read(
             )
             return rate(count, done["seconds"])
 
-        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+        floor = sides.floor(
+            count, "read", topic="", columns=columns, options=sides.ready_rows(count)
+        )
+        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)} | floor
 
 
 @contextlib.contextmanager
@@ -82,6 +85,7 @@ ROWS = (
         variants=VARIANTS,
         note=FILLED,
         bound=TUNED_BOUND,
+        ceiling=by_floor,
     ),
     Row(
         "spark-read-first",
@@ -105,6 +109,7 @@ ROWS = (
         variants=VARIANTS,
         note="Kafka's connector makes all columns and Spark drops them: it has one schema",
         bound=TUNED_BOUND,
+        ceiling=by_floor,
     ),
     Row(
         "spark-read-rows",
@@ -116,6 +121,7 @@ ROWS = (
         note="written by confluent-kafka on both sides (batches of 256 KB): logbus keeps such "
         "batches as they came, as rows, and makes columns of them when they are read",
         bound=TUNED_BOUND,
+        ceiling=by_floor,
         quick=False,
     ),
 )

@@ -1,0 +1,98 @@
+"""The report's first page: a line a row, and who is ahead where, drawn from the results.
+
+Called by ``peers.report``. Ratios stand as in the table below it: logbus through the peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Found = Mapping[str, Any]
+
+COLUMNS = ("defaults", "as advised", "tuned")
+"""Variants that most rows have; the others stand beside their names."""
+HOW = """A line a row; its figures are logbus through the peer, of which the goal says whether more
+or less is better. **Bold** is a goal that is not met. *defaults*: both as they come; *as advised*:
+Spark's session as README.md of the project advises, on both sides; *tuned*: what users of the peer
+change for this work, and of logbus's little or nothing."""
+
+
+def lines(rows: list[Found]) -> Iterator[str]:
+    """Nothing where no row has a goal."""
+    all_ = [(found, variant, each) for found, variant, each in _compared(rows)]
+    if not all_:
+        return
+    yield "## In short"
+    yield ""
+    yield from _counts(all_)
+    yield ""
+    yield HOW
+    yield ""
+    yield f"| # | row | measure | goal | {' | '.join(COLUMNS)} | others |"
+    yield "|---" * (5 + len(COLUMNS)) + "|"
+    for found in rows:
+        yield from _of_row(found)
+    yield ""
+
+
+def is_behind(each: Found) -> bool:
+    """Whether the peer did better, whatever the goal."""
+    is_more = str(each["goal"]).startswith("≥")
+    return bool(each["ratio"] < 1 if is_more else each["ratio"] > 1)
+
+
+def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
+    """What has a goal."""
+    for found in rows:
+        for variant in found["variants"]:
+            for each in variant.get("compared", ()):
+                if each["met"] is not None:
+                    yield found, variant, each
+
+
+def _counts(all_: list[tuple[Found, Found, Found]]) -> Iterator[str]:
+    met = sum(bool(each["met"]) for _, _, each in all_)
+    yield f"Of {len(all_)} goals that were measured {met} are met{_by_column(all_)}."
+    behind = [
+        f"{found['row']} [{variant['variant']}] {each['measure']} {each['ratio']:.2f}"
+        for found, variant, each in all_
+        if is_behind(each)
+    ]
+    peers = "/".join(dict.fromkeys(each["peer"] for _, _, each in all_))
+    if behind:
+        yield f"In {len(behind)} {peers} is ahead: {'; '.join(behind)}."
+    else:
+        yield f"In none is {peers} ahead."
+
+
+def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
+    said = []
+    for name in COLUMNS:
+        met = [bool(each["met"]) for _, variant, each in all_ if variant["variant"] == name]
+        if met:
+            said.append(f"{sum(met)} of {len(met)} *{name}*")
+    return f": {', '.join(said)}" if said else ""
+
+
+def _of_row(found: Found) -> Iterator[str]:
+    """A line for each measure that has a goal."""
+    by_measure: dict[tuple[str, str], dict[str, Found]] = {}
+    for _, variant, each in _compared([found]):
+        by_measure.setdefault((each["measure"], each["of"]), {})[variant["variant"]] = each
+    row = f"[{found['row']}](#{found['row']}): {found['work']}"
+    for (measure, _), by_variant in by_measure.items():
+        goals = dict.fromkeys(str(each["goal"]) for each in by_variant.values())
+        cells = [_cell(by_variant[name]) if name in by_variant else "" for name in COLUMNS]
+        others = ", ".join(
+            f"{name} {_cell(each)}" for name, each in by_variant.items() if name not in COLUMNS
+        )
+        yield (
+            f"| {found['number']} | {row} | {measure} | {', '.join(goals)} "
+            f"| {' | '.join(cells)} | {others} |"
+        )
+        row = ""  # said once
+
+
+def _cell(each: Found) -> str:
+    return f"{each['ratio']:.2f}" if each["met"] else f"**{each['ratio']:.2f}**"
