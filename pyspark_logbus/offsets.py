@@ -109,7 +109,8 @@ def from_json(document: Any) -> SourceOffset:
     if not isinstance(document, dict) or "version" not in document:
         raise UnsupportedVersionError(
             "the checkpoint holds an offset that logbus did not write: "
-            f"{json.dumps(document)[:200]}; use a new checkpointLocation"
+            f"{json.dumps(document)[:200]}; carry the checkpoint of a Kafka query over with "
+            "logbus checkpoint OLD NEW, or use a new checkpointLocation"
         )
     version = document["version"]
     if version != FORMAT_VERSION:

@@ -30,7 +30,6 @@ LAZY_IMPORTS = {
     "broker_lite/cli/broker.py": "`logbus --help` must not load the broker",
     "broker_lite/cli/consume.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/context.py": "the client is loaded by the commands that talk to a cluster",
-    "broker_lite/cli/demo.py": "`logbus --help` must not load what the demo needs",
     "broker_lite/cli/doctor.py": "each check imports what it checks, and tells if it cannot",
     "broker_lite/cli/main.py": "a command's module is loaded when it is called",
     "broker_lite/cli/mirror.py": "`logbus --help` must not load pyarrow",

@@ -34,7 +34,10 @@ COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
     "status": ("broker_lite.cli.up:status", "What runs, where, and how it does."),
-    "demo": ("broker_lite.cli.demo:demo", "The whole thing on real log lines, with Spark."),
+    "demo": (
+        "broker_lite.cli.spark_programs:demo",
+        "The whole thing on real log lines, with Spark.",
+    ),
     "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for what gets in the way."),
     "topic": ("broker_lite.cli.topic:topic", "Topics: create, describe, move, elect, …"),
     "produce": ("broker_lite.cli.produce:produce", "Write lines or files to a topic."),
@@ -42,6 +45,10 @@ COMMANDS = {
     "groups": ("broker_lite.cli.groups:groups", "Consumer groups, Spark queries among them."),
     "lag": ("broker_lite.cli.lag:lag", "How far groups are behind; also as a check."),
     "mirror": ("broker_lite.cli.mirror:mirror", "Copy a Kafka or logbus cluster, live."),
+    "checkpoint": (
+        "broker_lite.cli.spark_programs:checkpoint",
+        "Carry a Kafka query's checkpoint over to logbus.",
+    ),
     "perf": ("broker_lite.cli.perf:perf", "Measure producing and consuming."),
     "storage": ("broker_lite.cli.storage:storage", "Look into segment files."),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),

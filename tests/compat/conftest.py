@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from client_programs import GO, GO_MODULES, JAVA, NODE, Note, kcat_program, names
+from client_programs import GO, GO_MODULES, JAVA, NODE, SPARK_CONNECTOR, Note, kcat_program, names
 from fetched import fetched
 
 RESULTS = "LOGBUS_COMPAT_RESULTS"
@@ -61,6 +61,17 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
     fetched(["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *goal], folder, "Kafka's tools")
     return listed.read_text("utf-8").strip()
+
+
+@pytest.fixture(scope="session")
+def jars(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Spark's Kafka connector, one by one: a repository that Spark's parent pom names need not be
+    reachable."""
+    folder = tmp_path_factory.mktemp("jars")
+    for each in SPARK_CONNECTOR:
+        copy = ["dependency:copy", f"-Dartifact={each}", f"-DoutputDirectory={folder}"]
+        fetched(["mvn", "-q", "-B", *copy], folder, "Spark's Kafka connector")
+    return [str(jar) for jar in sorted(folder.glob("*.jar"))]
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,8 @@ from broker_lite.model import TopicPartition
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
+MOVED = Path(__file__).parent / "spark" / "moved.py"
+
 START_SECONDS = 60
 WAIT_SECONDS = 60
 CLEAN_SECONDS = 150
@@ -321,3 +323,59 @@ def test_killed_again_and_again_while_records_come(
             running.wait()
     mirror("--topics", topic)
     assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
+
+
+def test_queries_go_on_from_their_checkpoints(
+    kafka: str,
+    cluster: LocalCluster,
+    topic: str,
+    mirror: Mirror,
+    jars: list[str],
+    tmp_path: Path,
+    answered: Note,
+    versions: dict[str, str],
+) -> None:
+    """From format("kafka") to format("logbus"): what files and state hold is neither lost nor
+    doubled, though a batch was not completed and the copy has other offsets."""
+    make_topic(kafka, topic, 2)
+
+    def fill(first: int, last: int) -> None:
+        producer = ck.Producer({"bootstrap.servers": kafka})
+        for n in range(first, last):
+            producer.produce(topic, f"value {n}", f"key {n % 5}", partition=n % 2)
+        assert producer.flush(WAIT_SECONDS) == 0
+
+    def run(kind: str, servers: str, checkpoints: Path) -> Any:
+        given = [kind, servers, topic, str(tmp_path), str(checkpoints), *jars]
+        done = subprocess.run(
+            [sys.executable, str(MOVED), *given],
+            capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-5000:]
+        return json.loads(done.stdout)
+
+    def expected(last: int) -> Any:
+        counts = {f"key {k}": len(range(20 + k, last, 5)) for k in range(5)}
+        return {"counts": counts, "values": sorted(f"value {n}" for n in range(20, last))}
+
+    fill(0, 100)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    trimmed = [ck.TopicPartition(topic, partition, 10) for partition in range(2)]
+    for done in admin.delete_records(trimmed).values():
+        done.result(30)
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert run("kafka", kafka, old) == expected(100)
+    batches = sorted(int(each.name) for each in (old / "values/commits").glob("[0-9]*"))
+    for name in (f"{batches[-1]}", f".{batches[-1]}.crc"):
+        (old / "values/commits" / name).unlink()
+    fill(100, 140)
+    mirror("--topics", topic)
+    for name in ("values", "keys"):
+        carry = [sys.executable, "-P", "-m", "broker_lite", "checkpoint", "--from", kafka]
+        carry += ["-b", cluster.bootstrap_servers, str(old / name), str(new / name)]
+        said = subprocess.run(carry, capture_output=True, text=True, check=False, timeout=60)
+        assert said.returncode == 0, said.stderr
+        assert f"{topic}-1: 50 -> 40" in said.stdout
+        assert ("it repeats batch" in said.stdout) == (name == "values")
+    assert run("logbus", cluster.bootstrap_servers, new) == expected(140)
+    answered(versions["spark"], "its checkpoints, by logbus checkpoint", "go on")

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_programs import SPARK_CONNECTOR, Note
-from fetched import fetched
+from client_programs import Note
 
 from broker_lite import client
 from broker_lite.local.cluster import LocalCluster
@@ -21,16 +20,6 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).parent / "spark" / "job.py"
 RUN_SECONDS = 400
-
-
-@pytest.fixture(scope="module")
-def jars(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """One by one: a repository that Spark's parent pom names need not be reachable."""
-    folder = tmp_path_factory.mktemp("jars")
-    for each in SPARK_CONNECTOR:
-        copy = ["dependency:copy", f"-Dartifact={each}", f"-DoutputDirectory={folder}"]
-        fetched(["mvn", "-q", "-B", *copy], folder, "Spark's Kafka connector")
-    return [str(jar) for jar in sorted(folder.glob("*.jar"))]
 
 
 def test_it_writes_reads_and_streams(

@@ -7,9 +7,13 @@ import functools
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from patience import until
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from spark_planning import fill
@@ -230,6 +234,48 @@ def test_complete_mode_is_taken_as_append_and_update_goes_by_foreach_batch(queri
     )  # fmt: skip
     query.awaitTermination(60)
     assert queries.values(changed) == ["5", "5"]
+
+
+def test_a_kafka_querys_checkpoint_goes_on_with_its_state_and_its_batches(queries, bus, capfd):
+    """As logbus checkpoint carries it over: a batch that was not completed has the same rows."""
+    topic = queries.topic(6, 0)
+    old, new = queries.checkpoint(), queries.checkpoint()
+    seen = {}
+
+    def each(batch, number):
+        seen[number] = sorted((row["v"], row["count"]) for row in batch.collect())
+
+    def run(checkpoint):
+        frame = queries.stream(
+            subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="4"
+        )
+        counts = (
+            frame.select(F.expr("cast(cast(value AS string) AS int) % 2 AS v")).groupBy("v").count()
+        )
+        trigger = {"availableNow": True}
+        query = queries.start(
+            counts, checkpoint=checkpoint, mode="update", each=each, trigger=trigger
+        )
+        query.awaitTermination()
+
+    run(old)
+    first = dict(seen)
+    assert first == {0: [(0, 2), (1, 2)], 1: [(0, 3), (1, 3)]}
+    for file in Path(old, "offsets").glob("[0-9]*"):
+        *above, end = file.read_text().splitlines()
+        ends = {topic: json.loads(end)["topics"][topic]["offsets"]}
+        file.write_text("\n".join([*above, json.dumps(ends, separators=(",", ":"))]))
+        (file.parent / f".{file.name}.crc").unlink()
+    for name in ("1", ".1.crc"):
+        Path(old, "commits", name).unlink()
+    with pytest.raises(StreamingQueryException, match="logbus checkpoint OLD NEW"):
+        run(old)
+    command = [sys.executable, "-P", "-m", "broker_lite", "checkpoint", old, new]
+    subprocess.run([*command, "-b", bus.bootstrap_servers], check=True, timeout=60)
+    assert f"{topic}-0: 6 -> 6" in capfd.readouterr().out
+    queries.fill(topic, 3)
+    run(new)
+    assert seen == first | {2: [(0, 5), (1, 4)]}
 
 
 def test_what_spark_keeps_from_sources_and_sinks_in_python(queries):

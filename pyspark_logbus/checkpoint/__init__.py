@@ -1,0 +1,1 @@
+"""``logbus checkpoint``: a Kafka query's checkpoint, carried over to ``format("logbus")``."""

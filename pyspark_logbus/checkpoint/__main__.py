@@ -1,0 +1,106 @@
+"""``python -m pyspark_logbus.checkpoint``: the command's options, and the brokers that it asks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from broker_lite.client import discovery
+from broker_lite.client.admin import Admin
+from broker_lite.client.mirror.mirror import Mirror
+from broker_lite.errors import InvalidConfigError, LogbusError, UnknownTopicOrPartitionError
+from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
+from pyspark_logbus.checkpoint.carry import Carried, carry
+from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
+from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+
+
+class Places:
+    """Offsets of Kafka's as logbus's: the mirror's, or the same ones where there is no mirror."""
+
+    def __init__(self, admin: Admin, mirror: Mirror | None) -> None:
+        self._admin = admin
+        self._mirror = mirror
+
+    def __call__(self, asked: KafkaOffsets) -> SourceOffset:
+        """Raises UnknownTopicOrPartitionError and InvalidConfigError for what is not here."""
+        found = asked if self._mirror is None else self._mirror.translated(asked)
+        wheres = {
+            TopicPartition(topic, int(number)): offset
+            for topic, row in found.items()
+            for number, offset in row.items()
+        }
+        view = self._admin.cluster(sorted(found))
+        there = {where for topic in found for where in view.partitions_of(topic)}
+        for where in sorted(wheres.keys() - there):
+            raise UnknownTopicOrPartitionError(
+                f"{where} is not on this cluster; copy the topic first: logbus mirror --from …"
+            )
+        ends = self._admin.list_offsets(dict.fromkeys(wheres, LATEST_TIMESTAMP))
+        for where, offset in sorted(wheres.items()):
+            if offset > ends[where].offset:
+                raise InvalidConfigError(
+                    f"{where} ends at {ends[where].offset} here, and the checkpoint is at "
+                    f"{offset}: if the topic was copied by logbus mirror, say --from its source"
+                )
+        topics = {
+            topic: TopicOffsets(
+                view.topic_id(topic),
+                {int(number): OffsetAndEpoch(offset) for number, offset in row.items()},
+            )
+            for topic, row in found.items()
+        }
+        return SourceOffset(view.cluster_id, topics)
+
+
+@click.command()
+@click.argument("old", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.option("--from", "source", metavar="HOST:PORT", help="Kafka, if a mirror copied the topics.")
+@click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Default: as logbus mirror.")
+@click.option("-o", "--output", "form", type=click.Choice(("table", "json")), default="table")
+def main(
+    old: Path, new: Path, source: str | None, bootstrap_servers: str | None, form: str
+) -> None:
+    """Copy OLD, the checkpoint of a stopped query of format("kafka"), to NEW, with which the query
+    goes on as format("logbus"): its state, its batches' numbers and its place stay.
+
+    OLD is only read. Offsets are translated as the mirror noted them; without --from they stay,
+    which is right where the query read this cluster through Kafka's connector.
+    """
+    try:
+        with ExitStack() as open_:
+            servers = discovery.resolve(bootstrap_servers, None)
+            admin = open_.enter_context(Admin(servers, client_id="logbus-cli"))
+            mirror = None
+            if source is not None:
+                mirror = Mirror(source, servers, tell=lambda text: click.echo(text, err=True))
+                open_.callback(mirror.close)
+            carried = carry(old, new, Places(admin, mirror))
+    except (LogbusError, OSError) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+    told(carried, new, form)
+
+
+def told(carried: Carried, new: Path, form: str) -> None:
+    if form == "json":
+        rows = [row._asdict() for row in carried.offsets]
+        click.echo(json.dumps({"batch": carried.batch, "is_completed": carried.is_completed,
+                               "offsets": rows}))  # fmt: skip
+        return
+    for row in carried.offsets:
+        click.echo(f"{row.topic}-{row.partition}: {row.kafka} -> {row.logbus}")
+    goes_on = "goes on behind" if carried.is_completed else "repeats"
+    click.echo(
+        f'Now start the query as format("logbus") with checkpointLocation {new}: it {goes_on} '
+        f"batch {carried.batch}. The old checkpoint is as it was; never run both."
+    )
+
+
+if __name__ == "__main__":
+    main(prog_name="logbus checkpoint")

@@ -1,0 +1,132 @@
+"""A Kafka query's checkpoint becomes logbus's: which lines change, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_lite.errors import InvalidConfigError, UnsupportedVersionError
+from broker_lite.model import OffsetAndEpoch
+from pyspark_logbus import offsets
+from pyspark_logbus.checkpoint import offset_log
+from pyspark_logbus.checkpoint.carry import Moved, carry
+from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
+from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+
+METADATA = '{"batchWatermarkMs":17,"batchTimestampMs":18,"conf":{"spark.sql.x":"y"}}'
+FILES = '{"logOffset":3}'
+
+
+def hundred_less(asked: KafkaOffsets) -> SourceOffset:
+    topics = {}
+    for topic, rows in asked.items():
+        less = {int(number): OffsetAndEpoch(at - 100) for number, at in rows.items()}
+        topics[topic] = TopicOffsets(f"id-{topic}", less)
+    return SourceOffset("here", topics)
+
+
+def kafkas(**ends: int) -> str:
+    """A line as Kafka's source writes it; both partitions of a topic end there."""
+    return json.dumps({t: {"0": at, "1": at + 1} for t, at in ends.items()}, separators=(",", ":"))
+
+
+def checkpoint(folder: Path, batches: list[list[str]], commits: int, initial: str = "") -> Path:
+    old = folder / "old"
+    for name in ("offsets", "commits", "sources/0", "state/0/0"):
+        (old / name).mkdir(parents=True)
+    for number, lines in enumerate(batches):
+        (old / "offsets" / str(number)).write_text("\n".join(["v1", METADATA, *lines]))
+        (old / "offsets" / f".{number}.crc").write_bytes(b"crc")
+    for number in range(commits):
+        (old / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (old / "state/0/0/1.delta").write_bytes(b"state")
+    if initial:
+        (old / "sources/0/0").write_bytes(b"\0v1\n" + initial.encode())
+    return old
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(each.relative_to(folder)): each.read_bytes()
+        for each in sorted(folder.rglob("*"))
+        if each.is_file()
+    }
+
+
+def ends(folder: Path, number: int, source: int = 0) -> SourceOffset:
+    batch = offset_log.read_batch("", (folder / "offsets" / str(number)).read_text())
+    assert batch.metadata == METADATA
+    return offsets.from_json(json.loads(batch.ends[source]))
+
+
+@pytest.mark.parametrize("commits", [3, 2])
+def test_the_last_two_batches_are_carried_over_and_nothing_else_changes(
+    tmp_path: Path, commits: int
+) -> None:
+    batches = [[kafkas(t=200 + 50 * number), FILES, "-"] for number in range(3)]
+    old, new = checkpoint(tmp_path, batches, commits), tmp_path / "new"
+    before = content(old)
+    carried = carry(old, new, hundred_less)
+    assert (carried.batch, carried.is_completed) == (2, commits == 3)
+    assert carried.offsets == [Moved(0, "t", 0, 300, 200), Moved(0, "t", 1, 301, 201)]
+    assert content(old) == before
+    after = content(new)
+    changed = {"offsets/1", "offsets/2"}
+    crcs = {f"offsets/.{number}.crc" for number in (1, 2)}
+    assert {k: v for k, v in before.items() if k not in changed | crcs} == {
+        k: v for k, v in after.items() if k not in changed
+    }
+    expected = TopicOffsets("id-t", {0: OffsetAndEpoch(150), 1: OffsetAndEpoch(151)})
+    assert ends(new, 1) == SourceOffset("here", {"t": expected})
+    assert after["offsets/2"].decode().splitlines()[3:] == [FILES, "-"]
+
+
+def test_a_first_batch_that_is_repeated_says_where_it_begins(tmp_path: Path) -> None:
+    old = checkpoint(tmp_path, [[kafkas(t=200)]], 0, initial=kafkas(t=120))
+    carry(old, tmp_path / "new", hundred_less)
+    end = ends(tmp_path / "new", 0)
+    assert end.begin == {"t": TopicOffsets("id-t", {0: OffsetAndEpoch(20), 1: OffsetAndEpoch(21)})}
+
+
+def test_a_second_batch_that_is_repeated_begins_where_the_first_one_ends(tmp_path: Path) -> None:
+    old = checkpoint(tmp_path, [[kafkas(t=200)], [kafkas(t=300)]], 1)
+    assert not carry(old, tmp_path / "new", hundred_less).is_completed
+    assert [ends(tmp_path / "new", number).begin for number in (0, 1)] == [None, None]
+
+
+def test_every_kafka_source_of_a_query_is_carried_over(tmp_path: Path) -> None:
+    old = checkpoint(tmp_path, [[kafkas(t=200), FILES, kafkas(u=300, v=400)]], 1)
+    carried = carry(old, tmp_path / "new", hundred_less)
+    assert [(row.source, row.topic, row.logbus) for row in carried.offsets] == [
+        (0, "t", 100), (0, "t", 101), (2, "u", 200), (2, "u", 201), (2, "v", 300), (2, "v", 301),
+    ]  # fmt: skip
+    assert ends(tmp_path / "new", 0, 2).topics.keys() == {"u", "v"}
+
+
+@pytest.mark.parametrize(
+    ("batches", "commits", "error", "text"),
+    [
+        ([], 0, InvalidConfigError, "is not the checkpoint of a query that has planned a batch"),
+        ([[FILES, "-", "7", '{"a":{}}', '{"a":{"x":1}}']], 1, InvalidConfigError, "is Kafka's"),
+        ([[kafkas(t=200)]], 0, InvalidConfigError, "does not say where the first one begins"),
+    ],
+)
+def test_what_cannot_be_carried_over(
+    tmp_path: Path, batches: Any, commits: int, error: type[Exception], text: str
+) -> None:
+    old = checkpoint(tmp_path, batches, commits)
+    with pytest.raises(error, match=text):
+        carry(old, tmp_path / "new", hundred_less)
+    assert [each.name for each in tmp_path.iterdir()] == ["old"]
+
+
+def test_another_format_of_the_log_and_a_folder_that_is_there_are_refused(tmp_path: Path) -> None:
+    old = checkpoint(tmp_path, [[kafkas(t=200)]], 1)
+    with pytest.raises(InvalidConfigError, match="exists"):
+        carry(old, old, hundred_less)
+    (old / "offsets" / "0").write_text("v9\n{}\n")
+    with pytest.raises(UnsupportedVersionError, match="'v9'"):
+        carry(old, tmp_path / "new", hundred_less)
