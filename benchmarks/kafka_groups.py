@@ -1,9 +1,10 @@
 """How fast Kafka groups become stable, and what their commits cost ZooKeeper, on three brokers.
 
 ``python benchmarks/kafka_groups.py [--members N] [--groups N] [--seconds S]``: one JSON object on
-standard output. First so many members join one group over three partitions each, all at once, and
-are timed until the last one has its assignment. Then so many groups commit once a second, each over
-a connection of its own: how long a commit takes, and what of a core ZooKeeper and the brokers use.
+standard output. First so many members join one group, all at once, over a topic of three partitions
+for each, and are timed from their first connection until the last one has its part. Then so many
+groups of one member each live and commit once a second, over a connection each: how long a commit
+takes, and what of a core ZooKeeper and the brokers use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import statistics
 import time
 from typing import Any
@@ -21,15 +23,25 @@ import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 
 from broker_lite import client
+from broker_lite.client.membership.assignors import assign, candidate
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.wire.consumer_protocol import encode_subscription
+from broker_lite.local.zookeeper import four_letters
+from broker_lite.model import TopicPartition
+from broker_lite.wire.calls.members import JoinedMember
+from broker_lite.wire.consumer_protocol import (
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 
 TOPIC = "t"
 PARTITIONS_A_MEMBER = 3
+PARTITIONS_A_GROUP = 3
 MEMBER_ID_REQUIRED = 79
 SAID = encode_subscription([TOPIC])
-NOT_READY = (14, 15, 16)
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+HEARTBEAT_SECONDS = 3
+"""Kafka's ``heartbeat.interval.ms``."""
+WARM_SECONDS = 3
 
 
 class Connection:
@@ -59,8 +71,11 @@ async def coordinator(servers: str, group: str) -> Connection:
     return Connection(*await asyncio.open_connection(found.host, found.port))
 
 
-async def take_part(connection: Connection, group: str, count: int) -> tuple[int, str]:
-    """Until the group has so many members and this one its part; the generation and its id."""
+async def take_part(
+    connection: Connection, group: str, count: int, partitions: int
+) -> tuple[int, str, tuple[TopicPartition, ...]]:
+    """Until the group has so many members and this one its part of the topic's partitions: the
+    generation, the member's id and what it got. Who leads shares out by ``range``."""
     member = ""
     while True:
         rows = [consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=SAID)]
@@ -72,95 +87,126 @@ async def take_part(connection: Connection, group: str, count: int) -> tuple[int
         if joined.error_code == MEMBER_ID_REQUIRED:
             member = joined.member_id
             continue
+        members = [candidate("range", JoinedMember(row.member_id, None, row.metadata))
+                   for row in joined.members or ()]  # fmt: skip
+        shares = assign("range", members, {TOPIC: partitions})
+        if len(members) < count:
+            shares = {}  # too early: others come, and who got nothing joins again
         parts = [
             consumer.SyncGroupRequest.SyncGroupRequestAssignment(
-                member_id=row.member_id, assignment=bytes(16 * PARTITIONS_A_MEMBER)
+                member_id=each, assignment=encode_assignment(share)
             )
-            for row in joined.members or ()
+            for each, share in shares.items()
         ]
-        if parts and len(parts) < count:
-            parts = []  # too early: others come
         synced = await connection.ask(
             "SyncGroup", 3, group_id=group, generation_id=joined.generation_id,
             member_id=member, group_instance_id=None, assignments=parts,
         )  # fmt: skip
         if synced.error_code == 0 and synced.assignment:
-            return int(joined.generation_id), member
+            return int(joined.generation_id), member, decode_assignment(synced.assignment)
 
 
-async def stable(servers: str, count: int) -> dict[str, Any]:
+async def stable(servers: str, count: int, partitions: int) -> dict[str, Any]:
+    """From the first connection until the last of so many members has its part."""
     group = f"of-{count}"
-    connections = [await coordinator(servers, group) for _ in range(count)]
+
+    async def join() -> tuple[Connection, int, tuple[TopicPartition, ...]]:
+        connection = await coordinator(servers, group)
+        generation, _, share = await take_part(connection, group, count, partitions)
+        return connection, generation, share
+
     began = time.perf_counter()
-    parts = await asyncio.gather(
-        *(take_part(connection, group, count) for connection in connections)
-    )
+    members = await asyncio.gather(*(join() for _ in range(count)))
     seconds = time.perf_counter() - began
-    for connection in connections:
+    owned = [where for _, _, share in members for where in share]
+    assert len(owned) == len(set(owned)) == partitions, "shared out whole, and once"
+    for connection, _, _ in members:
         connection.writer.close()
     return {
         "members": count,
-        "partitions": count * PARTITIONS_A_MEMBER,
-        "generations": max(generation for generation, _ in parts),
+        "partitions": len(owned),
+        "generations": max(generation for _, generation, _ in members),
         "stable_ms": round(seconds * 1000),
     }
 
 
-async def commit_for(connection: Connection, group: str, until: float, took: list[float]) -> None:
-    """Once a second, beginning at a moment of its own."""
-    await asyncio.sleep(random.random())
-    kind = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
-    offset = 0
-    while time.perf_counter() < until:
-        offset += 1
+class Committing:
+    """One group with one member, which lives and commits once a second in its generation."""
+
+    def __init__(self, connection: Connection, group: str, generation: int, member: str) -> None:
+        self.connection = connection
+        self._named = {"group_id": group, "member_id": member, "group_instance_id": None}
+        self._generation = generation
+        self._first = time.perf_counter() + random.random()
+        self._offset = 0
+
+    @classmethod
+    async def join(cls, servers: str, group: str) -> Committing:
+        connection = await coordinator(servers, group)
+        generation, member, _ = await take_part(connection, group, 1, PARTITIONS_A_GROUP)
+        return cls(connection, group, generation, member)
+
+    async def run(self, until: float, took: list[float]) -> None:
+        """``took``: seconds of each commit. Each has its moment, however long the last one took."""
+        while (due := self._first + self._offset) < until:
+            await asyncio.sleep(due - time.perf_counter())
+            if self._offset % HEARTBEAT_SECONDS == 0:
+                answer = await self.connection.ask(
+                    "Heartbeat", 3, generation_id=self._generation, **self._named
+                )
+                assert answer.error_code == 0, answer.error_code
+            began = time.perf_counter()
+            await self._commit()
+            took.append(time.perf_counter() - began)
+
+    async def _commit(self) -> None:
+        self._offset += 1
+        kind = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
         row = kind.OffsetCommitRequestPartition(
-            partition_index=offset % PARTITIONS_A_MEMBER, committed_offset=offset,
+            partition_index=self._offset % PARTITIONS_A_GROUP, committed_offset=self._offset,
             committed_leader_epoch=-1, committed_metadata="",
         )  # fmt: skip
-        began = time.perf_counter()
-        answer = await connection.ask(
-            "OffsetCommit", 7, group_id=group, generation_id_or_member_epoch=-1, member_id="",
-            group_instance_id=None, topics=[kind(name=TOPIC, partitions=[row])],
+        answer = await self.connection.ask(
+            "OffsetCommit", 7, generation_id_or_member_epoch=self._generation,
+            topics=[kind(name=TOPIC, partitions=[row])], **self._named,
         )  # fmt: skip
-        now = time.perf_counter()
-        code = answer.topics[0].partitions[0].error_code
-        assert code == 0 or code in NOT_READY, code
-        took.append(now - began)
-        await asyncio.sleep(max(0.0, 1 - (now - began)))
+        assert answer.topics[0].partitions[0].error_code == 0, answer
 
 
 async def commits(
-    servers: str, zookeeper: int, brokers: list[int], count: int, seconds: float
+    servers: str, zookeeper_at: tuple[str, int], pids: list[int], count: int, seconds: float
 ) -> dict[str, Any]:
-    """``zookeeper`` and ``brokers`` are process ids."""
-    groups = [f"committing-{number}" for number in range(count)]
-    connections = [await coordinator(servers, group) for group in groups]
-    warm: list[float] = []
-    end = time.perf_counter() + 2
-    await asyncio.gather(
-        *(commit_for(c, group, end, warm) for c, group in zip(connections, groups))
+    """``pids``: ZooKeeper's, then the brokers'. An answer with an error ends it."""
+    groups = await asyncio.gather(
+        *(Committing.join(servers, f"committing-{number}") for number in range(count))
     )
     took: list[float] = []
-    pids = [zookeeper, *brokers]
-    end = time.perf_counter() + 1 + seconds
-    working = asyncio.gather(
-        *(commit_for(c, group, end, took) for c, group in zip(connections, groups))
-    )
-    # All have begun by then, and none has ended when that is over.
-    await asyncio.sleep(1)
+    end = time.perf_counter() + WARM_SECONDS + seconds
+    working = asyncio.gather(*(group.run(end, took) for group in groups))
+    await asyncio.sleep(WARM_SECONDS)
     busy, began, before = [processor_s(pid) for pid in pids], time.perf_counter(), len(took)
+    wrote = writes(*zookeeper_at)
     await asyncio.sleep(seconds)
     lasted, done = time.perf_counter() - began, len(took) - before
+    wrote = writes(*zookeeper_at) - wrote
     used = [round(100 * (processor_s(pid) - at) / lasted, 1) for pid, at in zip(pids, busy)]
     await working
-    marks = statistics.quantiles(took, n=100)
+    marks = statistics.quantiles(took[before:], n=100)
     return {
         "groups": count,
         "commits_per_s": round(done / lasted),
         "commit_ms": {"p50": round(marks[49] * 1000, 1), "p99": round(marks[98] * 1000, 1)},
+        "zookeeper_writes_per_s": round(wrote / lasted),
         "zookeeper_core_percent": used[0],
         "brokers_core_percent": used[1:],
     }
+
+
+def writes(host: str, port: int) -> int:
+    """How often ZooKeeper was written so far: the lower half of its last zxid."""
+    found = re.search(r"Zxid: 0x([0-9a-f]+)", four_letters(host, port, "srvr"))
+    assert found is not None
+    return int(found[1], 16) & 0xFFFFFFFF
 
 
 def processor_s(pid: int) -> float:
@@ -176,17 +222,17 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
+    partitions = options.members * PARTITIONS_A_MEMBER
     with LocalCluster(brokers=3) as cluster:
         with client.connect(cluster.bootstrap_servers) as bus:
-            bus.create_topic(TOPIC, partitions=PARTITIONS_A_MEMBER, replication_factor=3)
-        assert cluster.zookeeper_server is not None and cluster.zookeeper_server.pid is not None
-        servers, zookeeper = cluster.bootstrap_servers, cluster.zookeeper_server.pid
-        brokers = [broker.pid for broker in cluster.brokers if broker.pid is not None]
+            bus.create_topic(TOPIC, partitions=partitions, replication_factor=3)
+        zookeeper = cluster.zookeeper_server
+        assert zookeeper is not None and zookeeper.pid is not None
+        servers, at = cluster.bootstrap_servers, ("127.0.0.1", zookeeper.port)
+        pids = [zookeeper.pid, *(each.pid for each in cluster.brokers if each.pid is not None)]
         result = {
-            "rebalance": asyncio.run(stable(servers, options.members)),
-            "commit": asyncio.run(
-                commits(servers, zookeeper, brokers, options.groups, options.seconds)
-            ),
+            "rebalance": asyncio.run(stable(servers, options.members, partitions)),
+            "commit": asyncio.run(commits(servers, at, pids, options.groups, options.seconds)),
         }
     print(json.dumps(result))
 

@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 
-from kafka_groups import Connection, coordinator, take_part
+from kafka_groups import PARTITIONS_A_MEMBER, Connection, coordinator, take_part
 
 from peers.growth import Alone, Idling, percentile
 
@@ -28,19 +28,22 @@ def measure(logbus: Alone, count: int) -> dict[str, float]:
 
 async def _measure(logbus: Alone, count: int) -> dict[str, float]:
     servers = logbus.cluster.bootstrap_servers
+    partitions = count * PARTITIONS_A_MEMBER
     connections = [await coordinator(servers, GROUP) for _ in range(count)]
     with Idling(logbus.processes()) as joining:
         before = time.perf_counter()
-        parts = await asyncio.gather(*(take_part(each, GROUP, count) for each in connections))
+        parts = await asyncio.gather(
+            *(take_part(each, GROUP, count, partitions) for each in connections)
+        )
         stable = time.perf_counter() - before
-    generation = max(generation for generation, _ in parts)
+    generation = max(generation for generation, _, _ in parts)
     took: list[float] = []
     with Idling(logbus.processes()) as living:
         until = time.perf_counter() + WATCHED_SECONDS
         await asyncio.gather(
             *(
                 _live(connection, member, generation, until, took)
-                for connection, (_, member) in zip(connections, parts, strict=True)
+                for connection, (_, member, _) in zip(connections, parts, strict=True)
             )
         )
     for connection in connections:
