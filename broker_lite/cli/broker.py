@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from broker_lite.cli import output
@@ -22,10 +24,15 @@ from broker_lite.cli.context import cluster_options, open_admin
     type=click.Path(exists=True, dir_okay=False),
     help="What to log, and where; see conf/logging.conf. Default: INFO to stderr.",
 )
+@click.option("--begin-fd", type=int, hidden=True, help="What to wait for before it begins.")
 @click.option("--ready-fd", type=int, hidden=True, help="Where to write one line once it serves.")
 @click.pass_context
 def broker(
-    context: click.Context, path: str | None, logging_path: str | None, ready_fd: int | None
+    context: click.Context,
+    path: str | None,
+    logging_path: str | None,
+    begin_fd: int | None,
+    ready_fd: int | None,
 ) -> int:
     """Run one broker in the foreground until SIGTERM or Ctrl-C, or retire one.
 
@@ -40,10 +47,18 @@ def broker(
     from broker_lite.config import BrokerConfig, load
     from broker_lite.server.broker import main
 
+    if begin_fd is not None and not _may_begin(begin_fd):
+        return 1
     if logging_path is not None:
         # The first configuration of the root logger stands; the broker's own then does nothing.
         logging.config.fileConfig(logging_path, disable_existing_loggers=False)
     return main(load(BrokerConfig, path), ready_fd)
+
+
+def _may_begin(begin_fd: int) -> bool:
+    """Wait until whoever started this process lets it begin; False where it gave that up."""
+    with os.fdopen(begin_fd, "rb", buffering=0) as pipe:
+        return bool(pipe.read(1))
 
 
 @broker.command()

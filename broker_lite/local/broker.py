@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -36,6 +37,7 @@ class LocalBroker:
         self.port = int(settings.get("port", "0"))
         self._guard = guard
         self._process: subprocess.Popen[bytes] | None = None
+        self._begin_fd = -1
         self._ready_fd = -1
         self._started = 0.0
 
@@ -81,26 +83,51 @@ class LocalBroker:
         """
         if self.is_running:
             return
-        self._forget_answer()
+        self.prepare()
+        self.begin()
+        if wait:
+            self.wait_ready()
+
+    def prepare(self) -> None:
+        """Start the process as far as it needs no settings, which is most of a start: what it
+        imports. It then waits for ``begin``, and ends where that never comes."""
+        self._forget_pipes()
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._write_settings()
+        begin_end, self._begin_fd = os.pipe()
+        self._ready_fd, ready_end = os.pipe()
+        # -P keeps the current folder off the path: the installed package runs, not a checkout.
+        command = [sys.executable, "-P", "-m", "broker_lite", "broker"]
+        command += ["--config", str(self._config), "--begin-fd", str(begin_end)]
+        try:
+            self._process = self._guard.spawn(
+                [*command, "--ready-fd", str(ready_end)], self.log, pass_fds=(begin_end, ready_end)
+            )
+        finally:
+            os.close(begin_end)
+            os.close(ready_end)
+
+    def begin(self) -> None:
+        """Let a process that is prepared read its settings and go on."""
+        self._write_settings()
+        self._started = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, as wait_ready will tell
+            os.write(self._begin_fd, b"\n")
+        os.close(self._begin_fd)
+        self._begin_fd = -1
+
+    @property
+    def _config(self) -> Path:
+        return self.directory / "broker.conf"
+
+    def _write_settings(self) -> None:
         self.settings |= {
             "broker.id": str(self.id),
             "host": self.host,
             "port": str(self.port),
             "log.dir": str(self.directory / "data"),
         }
-        config = self.directory / "broker.conf"
-        config.write_text("".join(f"{k}={v}\n" for k, v in self.settings.items()), "utf-8")
-        read_end, write_end = os.pipe()
-        # -P keeps the current folder off the path: the installed package runs, not a checkout.
-        command = [sys.executable, "-P", "-m", "broker_lite", "broker", "--config", str(config)]
-        self._process = self._guard.spawn(
-            [*command, "--ready-fd", str(write_end)], self.log, pass_fds=(write_end,)
-        )
-        os.close(write_end)
-        self._ready_fd, self._started = read_end, time.monotonic()
-        if wait:
-            self.wait_ready()
+        self._config.write_text("".join(f"{k}={v}\n" for k, v in self.settings.items()), "utf-8")
 
     def wait_ready(self, timeout_seconds: float | None = None) -> None:
         """Wait for the broker's word that it serves, and learn its port. Default: 30 s."""
@@ -172,13 +199,14 @@ class LocalBroker:
                     return b""
                 received += part
         finally:
-            self._forget_answer()
+            self._forget_pipes()
         return received
 
-    def _forget_answer(self) -> None:
-        if self._ready_fd >= 0:
-            os.close(self._ready_fd)
-            self._ready_fd = -1
+    def _forget_pipes(self) -> None:
+        for descriptor in (self._begin_fd, self._ready_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._begin_fd = self._ready_fd = -1
 
     def _start_error(self) -> LogbusError:
         said = last_line(self.log)

@@ -121,7 +121,7 @@ class LocalCluster:
         self._guard = Guard(self._directory if self._is_temporary else None)
         try:
             self._start_zookeeper()
-            self._start_brokers()
+            self._begin_brokers()
         except BaseException as error:
             # What went wrong is told in logs that the error names: a temporary directory stays.
             self._is_temporary = False
@@ -201,7 +201,9 @@ class LocalCluster:
         self._lock = lock
 
     def _start_zookeeper(self) -> None:
+        """Start it, and the brokers beside it as far as they do not need it yet."""
         if self._external is not None:
+            self._prepare_brokers()
             return
         self.zookeeper_server = EmbeddedZooKeeper(
             self.directory / "zookeeper",
@@ -209,18 +211,23 @@ class LocalCluster:
             guard=self._guard,
             log_level=self._zookeeper_log_level,
         )
-        self.zookeeper_server.start()
+        self.zookeeper_server.start(meanwhile=self._prepare_brokers)
 
-    def _start_brokers(self) -> None:
+    def _prepare_brokers(self) -> None:
         assert self._guard is not None
         host = self._settings.get("host", "127.0.0.1")
         ports = first_free_ports(host, self._first_port, self._count)
         for number, port in enumerate(ports):
-            settings = self._settings | {"port": str(port), "zookeeper.connect": self.zookeeper}
+            settings = self._settings | {"port": str(port)}
             directory = self.directory / f"broker-{number}"
             broker = LocalBroker(self._guard, directory, number, settings)
             self.brokers.append(broker)
-            broker.start(wait=False)
+            broker.prepare()
+
+    def _begin_brokers(self) -> None:
+        for broker in self.brokers:
+            broker.settings["zookeeper.connect"] = self.zookeeper
+            broker.begin()
         for broker in self.brokers:
             broker.wait_ready()
 

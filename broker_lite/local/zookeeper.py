@@ -1,9 +1,10 @@
 """A real ZooKeeper server from the jars that PySpark ships, on this machine only.
 
-One JVM with a trimmed class path and small heap: ready in under a second, 60–85 MB. It listens on
-127.0.0.1, syncs its log before it answers, and is asked ``srvr`` and ``conf`` until it serves this
-very directory, so a stranger on the same port is never taken for it. Used by ``LocalCluster`` and
-tests; any one thread at a time.
+One JVM with a trimmed class path and small heap: ready in under a second, 60–85 MB. One that is
+started again leaves an archive of its classes for later ones. It listens on 127.0.0.1, syncs its
+log before it answers, and is asked ``srvr`` and ``conf`` until it serves this very directory, so a
+stranger on the same port is never taken for it. Used by ``LocalCluster`` and tests; any one thread
+at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from broker_lite.errors import (
@@ -21,6 +23,7 @@ from broker_lite.errors import (
     MissingDependencyError,
     PortInUseError,
 )
+from broker_lite.local.class_archive import ClassArchive
 from broker_lite.local.guard import Guard
 
 HOST = "127.0.0.1"
@@ -131,6 +134,7 @@ class EmbeddedZooKeeper:
         self._guard = guard
         self._owns_guard = guard is None
         self._process: subprocess.Popen[bytes] | None = None
+        self._classes: ClassArchive | None = None
 
     @property
     def address(self) -> str:
@@ -147,8 +151,9 @@ class EmbeddedZooKeeper:
         """Whether the JVM lives."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> str:
-        """Start and wait until it serves; gives ``host:port``.
+    def start(self, *, meanwhile: Callable[[], None] | None = None) -> str:
+        """Start and wait until it serves; gives ``host:port``. ``meanwhile`` is called once, while
+        the JVM starts.
 
         Raises MissingDependencyError, PortInUseError, or CoordinationUnavailableError naming the
         log when the JVM ends or does not serve within 20 s.
@@ -157,15 +162,22 @@ class EmbeddedZooKeeper:
             return self.address
         java, jars = find_java(), find_jars(self._jars)
         class_path = os.pathsep.join(str(jar) for name in _JARS for jar in sorted(jars.glob(name)))
+        # Who is started again will be again; most clusters of tests never are.
+        was_here = (self.directory / "data").is_dir()
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._classes = ClassArchive(self.directory, java, class_path)
+        flags = (*_JVM_FLAGS, *self._classes.flags(may_make=was_here), self._level)
         if self._guard is None:
             self._guard = Guard()
         for _ in range(PORT_ATTEMPTS):
             if self._any_port and not self.port:
                 self.port = free_port()
             config = self.write_config()
-            command = [java, *_JVM_FLAGS, self._level, "-cp", class_path, _MAIN, str(config)]
+            command = [java, *flags, "-cp", class_path, _MAIN, str(config)]
             self._process = self._guard.spawn(command, self.log)
+            if meanwhile is not None:
+                meanwhile()
+                meanwhile = None
             if self._serves():
                 self._any_port = False
                 return self.address
@@ -189,6 +201,9 @@ class EmbeddedZooKeeper:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+            else:
+                if self._classes is not None:
+                    self._classes.take()
             self._process = None
         if self._owns_guard and self._guard is not None:
             self._guard.close()

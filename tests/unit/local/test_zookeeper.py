@@ -12,7 +12,11 @@ from broker_lite.local import zookeeper
 from broker_lite.local.zookeeper import EmbeddedZooKeeper, find_jars, find_java, four_letters
 
 
-def test_it_serves_and_keeps_its_port(tmp_path: Path) -> None:
+def archives(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.jsa*"))
+
+
+def test_it_serves_keeps_its_port_and_an_archive_of_its_classes(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     try:
         host, _, port = server.start().partition(":")
@@ -21,6 +25,15 @@ def test_it_serves_and_keeps_its_port(tmp_path: Path) -> None:
         assert server.start() == server.address
         server.kill()
         assert server.pid is None
+        assert server.start() == f"{host}:{port}"
+        assert not archives(tmp_path), "the JVM writes it when it ends"
+        server.stop()
+        (archive,) = archives(tmp_path)
+        assert server.start() == f"{host}:{port}"
+        command = Path(f"/proc/{server.pid}/cmdline")
+        assert not command.exists() or f"={archive}".encode() in command.read_bytes()
+        server.stop()
+        archive.write_bytes(archive.read_bytes()[:4096])  # which would end the JVM
         assert server.start() == f"{host}:{port}"
     finally:
         server.stop()

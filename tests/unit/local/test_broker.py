@@ -1,0 +1,26 @@
+"""A broker's process that is started before its settings are known."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_broker_that_nobody_lets_begin_ends_and_makes_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text(f"broker.id=0\nlog.dir={tmp_path / 'data'}\n", "utf-8")
+    read_end, write_end = os.pipe()
+    command = [sys.executable, "-P", "-m", "broker_lite", "broker", "--config", str(config)]
+    with subprocess.Popen(
+        [*command, "--begin-fd", str(read_end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=(read_end,),
+    ) as process:
+        os.close(read_end)
+        os.close(write_end)
+        said, _ = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, b"")
+    assert os.listdir(tmp_path) == ["broker.conf"]
