@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from patience import until
 
 from broker_lite import client
@@ -35,6 +36,7 @@ from broker_lite.record.format import HEADER_BYTES
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage import OsFiles, paths
 from broker_lite.storage.checkpoint import read_offsets, write_offsets
+from pyspark_logbus.checkpoint import __main__ as checkpoint
 
 WAIT_SECONDS = 30
 
@@ -255,6 +257,48 @@ def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
     assert done.translated({copied: {"0": 49, "1": -2}}) == {copied: {"0": 49, "1": -2}}
     with pytest.raises(InvalidConfigError, match="is not copied"):
         done.translated({copied: {"0": 101}})
+
+
+def test_a_kafka_querys_checkpoint_is_carried_over_to_the_copy(
+    origin: client.Bus,
+    bus: client.Bus,
+    copied: str,
+    mirror: Callable[..., Mirror],
+    tmp_path: Path,
+) -> None:
+    old = tmp_path / "old"
+    for name in ("offsets", "commits"):
+        (old / name).mkdir(parents=True)
+    (old / "commits" / "0").write_text("v1\n{}")
+
+    def carry(new: str, *arguments: str, at: int = 60, topic: str = copied) -> Result:
+        ends = json.dumps({topic: {"0": at, "1": 50}})
+        (old / "offsets" / "0").write_text(f"v1\n{{}}\n{ends}")
+        given = [str(old), str(tmp_path / new), "-b", bus.bootstrap_servers, *arguments]
+        return CliRunner().invoke(checkpoint.main, [*given, "-o", "json"])
+
+    source = ("--from", origin.bootstrap_servers)
+    send(origin, copied, 0, 100)
+    mirror()
+    assert "offset 60 is not copied; offset 50 is" in carry("early", *source).output
+    send(bus, copied, 5000, 20)
+    send(origin, copied, 100, 100)
+    mirror()
+    done = json.loads(carry("new", *source).output)
+    moved = [(row["partition"], row["kafka"], row["logbus"]) for row in done["offsets"]]
+    assert done["is_completed"] and moved == [(0, 60, 70), (1, 50, 60)]
+    end = json.loads((tmp_path / "new/offsets/0").read_text().splitlines()[2])
+    view = bus.admin.cluster((copied,))
+    assert end["cluster"] == view.cluster_id
+    assert end["topics"][copied]["id"] == view.topic_id(copied)
+    assert end["topics"][copied]["offsets"] == {"0": 70, "1": 60}
+    # One that read this cluster through Kafka's connector stays where it was.
+    assert json.loads(carry("same").output)["offsets"][0]["logbus"] == 60
+    beyond = carry("beyond", at=1000)
+    assert beyond.exit_code == 1 and "say --from its source" in beyond.output
+    nowhere = carry("nowhere", topic=f"{copied}-x")
+    assert nowhere.exit_code == 1 and "copy the topic first" in nowhere.output
+    assert {each.name for each in tmp_path.iterdir()} == {"old", "new", "same"}
 
 
 def test_a_copy_that_would_stamp_its_own_times_is_refused(
