@@ -94,11 +94,24 @@ def only_of_members(options: Mapping[str, Any]) -> list[str]:
 
 def check_pattern(pattern: str) -> str:
     """A pattern that can be matched; raises InvalidConfigError."""
+    check_text("pattern", pattern)
     try:
         re.compile(pattern)
     except re.error as error:
         raise InvalidConfigError(f"pattern={pattern!r} is no regular expression: {error}") from None
     return pattern
+
+
+def check_text(option: str, value: str) -> str:
+    """Text that can be sent; raises InvalidConfigError."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidConfigError(
+            f"{option}={value!r} holds half a surrogate pair, which UTF-8 cannot say: give text "
+            "(were these bytes of another encoding?)"
+        ) from None
+    return value
 
 
 def _checked(option: str, name: str, value: Any, default: Any) -> Any:
@@ -124,7 +137,7 @@ def _checked(option: str, name: str, value: Any, default: Any) -> Any:
         return ",".join(value)
     if not isinstance(value, str):
         raise InvalidConfigError(f"{option}={value!r}: give text")
-    return value
+    return check_text(option, value)
 
 
 def _settle_idempotence(values: dict[str, Any], given: Mapping[str, str]) -> None:

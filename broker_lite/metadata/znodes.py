@@ -99,9 +99,15 @@ def topic_config_path(topic: str) -> str:
 def group_path(group: str) -> str:
     """Group names are free text: what a path cannot hold is percent-encoded.
 
-    Raises InvalidGroupIdError for an empty or a far too long name.
+    Raises InvalidGroupIdError for an empty or a far too long name, and for one that is no text.
     """
-    name = quote(group, safe="")
+    try:
+        name = quote(group, safe="")
+    except UnicodeEncodeError:
+        raise InvalidGroupIdError(
+            f"group name {group[:40]!r} holds half a surrogate pair, which UTF-8 cannot say: give "
+            "text (were these bytes of another encoding?)"
+        ) from None
     if name in ("", ".", "..") or len(name) > GROUP_PATH_LENGTH_MAX:
         if name not in (".", ".."):
             raise InvalidGroupIdError(

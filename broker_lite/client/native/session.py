@@ -51,9 +51,10 @@ class Stream(Protocol):
 
 
 def consumer_name(client_id: str, host: str) -> str:
-    """A name that no other consumer ever had; what a path cannot hold is left out."""
+    """A name that no other consumer ever had; what a path cannot hold is left out: to ZooKeeper a
+    letter beyond the first 65,536 (U+20000, say) is two halves of a pair, which it refuses."""
     words = "-".join(word for word in (client_id, host) if word)
-    safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in words)
+    safe = "".join(c if c in "-._" or (c.isalnum() and c <= "\uffff") else "-" for c in words)
     return f"{safe[:NAME_LENGTH_MAX]}-{uuid.uuid4().hex[:12]}"
 
 

@@ -27,6 +27,8 @@ from broker_lite.model import TopicPartition
 
 SESSION_TIMEOUT_MIN_MS = 1000
 STREAMS_MAX = 256
+REGISTRATION_BYTES_MAX = 512 << 10
+"""ZooKeeper takes 1 MB at once (jute.maxbuffer) and ends the connection of who sends more."""
 READERS_TIMEOUT_S = 1.0
 """How long closing waits for those that are still at a record."""
 
@@ -154,7 +156,15 @@ def subscribe(
         raise InvalidConfigError(
             f"session_timeout_ms={session_timeout_ms}: give at least {SESSION_TIMEOUT_MIN_MS}"
         )
-    return Subscription(names, pattern, streams, socket.gethostname(), config.client_id)
+    made = Subscription(names, pattern, streams, socket.gethostname(), config.client_id)
+    size = len(znodes.encode_subscription(made))
+    if size > REGISTRATION_BYTES_MAX:
+        raise InvalidConfigError(
+            f"topics={len(names)}, pattern={(pattern or '')[:40]!r}: they take {size} bytes in the "
+            f"group's registry; give at most {REGISTRATION_BYTES_MAX}: a pattern instead of names, "
+            "or a shorter one"
+        )
+    return made
 
 
 def zookeeper_address(

@@ -50,6 +50,7 @@ def test_a_slip_in_an_argument_of_a_consumer_names_it() -> None:
         {"linger_ms": -1},
         {"idempotence": 3},
         {"client_id": 3},
+        {"client_id": "\udcff"},
         {"acks": 2},
         {"batch_bytes": 1, "batch_size": 2},
         {"acks": "1", "idempotence": True},

@@ -1,4 +1,4 @@
-"""The range algorithm."""
+"""The range algorithm, and who takes part in it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_lite.client.native.assignment import assign, covers
+from broker_lite.client.native.session import consumer_name
+from broker_lite.client.native.streams import subscribe
 from broker_lite.client.options import check_pattern
-from broker_lite.errors import InvalidConfigError
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import InvalidConfigError, InvalidGroupIdError
 from broker_lite.metadata.znodes import Owner, Subscription
 from broker_lite.model import TopicPartition
 
@@ -77,3 +80,34 @@ def test_patterns() -> None:
     assert check_pattern("a+") == "a+"
     with pytest.raises(InvalidConfigError, match="no regular expression"):
         check_pattern("a(")
+
+
+def test_a_consumer_s_name_is_what_a_path_of_zookeeper_s_can_hold() -> None:
+    """ZooKeeper refuses surrogates, so letters beyond the first 65,536, as if it were not there."""
+    for given_id, kept in {
+        "my app/1": "my-app-1-host-",
+        "ümlaut漢": "ümlaut漢-host-",
+        "\U00020000a𝒳": "-a--host-",
+        "\0\ud800": "---host-",
+        "": "host-",
+    }.items():
+        name = consumer_name(given_id, "host")
+        assert name.startswith(kept) and len(name) == len(kept) + 12, name
+    assert consumer_name("a", "b") != consumer_name("a", "b")
+
+
+def test_what_cannot_be_registered_is_refused_before_anything_is_asked() -> None:
+    def registered(*topics: str, group: str = "g", pattern: str | None = None) -> Subscription:
+        return subscribe(topics, pattern, 1, group, 6000, ConsumerConfig())
+
+    assert registered("𝒳" * 10, group="𝒳").topics == ("𝒳" * 10,)
+    with pytest.raises(InvalidGroupIdError, match="surrogate"):
+        registered("t", group="\udcff")
+    with pytest.raises(InvalidConfigError, match="surrogate"):
+        registered(pattern="\udcff.*")
+    for wide in (registered(pattern="a" * 400_000), registered(*map(str, range(40_000)))):
+        assert wide.streams == 1
+    with pytest.raises(InvalidConfigError, match=r"take 600\d+ bytes .* at most 524288"):
+        registered(pattern="a" * 600_000)
+    with pytest.raises(InvalidConfigError, match="topics=90000"):
+        registered(*map(str, range(90_000)))
