@@ -13,9 +13,12 @@ from typing import Any, TypeVar
 
 from broker_lite.config.broker import BrokerConfig
 from broker_lite.config.client import ConsumerConfig, ProducerConfig
-from broker_lite.config.setting import Key
+from broker_lite.config.setting import LONG_MAX, Key
 from broker_lite.config.topic import TopicConfig
 from broker_lite.errors import InvalidConfigError
+
+SHOWN_MAX = 60
+"""Characters of a wrong value that are repeated."""
 
 C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
 
@@ -79,11 +82,14 @@ def load(kind: type[C], path: str | Path) -> C:
 def _convert(key: str, value: str, kind: str) -> Any:
     if kind == "bool":
         if value.lower() not in ("true", "false"):
-            raise InvalidConfigError(f"{key}={value!r}: give true or false")
+            raise InvalidConfigError(f"{key}={value[:SHOWN_MAX]!r}: give true or false")
         return value.lower() == "true"
     if kind == "int":
         try:
-            return int(value)
+            number = int(value)
         except ValueError:
-            raise InvalidConfigError(f"{key}={value!r}: give a whole number") from None
+            number = LONG_MAX + 1
+        if abs(number) > LONG_MAX:
+            raise InvalidConfigError(f"{key}={value[:SHOWN_MAX]!r}: give a whole number")
+        return number
     return value

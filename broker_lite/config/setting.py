@@ -61,7 +61,9 @@ class Config:
 
 def _check(row: Key, value: Any) -> None:
     if row.choices and value not in row.choices:
-        raise InvalidConfigError(f"{row.key}={value!r}: give one of {', '.join(row.choices)}")
+        raise InvalidConfigError(
+            f"{row.key}={str(value)[:60]!r}: give one of {', '.join(row.choices)}"
+        )
     if row.minimum is not None and value < row.minimum:
         raise InvalidConfigError(f"{row.key}={value}: give at least {row.minimum}")
     if row.maximum is not None and value > row.maximum:

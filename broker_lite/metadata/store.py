@@ -12,10 +12,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from broker_lite.errors import CoordinationUnavailableError
+from broker_lite.errors import CoordinationUnavailableError, InvalidRequestError
 
 RETRY_S = 0.05
 """Between two tries, whatever it is that fails, so that no fault becomes a busy loop."""
+
+
+REQUEST_BYTES_MAX = 0xFFFFF
+"""ZooKeeper's own default (jute.maxbuffer): it ends the connection of who asks for more at once."""
 
 
 class Znode(NamedTuple):
@@ -129,6 +133,19 @@ class MetadataStore(Protocol):
 
     async def sync(self, path: str) -> None:
         """Reads that follow see every write that was answered to anyone before this call."""
+
+
+def check_size(operations: Sequence[Operation]) -> None:
+    """Raise InvalidRequestError for a write that is surely too large: tried, it would end the
+    connection, and then again the next one."""
+    size = sum(
+        len(operation.path) + len(getattr(operation, "data", b"")) for operation in operations
+    )
+    if size > REQUEST_BYTES_MAX:
+        raise InvalidRequestError(
+            f"it takes a write of {size} bytes to ZooKeeper, which takes {REQUEST_BYTES_MAX} at "
+            "once; ask for less at a time"
+        )
 
 
 async def write_surely(

@@ -47,6 +47,7 @@ from broker_lite.metadata.store import (
     StoreEvent,
     Suspended,
     Znode,
+    check_size,
 )
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 
@@ -218,7 +219,8 @@ class ZooKeeperStore:
         return sorted(names)
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """All or nothing. None means done."""
+        """All or nothing. None means done. Raises InvalidRequestError as ``check_size`` does."""
+        check_size(operations)
         transaction = self._client.transaction()
         for operation in operations:
             path = self._chroot + operation.path

@@ -108,7 +108,7 @@ def _reassign(held: Holding, event: ReassignmentRequested) -> list[ControllerEff
 
 def _check_target(held: Holding, key: TopicPartition, factor: int) -> None:
     try:
-        topics.check_config(key.topic, held.topics[key.topic].config, factor)
+        topics.checked_config(key.topic, held.topics[key.topic].config, factor)
     except InvalidConfigError as error:
         raise InvalidReplicaAssignmentError(error.message) from None
 

@@ -63,8 +63,7 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
         raise InvalidReplicationFactorError(f"replication_factor={factor}: give at least 1")
     rows = _rows(held, count, factor, event.assignment)
     _check_size(event.name, count, len(rows[0]))
-    config = dict(event.config)
-    check_config(event.name, config, len(rows[0]))
+    config = checked_config(event.name, event.config, len(rows[0]))
     partitions = tuple(_partition(held, number, row) for number, row in enumerate(rows))
     return TopicView(event.name, event.topic_id, partitions, config)
 
@@ -107,12 +106,16 @@ def configure(held: Holding, event: ConfigChangeRequested) -> TopicView:
             parse(TopicConfig, {key: _DEFAULT_CONFIG.get(key, "")})
         else:
             config[key] = value
-    check_config(event.name, config, min(len(view.target) for view in topic.partitions))
+    config = checked_config(event.name, config, min(len(view.target) for view in topic.partitions))
     return dataclasses.replace(topic, config=config)
 
 
-def check_config(topic: str, config: Mapping[str, str], replication_factor: int) -> None:
-    """Raises InvalidConfigError, also where so many replicas can never be in sync."""
+def checked_config(
+    topic: str, config: Mapping[str, str], replication_factor: int
+) -> dict[str, str]:
+    """The settings as they are written: each value as its setting spells it, so that none is longer
+    than ZooKeeper takes. Raises InvalidConfigError, also where so many replicas can never be in
+    sync."""
     try:
         parsed = parse(TopicConfig, config)
     except InvalidConfigError as error:
@@ -122,6 +125,8 @@ def check_config(topic: str, config: Mapping[str, str], replication_factor: int)
             f"topic {topic!r}: min.insync.replicas={parsed.min_insync_replicas} is more than its "
             f"replication factor {replication_factor}; nothing could be acknowledged"
         )
+    spelled = text(parsed)
+    return {key: spelled[key] for key in config}
 
 
 def min_insync(topic: TopicView, view: PartitionView) -> int:

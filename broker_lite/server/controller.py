@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
     CoordinationUnavailableError,
+    InvalidRequestError,
     LogbusError,
     NotControllerError,
     WriteConflictError,
@@ -349,7 +350,15 @@ class ControllerShell:
         """Have the machine decide, and what it decides done; anew where a write is refused."""
         refusals = 0
         while True:
-            refused = await self._carry_out(self._machine.step(self._now_ms(), event))
+            try:
+                refused = await self._carry_out(self._machine.step(self._now_ms(), event))
+            except InvalidRequestError as error:
+                # What nobody can write is no reason for another controller.
+                token = getattr(event, "token", None)
+                if token is None:
+                    raise
+                self._answer(Answer(token, error=error))
+                return
             if refused is None and refusals and isinstance(event, Request | Tick):
                 # What follows from its own writes may have been refused, and was not asked for.
                 event, refusals = SuspectsChanged(self._suspects), 0

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from worlds import Events, World
 
-from broker_lite.errors import CoordinationUnavailableError
+from broker_lite.errors import CoordinationUnavailableError, InvalidRequestError
 from broker_lite.metadata.store import (
+    REQUEST_BYTES_MAX,
     Check,
     ChildrenChanged,
     Connected,
@@ -50,6 +51,20 @@ def test_what_is_written_is_read(world: World) -> None:
             assert again is not None
             assert (again.data, again.version) == (b"2", 1)
             assert again.created_zxid == znode.created_zxid > 0
+
+    world.run(body())
+
+
+def test_a_write_that_is_too_large_is_not_tried(world: World) -> None:
+    """ZooKeeper ends the connection over it, and whoever then tries again would do so for ever."""
+
+    async def body() -> None:
+        async with started(world) as (store, events):
+            await store.write([Create("/a")])
+            with pytest.raises(InvalidRequestError, match="ask for less at a time"):
+                await store.write([Create("/a/b"), Set("/a", bytes(REQUEST_BYTES_MAX))])
+            assert await store.children("/a") == []
+            assert store.connected and Suspended() not in events.seen
 
     world.run(body())
 

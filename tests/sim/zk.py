@@ -32,6 +32,7 @@ from broker_lite.metadata.store import (
     StoreEvent,
     Suspended,
     Znode,
+    check_size,
 )
 
 _STEP_S = 1e-6
@@ -325,6 +326,7 @@ class SimZk:
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
         operations = tuple(operations)
+        check_size(operations)
         result: Refused | None = await self._ask(
             lambda session: self._service.write(session, operations), may_lose_reply=True
         )

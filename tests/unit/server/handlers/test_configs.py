@@ -133,6 +133,31 @@ def test_settings_are_changed(version: int) -> None:
     run(body)
 
 
+def test_a_setting_is_kept_as_it_is_spelled_however_it_was_said() -> None:
+    """The blanks about a number alone could be more than ZooKeeper takes in one write; who led the
+    cluster then tried that write for ever, and nothing else."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", retention_ms=" " * 2_000_000 + "60000")
+        row = ("unclean.leader.election.enable", OPERATION_SET, "TRUE")
+        resources = [change(TOPIC, "t", row, ("segment.ms", OPERATION_SET, "+005000"))]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+        view = world.brokers[1].registry.snapshot.topics["t"]
+        assert dict(view.config) == {
+            "retention.ms": "60000", "unclean.leader.election.enable": "true", "segment.ms": "5000",
+        }  # fmt: skip
+        resources = [change(TOPIC, "t", ("segment.ms", OPERATION_SET, "x" * 2_000_000))]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        assert len(answer.responses[0].error_message) < 200
+        resources = [change(TOPIC, "t", ("segment.ms", OPERATION_SET, "9" * 4000))]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        assert "whole number" in answer.responses[0].error_message
+
+    run(body)
+
+
 WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]] = [
     ((("retention.mss", OPERATION_SET, "1"),), InvalidConfigError, "'retention.ms'"),
     ((("retention.mss", OPERATION_DELETE, None),), InvalidConfigError, "'retention.ms'"),
