@@ -14,17 +14,20 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
-
+from broker_lite.client.disk_rooms import disk_rooms
 from broker_lite.client.rooms import received_rooms
 
-PART_BYTES = 2 << 20
-PARTS_AHEAD = 4
+FIRST_BYTES = 2 << 20
+"""Of the first part, for which its reader waits."""
+PART_BYTES = 8 << 20
+"""Of each one after it: where a part ends in the middle of a batch its beginning is copied."""
+PARTS_AHEAD = 2
 """Under way at once, so that the disk has work while a part is made of rows."""
 THREADS = 8
 """Of a process, for all of its readers: Spark's worker has one."""
-FRONT_BYTES = 1 << 20
-"""Room in front of each part for what is left of the one before: the beginning of a batch."""
+FRONT_BYTES = 4 << 20
+"""Room in front of each part for what is left of the one before: the beginning of a batch. What is
+not needed of it takes no memory."""
 ALIGNED_BYTES = max(4096, os.sysconf("SC_PAGE_SIZE"))
 """Of positions, sizes and memory: as much as any disk asks for."""
 DIRECT = getattr(os, "O_DIRECT", 0)
@@ -68,7 +71,7 @@ class DiskParts:
         """So many bytes of the first part are not asked for."""
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
-        self._begin(probed=True)
+        self._begin(FIRST_BYTES, probed=True)
         self._ask()
 
     @property
@@ -80,7 +83,7 @@ class DiskParts:
         """``rest``, of which its caller has made nothing yet, and the next part in one piece, also
         where that is in memory; no more than ``rest`` where the file or the range ends."""
         if not self._parts and self._next < self._end:
-            self._begin(probed=False)
+            self._begin(PART_BYTES, probed=False)
         if not self._parts:
             return rest
         part = self._parts.popleft()
@@ -107,14 +110,12 @@ class DiskParts:
             and self._next < self._end
             and not is_in_memory(self._cached_fd, self._next)
         ):
-            self._begin(probed=True)
+            self._begin(PART_BYTES, probed=True)
 
-    def _begin(self, *, probed: bool) -> None:
-        size = min(PART_BYTES, self._end - self._next)
+    def _begin(self, size: int, *, probed: bool) -> None:
+        size = min(size, self._end - self._next)
         size += -size % ALIGNED_BYTES
-        room = received_rooms.take(FRONT_BYTES + ALIGNED_BYTES + size)
-        address = np.frombuffer(room, np.uint8).__array_interface__["data"][0]
-        begin = FRONT_BYTES + -(address + FRONT_BYTES) % ALIGNED_BYTES
+        room, begin = disk_rooms.take(FRONT_BYTES, size)
         target = room[begin : begin + size]
         done = _threads().submit(os.preadv, self._fd, [target], self._next)
         self._parts.append(_Part(self._next, size, room, begin, done, probed))

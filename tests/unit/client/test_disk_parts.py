@@ -61,6 +61,7 @@ def content(stored: StoredRange) -> bytes:
 def test_every_batch_once_and_nothing_stays_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, front: int
 ) -> None:
+    monkeypatch.setattr(disk_parts, "FIRST_BYTES", min(part, 1 << 16))
     monkeypatch.setattr(disk_parts, "PART_BYTES", part)
     monkeypatch.setattr(disk_parts, "FRONT_BYTES", front)
     stored = write(tmp_path / "0.log", VALUES)
@@ -84,7 +85,8 @@ def test_whatever_is_in_memory_meanwhile(
     told = lambda fd, position: chance.random() < cached  # noqa: E731
     monkeypatch.setattr(disk_parts, "is_in_memory", told)
     monkeypatch.setattr(local_files, "is_in_memory", told)
-    monkeypatch.setattr(disk_parts, "PART_BYTES", chance.choice([1 << 12, 1 << 15, 1 << 18]))
+    for name in ("FIRST_BYTES", "PART_BYTES"):
+        monkeypatch.setattr(disk_parts, name, chance.choice([1 << 12, 1 << 15, 1 << 18]))
     monkeypatch.setattr(local_files, "PASSING_BYTES_MAX", chance.choice([1 << 16, 1 << 30]))
     values = chance.sample(VALUES, len(VALUES))
     stored = write(tmp_path / "0.log", values)
@@ -123,6 +125,7 @@ def test_a_disk_that_fails_is_asked_by_way_of_the_cache(
             failing[-1] = 1 << 40
             raise
 
+    monkeypatch.setattr(disk_parts, "FIRST_BYTES", 1 << 15)
     monkeypatch.setattr(disk_parts, "PART_BYTES", 1 << 15)
     monkeypatch.setattr(os, "preadv", fails_once)
     assert content(stored) == whole
@@ -138,6 +141,7 @@ def test_a_disk_that_fails_is_asked_by_way_of_the_cache(
 def test_a_file_that_is_cut_while_parts_are_under_way_ends_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(disk_parts, "FIRST_BYTES", ALIGNED_BYTES)
     monkeypatch.setattr(disk_parts, "PART_BYTES", ALIGNED_BYTES)
     path = tmp_path / "0.log"
     data = os.urandom(5 * ALIGNED_BYTES)
