@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from cluster.test_native_groups import PATIENCE_S, drain, fill, member, owned, until
@@ -172,6 +173,49 @@ def test_a_member_that_slept_past_its_session_hands_out_nothing_that_is_another_
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets the machine sleep for so many seconds, by the clock that counts it; it has before."""
+    slept, clock = [3600.0], time.clock_gettime
+
+    def sleeping(which: int) -> float:
+        return clock(which) + (slept[0] if which == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", sleeping)
+
+    def sleep(seconds: float) -> None:
+        slept[0] += seconds
+
+    return sleep
+
+
+def test_a_member_whose_machine_slept_hands_out_nothing_until_it_is_confirmed_again(
+    bus: Bus, topic: str, wire: Wire, asleep: Callable[[float], None]
+) -> None:
+    """It knows of no lost session, and ``time.monotonic`` stood still meanwhile."""
+    sent = fill(bus, topic, 0, 60)
+    native = {"zookeeper": wire.address, "session_timeout_ms": 30_000}
+    with member(bus, topic, group=topic, **native) as consumer:
+        got = until([consumer], lambda: owned([consumer]) == [3])
+        wire.cut()  # As it wakes up, nothing is connected again yet.
+        while not got:
+            got += [record.value for record in consumer.poll(1.0, max_records=1)]
+        asleep(40.0)
+        assert consumer.poll(0.1) == []
+        wire.heal()
+        got += drain([consumer], set(sent) - set(got))
+    group = f"{topic}-kafka"
+    with bus.consumer(
+        topic, group=group, start="earliest", heartbeat_interval_ms=10_000
+    ) as consumer:
+        kafka = [record.value for record in consumer.poll(10.0, max_records=1)]
+        asleep(60.0)
+        assert consumer.poll(0.1) == []
+        consumer._member.look()  # type: ignore[attr-defined]
+        kafka += drain([consumer], set(sent) - set(kafka))
+    assert sorted(got) == sorted(kafka) == sorted(sent)
 
 
 def test_a_commit_of_a_former_claim_is_refused_by_zookeeper_itself(

@@ -268,6 +268,7 @@ class MachineMember(base.Member):
             (TOPIC,),
             None,
             self.config,
+            now_ms=self.wire.now_ms,
             is_alive=self.looked,
             on_change=self.share.queue.append,
             on_news=lambda: None,

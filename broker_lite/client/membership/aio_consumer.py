@@ -15,6 +15,7 @@ from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.following import Follower
 from broker_lite.client.gone import GoneTopics
+from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.consumer import GONE_SLACK_MS, JOIN_WAIT_S, LEAVE_WAIT_S
@@ -53,6 +54,7 @@ class AsyncMemberConsumer(AsyncConsumer):
             self._topics,
             pattern,
             config,
+            now_ms=lease_ms,
             is_alive=self._pulse.look,
             on_change=self._heard,
             on_news=self._news.set,
@@ -90,7 +92,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         self._share.queue.append(change)
 
     def _is_held_back(self) -> bool:
-        return monotonic_ms() >= self._member.lease_until_ms
+        return lease_ms() >= self._member.lease_until_ms
 
     # What the reader does about it.
 

@@ -13,6 +13,7 @@ from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
 from broker_lite.client.gone import GoneTopics
+from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.events import Lose, Take
@@ -76,6 +77,7 @@ class MemberConsumer(Consumer):
             self._topics,
             pattern,
             config,
+            now_ms=lease_ms,
             is_alive=self._pulse.look,
             on_change=self._heard,
             on_news=self._notify,
@@ -116,7 +118,7 @@ class MemberConsumer(Consumer):
         self._share.queue.append(change)
 
     def _is_held_back(self) -> bool:
-        return monotonic_ms() >= self._member.lease_until_ms
+        return lease_ms() >= self._member.lease_until_ms
 
     # What the reader does about it.
 

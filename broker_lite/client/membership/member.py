@@ -67,6 +67,7 @@ class Member:
         pattern: str | None,
         config: MemberConfig,
         *,
+        now_ms: Callable[[], float],
         is_alive: Callable[[], bool],
         on_change: Callable[[Change], None],
         on_news: Callable[[], None],
@@ -75,7 +76,7 @@ class Member:
         self.identity: Identity | None = None
         """As whom to commit; None: it is no member now."""
         self.lease_until_ms: float = 0
-        """Until then (monotonic) what is owned may be handed out."""
+        """Until then, by ``now_ms``, what is owned may be handed out."""
         self.refused: LogbusError | None = None
         """Why the membership has ended for good."""
         self.is_idle = False
@@ -87,6 +88,7 @@ class Member:
         self._cluster = cluster
         self._group = group
         self._config = config
+        self._now_ms = now_ms
         self._is_alive = is_alive
         self._on_change = on_change
         self._on_news = on_news
@@ -131,7 +133,7 @@ class Member:
     # On the shell's thread.
 
     def _step(self, event: Event) -> None:
-        now_ms, machine = self._shell.now_ms(), self.machine
+        now_ms, machine = self._now_ms(), self.machine
         was_held_back, had_joined = self.lease_until_ms <= now_ms, machine.has_joined
         self.is_settled = False
         effects = machine.step(int(now_ms), event)
@@ -154,7 +156,7 @@ class Member:
         wake_ms = self.machine.wake_ms
         if wake_ms is not None:
             # Not before the whole millisecond: that would be a turn for nothing.
-            delay_ms = max(0.0, wake_ms - self._shell.now_ms()) + 0.01
+            delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
             self._timer = self._shell.later(delay_ms, self._tick)
 
     def _tick(self) -> None:

@@ -18,6 +18,7 @@ from broker_lite.client import admin_requests, group_requests
 from broker_lite.client.blocking import Pool, monotonic_ms
 from broker_lite.client.cluster import Cluster
 from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.steps import CallExchange, Operation
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
@@ -98,7 +99,7 @@ class Claim:
         # A broker that takes a group over knows no members: the other may live, within its lease.
         if len(keepers) > 1 and stop.wait(self._session_ms / 1000):
             return False
-        began_ms = monotonic_ms()
+        began_ms = lease_ms()
         self._join()
         self._confirm(began_ms)
         self._error = None
@@ -112,7 +113,7 @@ class Claim:
         another mirror has it, a retriable error where it is to be taken anew."""
         if self._error is not None:
             raise self._error
-        if monotonic_ms() >= self._until_ms:
+        if lease_ms() >= self._until_ms:
             raise _lost(RequestTimedOutError("no heartbeat was answered in time"))
 
     def commit(
@@ -183,7 +184,7 @@ class Claim:
     def _beat(self) -> None:
         beat = HeartbeatRequest(self._group, self.member[1], self.member[0], INSTANCE)
         while not self._stop.wait(self._session_ms / BEATS_PER_SESSION / 1000):
-            asked_ms = monotonic_ms()
+            asked_ms = lease_ms()
             try:
                 self._call(beat, self._session_ms)
             except FencedInstanceIdError:

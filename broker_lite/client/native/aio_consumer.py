@@ -16,6 +16,7 @@ from broker_lite.client.aio_consumer import AsyncConsumer
 from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.following import Follower
+from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.member import Member
@@ -84,7 +85,7 @@ class NativeAsyncConsumer(AsyncConsumer):
             self._subscription,
             readers,
             make_store=lambda: ZooKeeperStore(address, session_timeout_ms=self._session_timeout_ms),
-            now_ms=monotonic_ms,
+            now_ms=lease_ms,
             on_joined=joined.set,
         )
         try:
@@ -116,7 +117,7 @@ class NativeAsyncConsumer(AsyncConsumer):
         self._news.set()
 
     def _is_held_back(self) -> bool:
-        return self._member is None or monotonic_ms() >= self._member.lease_until_ms
+        return self._member is None or lease_ms() >= self._member.lease_until_ms
 
     # What the reader does about it.
 

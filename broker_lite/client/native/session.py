@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.native.changes import Change
 from broker_lite.client.native.events import Give, Lose, Start, Take
 from broker_lite.client.native.member import Member
@@ -153,7 +153,7 @@ class GroupSession:
         """Whether nothing may be handed out: ZooKeeper has not confirmed for too long that this
         consumer is alive, so its partitions may be others' by now."""
         member = self._member
-        return member is None or monotonic_ms() >= member.lease_until_ms
+        return member is None or lease_ms() >= member.lease_until_ms
 
     def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
         """A stream has stopped reading a partition that was taken from it."""
@@ -237,7 +237,7 @@ class GroupSession:
             make_store=lambda: ZooKeeperStore(
                 self._address, session_timeout_ms=self._session_timeout_ms
             ),
-            now_ms=monotonic_ms,
+            now_ms=lease_ms,
             on_joined=joined.set,
         )
         await member.start()
