@@ -11,7 +11,7 @@ from pyspark_logbus import offsets
 from pyspark_logbus.offset_ranges import Loss, OffsetRange
 from pyspark_logbus.offset_reader import OffsetReader
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
-from pyspark_logbus.options import ReadOptions
+from pyspark_logbus.query_options import ReadOptions
 
 log = logging.getLogger("pyspark_logbus")
 

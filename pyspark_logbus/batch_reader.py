@@ -18,7 +18,7 @@ from pyspark_logbus.worker_process import modules_are_no_garbage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_logbus.options import ReadOptions
+    from pyspark_logbus.query_options import ReadOptions
 
 
 class LogbusReader(DataSourceReader):

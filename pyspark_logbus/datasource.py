@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_logbus.batch_reader import LogbusReader
+    from pyspark_logbus.query_options import ReadOptions, WriteOptions
     from pyspark_logbus.stream_reader import LogbusStreamReader
     from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter
 
@@ -108,10 +109,10 @@ class DefaultSource(DataSource):
         # Complete mode comes as overwrite: a log takes it as append, as Spark's Kafka sink does.
         return LogbusStreamWriter.plan(self._write_options(), schema)
 
-    def _write_options(self) -> options.WriteOptions:
+    def _write_options(self) -> WriteOptions:
         return options.write_options(self._values, self._bootstrap)
 
-    def _plan(self, schema: StructType, *, streaming: bool) -> tuple[options.ReadOptions, Any]:
+    def _plan(self, schema: StructType, *, streaming: bool) -> tuple[ReadOptions, Any]:
         from pyspark_logbus.read_task import ReadPlan
         from pyspark_logbus.schema import check_user_schema
 

@@ -16,7 +16,7 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import OffsetAndEpoch
 from pyspark_logbus.offset_ranges import Live, LiveTopic
 from pyspark_logbus.offset_reader import matching, named_topics
-from pyspark_logbus.options import ReadOptions
+from pyspark_logbus.query_options import ReadOptions
 
 UNKNOWN_END = OffsetAndEpoch(-1)
 

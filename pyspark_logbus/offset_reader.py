@@ -33,7 +33,7 @@ from broker_lite.model import (
 from pyspark_logbus import offsets
 from pyspark_logbus.offset_ranges import CURE
 from pyspark_logbus.offsets import OffsetSpec, SourceOffset, TopicOffsets
-from pyspark_logbus.options import ReadOptions, Topics
+from pyspark_logbus.query_options import ReadOptions, Topics
 
 T = TypeVar("T")
 

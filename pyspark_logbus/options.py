@@ -15,10 +15,10 @@ from typing import Any
 
 from broker_lite.config import nearest
 from broker_lite.errors import InvalidConfigError
-from broker_lite.model import TopicPartition
 from pyspark_logbus import offsets
 from pyspark_logbus import option_values as kind
 from pyspark_logbus.offsets import OffsetSpec
+from pyspark_logbus.query_options import ReadOptions, Topics, WriteOptions
 
 log = logging.getLogger("pyspark_logbus")
 
@@ -388,79 +388,6 @@ def _check_limits(values: Parsed) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """What a source reads: exactly one of the three is set."""
-
-    names: tuple[str, ...] = ()
-    pattern: str = ""
-    partitions: tuple[TopicPartition, ...] = ()
-
-    def describe(self) -> str:
-        if self.names:
-            return f"subscribe {','.join(self.names)}"
-        if self.pattern:
-            return f"subscribePattern {self.pattern}"
-        return f"assign {','.join(map(str, self.partitions))}"
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """A source's settings, whole and checked. Picklable; times in ms, sizes in bytes."""
-
-    bootstrap_servers: str
-    topics: Topics
-    starting: OffsetSpec
-    starting_option: str
-    ending: OffsetSpec
-    ending_option: str
-    late_timestamp: str
-    fallback: str
-    new_partitions: str
-    fail_on_data_loss: bool
-    include_headers: bool
-    group_id: str
-    group_prefix: str
-    rows_max: int
-    rows_min: int
-    trigger_delay_max_ms: int
-    bytes_max: int
-    partitions_min: int
-    partitions_max: int
-    partition_rows_max: int
-    poll_timeout_ms: int
-    retries: int
-    retry_interval_ms: int
-    metadata_age_ms: int
-    isolation: str
-    fetch_bytes: int
-    local_reads: bool
-    request_timeout_ms: int
-    client_id: str
-    identity: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """A sink's settings, whole and checked. Picklable and hashable (producers are pooled by it)."""
-
-    bootstrap_servers: str
-    topic: str
-    use_timestamp: bool
-    acks: str
-    compression: str
-    batch_bytes: int
-    request_bytes_max: int
-    linger_ms: int
-    buffer_bytes: int
-    delivery_timeout_ms: int
-    max_block_ms: int
-    retry_backoff_ms: int
-    idempotence: bool
-    request_timeout_ms: int
-    client_id: str
-
-
 def require_topics(values: Parsed) -> Topics:
     """The topics to read; raises InvalidConfigError if none are named."""
     if "subscribe" in values:
@@ -504,7 +431,6 @@ def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> 
         fallback=get("startingOffsetsFallback"),
         new_partitions=get("newPartitionOffsets"),
         fail_on_data_loss=get("failOnDataLoss"),
-        include_headers=get("includeHeaders"),
         group_id=values.get("group.id", ""),
         group_prefix=get("groupIdPrefix"),
         rows_max=values.get("maxOffsetsPerTrigger", 0),

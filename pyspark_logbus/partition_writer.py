@@ -32,7 +32,7 @@ from broker_lite.errors import (
 )
 from broker_lite.record.arrays import bitmap, fixed, numpy_of
 from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
-from pyspark_logbus.options import WriteOptions
+from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.worker_memory import keep_for_next_rows
 

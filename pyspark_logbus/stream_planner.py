@@ -42,7 +42,7 @@ from pyspark_logbus.live_offsets import LiveOffsets
 from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
 from pyspark_logbus.offset_reader import OffsetReader, default_group
 from pyspark_logbus.offsets import SourceOffset
-from pyspark_logbus.options import ReadOptions
+from pyspark_logbus.query_options import ReadOptions
 
 log = logging.getLogger("pyspark_logbus")
 

@@ -25,7 +25,7 @@ from pyspark_logbus.worker_process import modules_are_no_garbage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_logbus.options import ReadOptions
+    from pyspark_logbus.query_options import ReadOptions
     from pyspark_logbus.stream_planner import StreamPlanner
 
 NO_LIMIT = (1 << 63) - 1

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker_lite.errors import InvalidConfigError, LogbusError
-from pyspark_logbus.options import WriteOptions
+from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns, sink_columns
 from pyspark_logbus.worker_process import modules_are_no_garbage
 

@@ -133,7 +133,7 @@ def test_defaults():
     read = stream()
     assert read.starting == offsets.LATEST_EVERYWHERE
     assert batch().starting == offsets.EARLIEST_EVERYWHERE
-    assert read.fail_on_data_loss and not read.include_headers
+    assert read.fail_on_data_loss
     assert read.trigger_delay_max_ms == 15 * 60_000
     assert (read.retries, read.retry_interval_ms, read.poll_timeout_ms) == (3, 1000, 120_000)
     write = options.write_options(options.parse({}), "h:1")

@@ -1,0 +1,83 @@
+"""What one query asked for, whole and checked: values that cross to planners and executors.
+
+``options`` makes them, on the driver; whoever unpickles them needs no table of options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_lite.model import TopicPartition
+from pyspark_logbus.offsets import OffsetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What a source reads: exactly one of the three is set."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[TopicPartition, ...] = ()
+
+    def describe(self) -> str:
+        if self.names:
+            return f"subscribe {','.join(self.names)}"
+        if self.pattern:
+            return f"subscribePattern {self.pattern}"
+        return f"assign {','.join(map(str, self.partitions))}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """A source's settings, whole and checked. Picklable; times in ms, sizes in bytes."""
+
+    bootstrap_servers: str
+    topics: Topics
+    starting: OffsetSpec
+    starting_option: str
+    ending: OffsetSpec
+    ending_option: str
+    late_timestamp: str
+    fallback: str
+    new_partitions: str
+    fail_on_data_loss: bool
+    group_id: str
+    group_prefix: str
+    rows_max: int
+    rows_min: int
+    trigger_delay_max_ms: int
+    bytes_max: int
+    partitions_min: int
+    partitions_max: int
+    partition_rows_max: int
+    poll_timeout_ms: int
+    retries: int
+    retry_interval_ms: int
+    metadata_age_ms: int
+    isolation: str
+    fetch_bytes: int
+    local_reads: bool
+    request_timeout_ms: int
+    client_id: str
+    identity: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """A sink's settings, whole and checked. Picklable and hashable (producers are pooled by it)."""
+
+    bootstrap_servers: str
+    topic: str
+    use_timestamp: bool
+    acks: str
+    compression: str
+    batch_bytes: int
+    request_bytes_max: int
+    linger_ms: int
+    buffer_bytes: int
+    delivery_timeout_ms: int
+    max_block_ms: int
+    retry_backoff_ms: int
+    idempotence: bool
+    request_timeout_ms: int
+    client_id: str
