@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -121,11 +122,11 @@ def consume(
     }
     # Partitions made meanwhile are followed, unless what is read was chosen or has an end.
     fixed = chosen if partition or (ends and group is None) else None
-    with _reader(servers, topics, group, fixed, options, given, starts) as consumer:
+    with _Reader(servers, topics, group, starts, options, given).open(fixed) as consumer:
         chooser = _Chooser(grep, wanted_key)
         code: int | None = None
         try:
-            code = _print_all(consumer, out, chooser, ends, count, timeout)
+            code = _print_all(consumer, out, chooser, _Limits(ends, count, timeout))
         finally:
             out.close()
             if group is not None and form == "parquet":
@@ -133,43 +134,54 @@ def consume(
         return code
 
 
-def _reader(
-    servers: str,
-    topics: tuple[str, ...],
-    group: str | None,
-    partitions: list[TopicPartition] | None,
-    options: dict[str, Any],
-    settings: dict[str, str],
-    starts: dict[TopicPartition, int],
-) -> Consumer:
-    """A consumer that begins at ``starts``: a group's member where no partitions are chosen.
-    ``settings`` are over ``options``, of which each kind takes its own."""
-    from broker_lite.client.callbacks import Callbacks
-    from broker_lite.client.consumer import Consumer
-    from broker_lite.client.membership.consumer import MemberConsumer
-    from broker_lite.client.membership.settings import MemberConfig
-    from broker_lite.client.options import build
-    from broker_lite.config import ConsumerConfig
+@dataclass(slots=True)
+class _Reader:
+    """Who reads these topics, and from where: ``starts``, each once, else as the settings say.
+    ``settings`` are over ``options``, of which each kind of consumer takes its own."""
 
-    left = dict(starts)
+    servers: str
+    topics: tuple[str, ...]
+    group: str | None
+    starts: dict[TopicPartition, int]
+    options: dict[str, Any]
+    settings: dict[str, str]
 
-    def seek(consumer: Consumer, wheres: list[TopicPartition]) -> None:
+    def open(self, partitions: list[TopicPartition] | None) -> Consumer:
+        """A group's member where no partitions are chosen."""
+        from broker_lite.client.consumer import Consumer
+        from broker_lite.client.options import build
+        from broker_lite.config import ConsumerConfig
+
+        if self.group is not None and partitions is None:
+            return self._member(self.group)
+        consumer = Consumer(
+            self.servers,
+            self.topics,
+            group=self.group,
+            partitions=partitions,
+            config=build(ConsumerConfig, self.settings, self.options),
+        )
+        self._seek(consumer, consumer.assignment())
+        return consumer
+
+    def _member(self, group: str) -> Consumer:
+        from broker_lite.client.callbacks import Callbacks
+        from broker_lite.client.membership.consumer import MemberConsumer
+        from broker_lite.client.membership.settings import MemberConfig
+        from broker_lite.client.options import build
+
+        return MemberConsumer(
+            self.servers,
+            self.topics,
+            group=group,
+            config=build(MemberConfig, self.settings, self.options),
+            callbacks=Callbacks(on_assign=self._seek),
+        )
+
+    def _seek(self, consumer: Consumer, wheres: list[TopicPartition]) -> None:
         for tp in wheres:
-            if tp in left:
-                consumer.seek(tp.topic, tp.partition, left.pop(tp))
-
-    if group is None or partitions is not None:
-        config = build(ConsumerConfig, settings, options)
-        plain = Consumer(servers, topics, group=group, partitions=partitions, config=config)
-        seek(plain, plain.assignment())
-        return plain
-    return MemberConsumer(
-        servers,
-        topics,
-        group=group,
-        config=build(MemberConfig, settings, options),
-        callbacks=Callbacks(on_assign=seek),
-    )
+            if tp in self.starts:
+                consumer.seek(tp.topic, tp.partition, self.starts.pop(tp))
 
 
 class _Chooser:
@@ -225,15 +237,17 @@ def _ends(
     return {}
 
 
-def _print_all(
-    consumer: Consumer,
-    out: Any,
-    chooser: _Chooser,
-    ends: dict[TopicPartition, int],
-    count: int | None,
-    timeout: float | None,
-) -> int:
-    bounded, left = bool(ends), count
+class _Limits(NamedTuple):
+    """Where printing stops: at these offsets, after so many records or silent seconds."""
+
+    ends: dict[TopicPartition, int]
+    records: int | None
+    timeout: float | None
+
+
+def _print_all(consumer: Consumer, out: Any, chooser: _Chooser, limits: _Limits) -> int:
+    ends, left, timeout = limits
+    bounded = bool(ends)
     last_seen = time.monotonic()
     while True:
         output.raise_if_unread()
