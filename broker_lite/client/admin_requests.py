@@ -17,7 +17,6 @@ from broker_lite.client.requests import (
     on_any_broker,
     per_partition,
     refresh,
-    refresh_once,
     view_of,
 )
 from broker_lite.client.steps import CallExchange, Exchange, Operation, Pause, Send, SendAll
@@ -453,9 +452,3 @@ def describe_log_dirs(
 ) -> Operation[dict[int, log_dirs.DescribeLogDirsResponse | LogbusError]]:
     """Every live broker's data directories."""
     return on_every_broker(cluster, CallExchange(log_dirs.DescribeLogDirsRequest()), deadline_ms)
-
-
-def describe_cluster(cluster: Cluster, deadline_ms: float) -> Operation[ClusterView]:
-    """Brokers and controller, without topics."""
-    yield from refresh_once(cluster, ())
-    return cluster.view

@@ -104,11 +104,6 @@ class Connection:
         """Whether the owner should watch for writability."""
         return self.connecting or bool(self._out)
 
-    @property
-    def in_flight(self) -> int:
-        """Requests without an answer."""
-        return len(self._pending)
-
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
     ) -> None:

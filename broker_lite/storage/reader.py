@@ -110,11 +110,6 @@ class LogReader:
         return self._tail[0]
 
     @property
-    def last_stable_offset(self) -> int:
-        """Readers of committed data stop here; the log's end until transactions are built."""
-        return self._tail[0]
-
-    @property
     def size_bytes(self) -> int:
         """Of all log files, as readers see them."""
         return sum(segment.size_bytes for segment in self._chain[1])

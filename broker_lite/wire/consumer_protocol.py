@@ -98,15 +98,6 @@ def encode_subscription(topics: Sequence[str]) -> bytes:
     return encode_member(Subscription(tuple(topics)), _VERSION)
 
 
-def decode_subscription(data: Buffer) -> tuple[str, ...]:
-    """The topics; none of a member that is not a consumer, or has no metadata yet."""
-    if not len(data):
-        return ()
-    reader = Reader(data)
-    reader.i16()
-    return tuple(reader.classic_string() for _ in range(reader.classic_count()))
-
-
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """What a member was given."""
     writer = Writer()
