@@ -128,6 +128,11 @@ def test_streams_count_words_and_restore_their_store(
     note(
         "Streams", "a store's compacted changelog topic", "refused: InvalidConfig, with the reason"
     )
+    newer = {"group.protocol": "streams", "state.dir": str(tmp_path / "newer")}
+    with start(WORD_COUNT, newer) as running:
+        eventually(lambda: "UnsupportedVersionException" in "".join(running.said),
+                   lambda: running.said)  # fmt: skip
+    note("Streams", "group.protocol=streams", "refused: UnsupportedVersion")
     kept = {
         "topic.cleanup.policy": "delete",
         "topic.retention.ms": "-1",

@@ -92,7 +92,14 @@ func consume(servers []string, topic string, config *sarama.Config, from, count 
 	defer messages.Close()
 	rows := []any{}
 	for len(rows) < count {
-		m := <-messages.Messages()
+		var m *sarama.ConsumerMessage
+		select {
+		case m = <-messages.Messages():
+		case refused := <-messages.Errors():
+			return rows, refused
+		case <-time.After(patience):
+			return rows, fmt.Errorf("%d records of %d within %s", len(rows), count, patience)
+		}
 		headers := [][2]string{}
 		for _, each := range m.Headers {
 			headers = append(headers, [2]string{string(each.Key), string(each.Value)})
@@ -121,6 +128,10 @@ func steps(_ context.Context, servers []string, topic string, given []string) {
 	brokers, controller, err := admin.DescribeCluster()
 	step("DescribeCluster", []any{len(brokers), controller >= 0}, err)
 
+	client, err := sarama.NewClient(servers, config)
+	must(err)
+	defer client.Close()
+	must(leads(client, topic))
 	produce(servers, topic, config)
 	newer := with(config, sarama.CompressionZSTD)
 	rows, err := consume(servers, topic, newer, 0, 2*len(codecs))
@@ -128,9 +139,6 @@ func steps(_ context.Context, servers []string, topic string, given []string) {
 	rows, err = consume(servers, topic, newer, 2*len(codecs)-1, 1)
 	step("seek", rows, err)
 
-	client, err := sarama.NewClient(servers, config)
-	must(err)
-	defer client.Close()
 	end, err := client.GetOffset(topic, 0, sarama.OffsetNewest)
 	step("GetOffset newest", end, err)
 	found, err := client.GetOffset(topic, 0, 1)
@@ -153,14 +161,25 @@ func steps(_ context.Context, servers []string, topic string, given []string) {
 	step("DeleteTopic", nil, admin.DeleteTopic(topic))
 }
 
+// leads returns once partition 0's leader has heard that it is one. Kafka's brokers, too, hear of a new topic after
+// it was made; an idempotent producer of sarama 1.38 asks again as often as it may without a pause in between, and
+// gives a record up within a second.
+func leads(client sarama.Client, topic string) error {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		_, err := client.GetOffset(topic, 0, sarama.OffsetNewest)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
 // described is a setting once the broker that answers has heard of the change.
 func described(admin sarama.ClusterAdmin, wanted sarama.ConfigResource, value string) (any, error) {
-	for {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		entries, err := admin.DescribeConfig(wanted)
-		if err != nil || entries[0].Value == value {
+		if err != nil || entries[0].Value == value || time.Now().After(end) {
 			return len(entries), err
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
