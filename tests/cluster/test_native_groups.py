@@ -207,9 +207,45 @@ def test_each_record_is_worked_on_at_most_once_or_at_least_once(bus: Bus, topic:
     with member(bus, topic, group=topic, auto_commit=False) as heir:
         rest = drain([heir], [value for value in sent if value not in before])
         assert not set(rest) & set(before)
-        # Rewind: a position is the reader's own, until it commits.
-        heir.seek(topic, 0, 0)
-        assert drain([heir], [b"0"])[0] == b"0"
+
+
+def test_a_rewind_gives_everything_again_and_is_the_group_s_once_it_is_committed(
+    cluster: LocalCluster, bus: Bus, topic: str
+) -> None:
+    """By its reader, and by the command line where nobody reads."""
+    sent = fill(bus, topic, 0, 30)
+    parts = [[value for value in sent if int(value) % 3 == n] for n in range(3)]
+
+    def committed() -> list[int]:
+        found = bus.admin.committed(topic)
+        return [found[TopicPartition(topic, n)].offset for n in range(3)]
+
+    with member(bus, topic, group=topic, auto_commit=False) as reader:
+        drain([reader], sent)
+        reader.commit()
+        reader.seek(topic, 0, 0)
+        assert drain([reader], parts[0]) == parts[0], "in order, and of no other partition"
+        reader.seek_to_beginning()
+        assert sorted(drain([reader], sent)) == sorted(sent)
+        reader.seek_to_time(0)
+        assert sorted(drain([reader], sent)) == sorted(sent)
+        assert committed() == [10, 10, 10], "a position is the reader's own until it commits"
+        reader.seek(topic, 1, 4)
+        reader.commit()
+        assert committed() == [10, 4, 10]
+    with member(bus, topic, group=topic, auto_commit=False) as heir:
+        assert drain([heir], parts[1][4:]) == parts[1][4:]
+        heir.commit()
+    for command, place in (("reset-offsets", "8"), ("seek", "9")):
+        words = [topic, *([topic] if command == "seek" else []), "--to", place]
+        moved = shell(cluster, "groups", command, *words, "--yes")
+        assert {(row["partition"], row["to"]) for row in moved} == {
+            (n, int(place)) for n in range(3)
+        }
+        assert committed() == [int(place)] * 3
+        with member(bus, topic, group=topic, auto_commit=False) as again:
+            last = [value for part in parts for value in part[int(place) :]]
+            assert sorted(drain([again], last)) == sorted(last)
 
 
 def test_streams_of_one_consumer_have_a_thread_each(bus: Bus, topic: str) -> None:

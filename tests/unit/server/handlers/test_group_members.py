@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import struct as bytes_of
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from handler_world import World, run, struct, versions
+from handler_world import World, handler, run, struct, versions
 
 from broker_lite.errors import (
     FencedInstanceIdError,
@@ -29,7 +30,9 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Set
 from broker_lite.model import CommittedOffset, TopicPartition
-from broker_lite.wire.api import ApiKey
+from broker_lite.wire import tables
+from broker_lite.wire.api import ApiKey, encode_call, parse_header
+from broker_lite.wire.calls import members
 
 SUBSCRIPTION = bytes_of.pack(">hih1si", 0, 1, 1, b"t", 0)
 """A consumer's, version 0: topic t."""
@@ -319,19 +322,62 @@ def test_a_group_s_name_is_any_text_that_is_not_too_long() -> None:
     run(body)
 
 
-def test_ten_thousand_members_are_refused_and_the_group_is_unharmed() -> None:
+def test_a_full_group_refuses_who_comes_and_is_unharmed() -> None:
     async def body(world: World) -> None:
         await world.start(group_size_max=3)
         one, two = await gathered(world, 2)
-        joining = [asyncio.ensure_future(Member(world).join()) for _ in range(200)]
+        joining = [asyncio.ensure_future(Member(world).join()) for _ in range(20)]
         await asyncio.sleep(1)
         refused = [task for task in joining if task.done()]
-        assert [task.result() for task in refused] == [GroupMaxSizeReachedError.code] * 199
+        assert [task.result() for task in refused] == [GroupMaxSizeReachedError.code] * 19
         assert await both(one.heartbeat(), two.heartbeat()) == [RebalanceInProgressError.code] * 2
         assert await both(one.join(), two.join(), *joining) == [
             0, 0, *(task.result() for task in joining)
         ]  # fmt: skip
         assert one.generation == 2
+
+    run(body)
+
+
+def test_ten_thousand_members_asked_for_leave_the_group_unharmed() -> None:
+    """With the limit that brokers have. As bytes, so that it takes no longer than it must."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        one, two = await gathered(world, 2)
+        limit = world.brokers[1].config.group_size_max
+        assert limit == 1000
+        join = members.JoinGroupRequest(
+            "g", 10_000, 60_000, "", None, (members.JoinProtocol("range", SUBSCRIPTION),)
+        )
+        frame = memoryview(encode_call(join, 3, "c"))[4:]
+        header = parse_header(frame)
+        given, codes = [], Counter[int]()
+        for _ in range(10_000):
+            message = tables.decode(header.api_key, join.VERSION, frame, header.body_at)
+            answer = await handler(header.api_key)(world.brokers[1], header, message)
+            codes[answer.error_code] += 1
+            given += [answer.member_id] * (answer.error_code == MemberIdRequiredError.code)
+        free = limit - 2
+        assert codes == {
+            MemberIdRequiredError.code: free,
+            GroupMaxSizeReachedError.code: 10_000 - free,
+        }
+        assert len(set(given)) == free
+        for each in (one, two):
+            assert await each.heartbeat() == 0 and await each.commit(3) == 0
+        assert (one.generation, two.generation) == (1, 1)
+        # An id that nobody comes back with is free again when a session is over.
+        for _ in range(3):
+            await asyncio.sleep(5)
+            assert await both(one.heartbeat(), two.heartbeat()) == [0, 0]
+        three = Member(world)
+        joining = asyncio.ensure_future(three.join())
+        await asyncio.sleep(1)
+        assert await both(one.heartbeat(), two.heartbeat()) == [RebalanceInProgressError.code] * 2
+        assert await both(one.join(), two.join(), joining) == [0, 0, 0]
+        assert {each.generation for each in (one, two, three)} == {2}
 
     run(body)
 
