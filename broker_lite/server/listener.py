@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import socket
 
@@ -63,8 +64,27 @@ class Listener:
             config.advertised_host or config.host, config.advertised_port or self.bound.port
         )
 
+    def exposure(self) -> list[str]:
+        """What to tell of who can reach this address; nothing where only this machine can."""
+        address = ipaddress.ip_address(self.bound.host)
+        if address.is_loopback:
+            return []
+        told = [
+            f"host={self._config.host} is reached from other machines, and there are no logins and "
+            "no encryption: whoever reaches it may read, write and delete everything. Listen on "
+            "127.0.0.1, or let trusted machines alone come near"
+        ]
+        if address.is_unspecified and not self._config.advertised_host:
+            told.append(
+                f"advertised.host is empty, so clients are told {self.bound.host}, which leads "
+                "other machines to themselves: set it to a name of this one"
+            )
+        return told
+
     def start(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> None:
         """Accept connections; ``begin`` gets every request."""
+        for told in self.exposure():
+            logger.warning("%s", told)
         self._loop, self._begin = loop, begin
         self._metrics.gauge("connections", lambda: len(self._connections))
         self._metrics.gauge("in_flight_bytes", lambda: self._budget.used_bytes)

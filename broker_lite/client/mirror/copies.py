@@ -26,6 +26,8 @@ class Copy:
     """Of what was fetched up to ``fetch_from``."""
     fetch_from: int = 0
     unsaved: list[Run] = field(default_factory=list)
+    refused_since_ms: float = 0.0
+    """Since when the source has not given what is next, by the monotonic clock; 0: it does."""
     is_dirty: bool = True
     is_cut: bool = False
     """What was noted last is of records that the source has lost."""

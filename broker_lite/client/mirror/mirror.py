@@ -39,6 +39,8 @@ SAVE_MS = 1_000
 LOOK_MS = 10_000
 """How often topics, settings and groups are looked at."""
 ATTEMPTS_ONCE = 3
+REFUSED_MS = 10_000
+"""An election takes less; of a partition that is refused for longer people hear."""
 PROVEN_MS = 60_000
 """After so long without trouble, trouble is new."""
 
@@ -255,6 +257,7 @@ class Mirror:
             if copy is None:
                 continue
             if isinstance(walked, Walked):
+                copy.refused_since_ms = 0.0
                 good[where] = walked
             elif isinstance(walked, OffsetOutOfRangeError):
                 self._resumer.go_on(copy, walked)
@@ -264,7 +267,20 @@ class Mirror:
                 self._set_aside(where.topic, UnknownTopicIdError("is gone at the source"))
             elif not walked.retriable:
                 self._set_aside(where.topic, walked)
+            else:
+                self._outlast(copy, walked)
         return good
+
+    def _outlast(self, copy: Copy, error: LogbusError) -> None:
+        """What passes by itself is waited for; what does not is told, and ``once`` raised."""
+        now_ms = monotonic_ms()
+        copy.refused_since_ms = copy.refused_since_ms or now_ms
+        if now_ms - copy.refused_since_ms < REFUSED_MS:
+            return
+        text = f"{copy.where}: the source does not give what is next: {error.message}"
+        if self._is_once:
+            raise type(error)(text)
+        self._telling.once(f"{text}; trying again")
 
     def _is_gone(self, copy: Copy) -> bool:
         view = self.source.admin.cluster((copy.where.topic,))

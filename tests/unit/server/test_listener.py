@@ -40,3 +40,16 @@ def test_a_port_in_use_names_the_option() -> None:
 def test_a_host_that_is_not_ours(host: str) -> None:
     with pytest.raises(InvalidConfigError, match="host="):
         listener(port=0, host=host)
+
+
+def test_who_can_reach_a_broker_is_told() -> None:
+    one = listener(port=0)
+    assert one.exposure() == []
+    one.close()
+    one = listener(port=0, host="0.0.0.0", advertised_host="broker.example")
+    [told] = one.exposure()
+    assert "host=0.0.0.0 is reached from other machines" in told
+    one.close()
+    one = listener(port=0, host="0.0.0.0")
+    assert "advertised.host is empty" in one.exposure()[1]
+    one.close()

@@ -83,7 +83,7 @@ def test_equal_records_are_counted_each() -> None:
 def test_names_are_names_of_topics_and_runs_are_written_in_parts() -> None:
     assert positions.name_for("4L6g3nShT-eMCtK--X86sw") == "logbus-mirror-4L6g3nShT-eMCtK--X86sw"
     assert positions.name_for("a/b c") == "logbus-mirror-a_b_c"
-    known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 50)], 7, 8)
+    known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 5)], 7, 8)
 
     def entries(count: int, *, is_cut: bool = False) -> list[positions.Entry]:
         runs = known.runs[:count]

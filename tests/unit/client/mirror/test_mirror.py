@@ -1,0 +1,37 @@
+"""What a mirror says of a source that gives some of it and not the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.client.mirror.carrying import Walked
+from broker_lite.client.mirror.copies import Copy
+from broker_lite.client.mirror.mirror import Mirror
+from broker_lite.client.mirror.offset_map import OffsetMap
+from broker_lite.errors import CorruptMessageError, LeaderNotAvailableError
+from broker_lite.model import TopicPartition
+
+WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_a_partition_that_the_source_does_not_give_is_told_and_once_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    mirror = Mirror("127.0.0.1:1", "127.0.0.1:1", tell=said.append)
+    for where in (WHERE, OTHER):
+        mirror.copies[where] = Copy(where, "s", "t", OffsetMap())
+    fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: Walked([], 7, [])}
+    assert list(mirror._advance(fetched)) == [OTHER] and not said, "an election takes a while"
+    monkeypatch.setattr("broker_lite.client.mirror.mirror.REFUSED_MS", 0)
+    for _ in range(2):
+        mirror._advance(fetched)
+    mirror._advance({WHERE: CorruptMessageError("offset 7 is damaged")})
+    assert said == [
+        "t-0: the source does not give what is next: nobody leads it; trying again",
+        "t-0: the source does not give what is next: offset 7 is damaged; trying again",
+    ]
+    mirror._is_once = True
+    with pytest.raises(LeaderNotAvailableError, match=r"t-0: the source .* nobody leads it"):
+        mirror._advance(fetched)
+    mirror.close()
