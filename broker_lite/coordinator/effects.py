@@ -13,10 +13,13 @@ from broker_lite.errors import LogbusError
 
 class WriteGeneration(NamedTuple):
     """Write it to the group's coordinator znode, after all commits that were allowed before; answer
-    with GenerationWritten. ``is_empty``: nobody is in the group from now on."""
+    with GenerationWritten. ``is_empty``: nobody is in the group from now on. ``members`` and the
+    longest of their session timeouts are for the coordinator that may take the group over."""
 
     generation: int
     is_empty: bool
+    members: int = 0
+    session_timeout_ms: int = 0
 
 
 class JoinedMember(NamedTuple):

@@ -32,6 +32,17 @@ class Protocol(NamedTuple):
     metadata: bytes
 
 
+class Former(NamedTuple):
+    """How many members the generation had that was taken over, whom this coordinator cannot name.
+    They read on until they are told; ``until_ms``: by then each that lives was."""
+
+    members: int
+    until_ms: int
+
+
+NOBODY = Former(0, 0)
+
+
 class Join(NamedTuple):
     """JoinGroup. ``new_member_id`` is what the shell made up for a member that has no id yet;
     ``must_ask_twice``: such a member is only told its id, and joins with it (KIP-394)."""

@@ -25,6 +25,7 @@ from broker_lite.coordinator.members import (
     unreadable,
 )
 from broker_lite.errors import (
+    CoordinatorLoadInProgressError,
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
     IllegalGenerationError,
@@ -68,17 +69,20 @@ class GroupView(NamedTuple):
 
 
 class Group:
-    """``generation`` is the one in ZooKeeper; members of before are unknown to this coordinator."""
+    """``generation`` is the one in ZooKeeper. Its members, the ``former`` ones, are unknown to this
+    coordinator: they are waited for, since they read until they hear of it."""
 
-    def __init__(self, name: str, limits: ev.Limits, generation: int) -> None:
+    def __init__(
+        self, name: str, limits: ev.Limits, generation: int, former: ev.Former = ev.NOBODY
+    ) -> None:
         self.name = name
         self.state = State.EMPTY
         self.generation = generation
-        self.deadline_ms = NEVER
+        self.deadline_ms = former.until_ms if former.members else NEVER
         self._limits = limits
         self._now_ms = 0
         self._effects: list[fx.Effect] = []
-        self._roster = Roster()
+        self._roster = Roster(former)
         self._protocol: str | None = None
         self._written_empty: bool | None = None
         """What the generation that is being written says of the group; None: none is."""
@@ -122,7 +126,14 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """Nobody is in it or about to be: its coordinator may forget it."""
-        return self.state is State.EMPTY and not self.size and self._written_empty is None
+        is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
+        return is_empty and self._written_empty is None
+
+    @property
+    def awaited(self) -> int:
+        """Members of the generation that was taken over, while they may be reading still."""
+        former = self._roster.former
+        return 0 if former is None else former.members
 
     def view(self) -> GroupView:
         """The group and its members, in the order of joining."""
@@ -302,9 +313,14 @@ class Group:
                     self._answer_waiting(member, again)
                     self._renew(member)
         limits = self._limits
-        self._is_first = self.state is State.EMPTY and limits.initial_rebalance_delay_ms > 0
+        former = self._roster.former
+        is_delayed = limits.initial_rebalance_delay_ms > 0 or former is not None
+        self._is_first = self.state is State.EMPTY and is_delayed
         wait_ms = self._roster.rebalance_timeout_ms()
-        if self._is_first:
+        if self._is_first and former is not None:
+            self._first_left_ms = 0
+            wait_ms = min(wait_ms, max(former.until_ms - self._now_ms, 0))
+        elif self._is_first:
             self._first_left_ms = max(wait_ms - limits.initial_rebalance_delay_ms, 0)
             self._others_came = False
             wait_ms = limits.initial_rebalance_delay_ms
@@ -318,7 +334,9 @@ class Group:
         self._arm(join_deadline_ms)
 
     def _try_to_gather(self) -> None:
-        if self.state is not State.PREPARING or self._is_first or self._roster.pending:
+        if self.state is not State.PREPARING or self._roster.pending:
+            return
+        if self._is_first and not self._roster.are_former_back:
             return
         if all(row.join_token is not None for row in self._roster.members.values()):
             self._gathered()
@@ -344,8 +362,13 @@ class Group:
             return
         self._is_first = False
         self._join_deadline_ms = NEVER
+        self._roster.former = None
         self._written_empty = not self._roster.members
-        self._effects.append(fx.WriteGeneration(self.generation + 1, self._written_empty))
+        sessions = [row.session_timeout_ms for row in self._roster.members.values()]
+        longest_ms = max(sessions, default=0)
+        self._effects.append(
+            fx.WriteGeneration(self.generation + 1, self._written_empty, len(sessions), longest_ms)
+        )
 
     def _wait_for_static(self) -> None:
         wait_ms = max(self._roster.rebalance_timeout_ms(), STATIC_WAIT_MIN_MS)
@@ -462,7 +485,11 @@ class Group:
 
     def _committing(self, event: ev.Commit) -> LogbusError | None:
         if event.generation < 0 and not self._roster.members:
-            return None
+            if self._roster.former is None or event.is_transactional:
+                return None
+            return CoordinatorLoadInProgressError(
+                f"group {self.name!r} may have members, who are waited for; commit again"
+            )
         if event.generation < 0 and not event.member_id and event.instance_id is None:
             if event.is_transactional:
                 return None
@@ -492,6 +519,8 @@ class Group:
             error = self._roster.why_not(member_id, who.instance_id)
             if error is None:
                 self._remove(self._roster.members[member_id])
+            else:
+                self._roster.note_leaver(error)
             errors.append(error)
         self._reply(event.token, fx.LeaveResult(tuple(errors)))
         self._after_removals(count)
@@ -507,12 +536,14 @@ class Group:
             if len(self._roster.members) < count_before:
                 self._rebalance()
         elif self.state is State.PREPARING:
-            if not self._roster.members:
+            if not self._roster.members and self._roster.former is None:
                 self._is_first = False
             self._try_to_gather()
+        elif self._roster.former is not None and self._roster.are_former_back:
+            self._gathered()
 
     def _tick(self) -> None:
-        now_ms = self._now_ms
+        now_ms, former = self._now_ms, self._roster.former
         count = len(self._roster.members)
         self._roster.pending = {
             key: until for key, until in self._roster.pending.items() if until > now_ms
@@ -528,6 +559,8 @@ class Group:
         self._after_removals(count)
         if self.state is State.PREPARING and self._join_deadline_ms <= now_ms:
             self._join_time_is_over()
+        elif self.state is State.EMPTY and former is not None and former.until_ms <= now_ms:
+            self._gathered()
         self.deadline_ms = NEVER
         for until in self._roster.pending.values():
             self._arm(until)
@@ -535,6 +568,8 @@ class Group:
             if member.is_new or not member.is_waiting:
                 self._arm(member.session_deadline_ms)
         self._arm(min(self._join_deadline_ms, self._sync_deadline_ms))
+        if self._roster.former is not None and self.state is State.EMPTY:
+            self._arm(self._roster.former.until_ms)
 
     def _resign(self, error: LogbusError) -> None:
         for member in self._roster.members.values():

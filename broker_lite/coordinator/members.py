@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker_lite.coordinator.events import Join, Protocol
+from broker_lite.coordinator.events import Former, Join, Protocol
 from broker_lite.errors import (
     FencedInstanceIdError,
     LogbusError,
@@ -70,7 +70,9 @@ class Roster:
     """Who is in a group. ``known`` counts how many members know each protocol, so that whether a
     newcomer fits costs the same in a large group."""
 
-    def __init__(self) -> None:
+    def __init__(self, former: Former) -> None:
+        self.former = former if former.members else None
+        """Of the generation that was taken over, until the next one is begun."""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
         """Instance id to member id."""
@@ -84,6 +86,17 @@ class Roster:
     def size(self) -> int:
         """Members, and those that were told an id to join with."""
         return len(self.members) + len(self.pending)
+
+    @property
+    def are_former_back(self) -> bool:
+        """Whether as many are here as the generation had that was taken over, and whose members
+        are waited for: nobody reads any more what it was given in that one."""
+        return self.former is not None and self.former.members <= len(self.members)
+
+    def note_leaver(self, error: LogbusError) -> None:
+        """Whoever leaves and is unknown may be of the generation that was taken over."""
+        if self.former is not None and isinstance(error, UnknownMemberIdError):
+            self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
         """Whose place a join would take: its own, or the one that its instance id had."""
@@ -166,7 +179,7 @@ class Roster:
 
     def subscribed(self, protocol: str | None) -> frozenset[str] | None:
         """Topics that members are subscribed to; None where that cannot be told."""
-        if self.members and self.protocol_type != CONSUMER:
+        if self.former is not None or (self.members and self.protocol_type != CONSUMER):
             return None
         found: set[str] = set()
         for row in self.members.values():

@@ -72,10 +72,12 @@ async def make_claim(
             kind = znodes.decode_group(path, znode.data)
             operations.append(Check(path, znode.version))
         version, epoch, generation, empty_ms, former = -1, 0, 0, None, ""
+        members = session_ms = 0
         if present is not None:
             before = znodes.decode_coordinator(mine, present.data)
             version, epoch, generation = present.version, before.epoch, before.generation
             empty_ms, former = before.empty_since_ms, before.claim
+            members, session_ms = before.members, before.session_timeout_ms
         value = znodes.Coordinator(
             broker_id,
             broker_epoch,
@@ -83,6 +85,8 @@ async def make_claim(
             generation,
             now_ms() if empty_ms is None else empty_ms,
             name,
+            members,
+            session_ms,
         )
         data = znodes.encode_coordinator(value)
         operations.append(Create(mine, data) if present is None else Set(mine, data, version))

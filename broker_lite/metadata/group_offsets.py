@@ -131,11 +131,24 @@ class GroupOffsets:
             if not is_ours(group):
                 self.release(claim)
 
-    async def begin_generation(self, claim: Claim, generation: int, *, is_empty: bool) -> None:
+    async def begin_generation(
+        self,
+        claim: Claim,
+        generation: int,
+        *,
+        is_empty: bool,
+        members: int = 0,
+        session_timeout_ms: int = 0,
+    ) -> None:
         """Returns when ZooKeeper holds it, after all that was committed before, however long that
-        takes. Raises NotCoordinatorError."""
-        empty_ms = self._now_ms() if is_empty else None
-        value = claim.value._replace(generation=generation, empty_since_ms=empty_ms)
+        takes. ``members`` and their longest session timeout are for the group's next coordinator.
+        Raises NotCoordinatorError."""
+        value = claim.value._replace(
+            generation=generation,
+            empty_since_ms=self._now_ms() if is_empty else None,
+            members=members,
+            session_timeout_ms=session_timeout_ms,
+        )
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
     def unwritten(self, claim: Claim) -> asyncio.Future[None] | None:
@@ -294,7 +307,7 @@ class GroupOffsets:
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
         """None: the whole group. Raises GroupIdNotFoundError, WriteConflictError, and
-        NonEmptyGroupError where a native member is in it."""
+        NonEmptyGroupError where a native member is in it, or its generation has members."""
         if await self.kind(group) is None:
             raise GroupIdNotFoundError(f"there is no group {group!r}")
         for _ in range(ATTEMPTS_MAX):
@@ -302,6 +315,8 @@ class GroupOffsets:
                 raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
             claim = await self.claim(group)
             if partitions is None:
+                if claim.value.members:
+                    raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
                 if await self._delete_group(claim) is None:
                     return
                 continue
@@ -368,6 +383,10 @@ class GroupOffsets:
     async def _delete_group(self, claim: Claim) -> Refused | None:
         """The claim's znodes, checked by every write, and the group's go last."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
+        # Who joins or commits from now on claims the group anew, which has this refused; by the
+        # claim a generation could be begun while the group is looked through.
+        self.release(claim)
+        checks, version = claim.checks, claim.version
         # What members have there is theirs to delete: it makes the write be refused, the first one
         # of several, before anything is lost.
         place = znodes.consumers_path(claim.group)
@@ -376,10 +395,9 @@ class GroupOffsets:
         kept = {path, group, claim.mark}
         paths = [p for p in below if p not in kept and not p.startswith(theirs)]
         paths.sort(key=lambda path: path != place)
-        self.release(claim)
         self._writer.forget(claim.group)
-        last: list[Operation] = [Delete(claim.mark), Delete(path, claim.version), Delete(group)]
-        return await self._delete(claim.checks, paths, last)
+        last: list[Operation] = [Delete(claim.mark), Delete(path, version), Delete(group)]
+        return await self._delete(checks, paths, last)
 
     async def _delete(
         self, checks: tuple[Check, ...], paths: list[str], last: list[Operation]

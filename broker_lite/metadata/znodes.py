@@ -228,7 +228,8 @@ class ProducerIdBlock(NamedTuple):
 class Coordinator(NamedTuple):
     """/consumers/<group>/coordinator. ``epoch`` counts claims, ``generation`` rebalances of Kafka
     members: neither ever restarts. ``empty_since_ms``: None while there are members. ``claim``: the
-    name of the claim's own znode below it, which no other claim of any group ever had."""
+    name of the claim's own znode below it, which no other claim of any group ever had. ``members``
+    the generation had, and the longest of their session timeouts."""
 
     broker_id: int
     broker_epoch: int
@@ -236,6 +237,8 @@ class Coordinator(NamedTuple):
     generation: int
     empty_since_ms: int | None
     claim: str = ""
+    members: int = 0
+    session_timeout_ms: int = 0
 
 
 class Subscription(NamedTuple):
@@ -433,6 +436,8 @@ def encode_coordinator(value: Coordinator) -> bytes:
             "generation": value.generation,
             "empty_since_ms": value.empty_since_ms,
             "claim": value.claim,
+            "members": value.members,
+            "session_timeout_ms": value.session_timeout_ms,
         }
     )
 
@@ -446,6 +451,8 @@ def decode_coordinator(path: str, data: bytes) -> Coordinator:
         value["generation"],
         value["empty_since_ms"],
         value.get("claim", ""),
+        value.get("members", 0),
+        value.get("session_timeout_ms", 0),
     )
 
 

@@ -42,6 +42,8 @@ LOAD_WAIT_S = 3.0
 """A claim that takes longer is answered with COORDINATOR_LOAD_IN_PROGRESS, and goes on."""
 GROUPS_MAX = 10_000
 """Groups with members on one broker."""
+HEARTBEATS = 3
+"""In a session timeout, at least: Kafka's rule for members. So whoever lives has asked by then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +144,7 @@ class GroupCoordinator:
     async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
         """One error or None for each."""
         leavers = tuple(members)
-        held = await self._held_now(group)
+        held = await self._held_or_taken(group)
         if held is None:
             return fx.LeaveResult(tuple(_no_member(group) for _ in leavers))
         result = await self._ask(held, lambda token: ev.Leave(token, leavers))
@@ -161,7 +163,9 @@ class GroupCoordinator:
                 raise NonEmptyGroupError(
                     f"group {group!r} has native members; only they commit while they are there"
                 )
-            return claim
+            if not claim.value.members:
+                return claim
+            held = await self._load(group)
         result = await self._ask(held, make)
         assert isinstance(result, fx.CommitResult)
         if result.error is not None:
@@ -173,6 +177,18 @@ class GroupCoordinator:
     def find(self, group: str) -> Group | None:
         """The group's machine if it has, or had just now, members here."""
         held = self._held.get(group)
+        return None if held is None else held.group
+
+    async def check_empty(self, group: str) -> None:
+        """Raises NonEmptyGroupError while members are in the group, or may be: those of a former
+        coordinator that have not heard of this one."""
+        machine = await self.find_taken(group)
+        if machine is not None and (count := machine.size or machine.awaited):
+            raise NonEmptyGroupError(f"group {group!r} has {count} members")
+
+    async def find_taken(self, group: str) -> Group | None:
+        """As ``find``; where another broker's members may be in the group it is taken over."""
+        held = await self._held_or_taken(group)
         return None if held is None else held.group
 
     def forget(self, group: str) -> None:
@@ -262,6 +278,16 @@ class GroupCoordinator:
             return None
         return held
 
+    async def _held_or_taken(self, group: str) -> Held | None:
+        """The group if it is held here; taken over where a former coordinator's members may be in
+        it."""
+        held = await self._held_now(group)
+        if held is None and await self._registry.group_kind(group) == znodes.KIND_KAFKA:
+            claim = await self._registry.claim_group(group)
+            if claim.value.members:
+                return await self._load(group)
+        return held
+
     def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
         """Why a group that is not held need not be claimed for this join: it would be refused."""
         if join.member_id:
@@ -302,8 +328,12 @@ class GroupCoordinator:
                 "another group, or delete it first"
             )
         self.check_coordinator(group)
-        held = Held(Group(group, self._limits, claim.value.generation), claim)
+        value = claim.value
+        until_ms = self._clock.monotonic_ms() + value.session_timeout_ms // HEARTBEATS
+        former = ev.Former(value.members, until_ms)
+        held = Held(Group(group, self._limits, value.generation, former), claim)
         self._held[group] = held
+        self._set_alarm(held.group.deadline_ms)
         self._look_after(held)
         logger.info("group %r is coordinated here in epoch %d", group, claim.value.epoch)
         return held
@@ -384,7 +414,11 @@ class GroupCoordinator:
     async def _write(self, held: Held, effect: fx.WriteGeneration) -> None:
         try:
             await self._registry.begin_generation(
-                held.claim, effect.generation, is_empty=effect.is_empty
+                held.claim,
+                effect.generation,
+                is_empty=effect.is_empty,
+                members=effect.members,
+                session_timeout_ms=effect.session_timeout_ms,
             )
         except LogbusError as error:
             held.writing = None

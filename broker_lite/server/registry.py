@@ -347,9 +347,24 @@ class Registry(Membership):
         """Write nothing more by the claims of groups that are another broker's by now."""
         self._groups.release_others(is_ours)
 
-    async def begin_generation(self, claim: Claim, generation: int, *, is_empty: bool) -> None:
-        """Returns when ZooKeeper holds it, however long that takes. Raises NotCoordinatorError."""
-        await self._groups.begin_generation(claim, generation, is_empty=is_empty)
+    async def begin_generation(
+        self,
+        claim: Claim,
+        generation: int,
+        *,
+        is_empty: bool,
+        members: int = 0,
+        session_timeout_ms: int = 0,
+    ) -> None:
+        """Returns when ZooKeeper holds it, however long that takes. ``members`` and their longest
+        session timeout are for the group's next coordinator. Raises NotCoordinatorError."""
+        await self._groups.begin_generation(
+            claim,
+            generation,
+            is_empty=is_empty,
+            members=members,
+            session_timeout_ms=session_timeout_ms,
+        )
 
     def unwritten_commits(self, claim: Claim) -> asyncio.Future[None] | None:
         """Done when all that was committed by this claim is written, or failed; None if it is."""

@@ -1,6 +1,7 @@
 """A Kafka group driven by lines of text. ``now=`` sets the clock and stays.
 
-``group generation=0 delay=0 size=1000`` begins; ``join who=a`` is a member's first join, and with
+``group generation=0 delay=0 size=1000`` begins, with ``former=2 until=5000`` where a coordinator
+takes over a group of two members; ``join who=a`` is a member's first join, and with
 ``id=a-1`` a later one; ``protocols=range:t+u,sticky:t`` is what it knows and subscribes to,
 ``owned=t-0+t-1`` what it has; ``has=t-3`` says that there are three partitions. ``assign=a-1:work``
 are bytes; ``share=a-1:t-0`` are partitions.
@@ -38,7 +39,8 @@ class GroupMachine:
             member_bytes_max=int(words.get("bytes", "1000")),
         )
         self.now_ms = 0
-        self.machine = Group("g", limits, int(words.get("generation", "0")))
+        former = ev.Former(int(words.get("former", "0")), int(words.get("until", "0")))
+        self.machine = Group("g", limits, int(words.get("generation", "0")), former)
         self._labels: dict[int, str] = {}
         self._ids = 0
 

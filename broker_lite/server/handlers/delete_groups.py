@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import NO_ERROR, LogbusError, NonEmptyGroupError, wire_code
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
 from broker_lite.wire.api import RequestHeader
@@ -35,10 +35,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
 async def delete(parts: Parts, group: str) -> int:
     """Its error code."""
     try:
-        parts.groups.check_coordinator(group)
-        machine = parts.groups.find(group)
-        if machine is not None and machine.size:
-            raise NonEmptyGroupError(f"group {group!r} has {machine.size} members")
+        await parts.groups.check_empty(group)
         parts.groups.forget(group)
         await within(WAIT_MS, parts.registry.delete_group_offsets(group))
     except LogbusError as error:

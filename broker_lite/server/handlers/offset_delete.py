@@ -41,8 +41,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     known = {key for key in asked if _exists(parts, key)}
     subscribed: frozenset[str] = frozenset()
     try:
-        parts.groups.check_coordinator(message.group_id)
-        group = parts.groups.find(message.group_id)
+        group = await parts.groups.find_taken(message.group_id)
         if group is not None:
             subscribed = _subscribed(group)
         wanted = {key for key in known if key.topic not in subscribed}

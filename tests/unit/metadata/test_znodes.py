@@ -61,9 +61,9 @@ BYTES = [
     ),
     (z.encode_group("kafka"), b'{"version":1,"kind":"kafka"}'),
     (
-        z.encode_coordinator(z.Coordinator(1, 99, 2, 7, None, "99-3")),
+        z.encode_coordinator(z.Coordinator(1, 99, 2, 7, None, "99-3", 4, 45_000)),
         b'{"version":1,"broker":1,"broker_epoch":99,"epoch":2,"generation":7,'
-        b'"empty_since_ms":null,"claim":"99-3"}',
+        b'"empty_since_ms":null,"claim":"99-3","members":4,"session_timeout_ms":45000}',
     ),
     (
         z.encode_offset(OFFSET),
