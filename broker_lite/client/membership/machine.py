@@ -9,7 +9,6 @@ the last beat that was answered was sent. ``wake_ms``: when to send Tick.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,15 +39,13 @@ from broker_lite.client.membership.events import (
     TopicFacts,
     Unread,
 )
+from broker_lite.client.membership.explaining import explained
 from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.membership.topics import Topics
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
-    FencedInstanceIdError,
-    GroupMaxSizeReachedError,
     IllegalGenerationError,
-    InconsistentGroupProtocolError,
-    InvalidSessionTimeoutError,
     LogbusError,
     MemberIdRequiredError,
     NotCoordinatorError,
@@ -67,8 +64,6 @@ a record nothing is waited for, and the coordinator's clock runs as fast as ours
 BACKOFF_MAX_MS = 1000
 JOIN_SLACK_MS = 5000
 """A join is answered within the rebalance timeout; this long after it is given up."""
-INTERNAL_PREFIX = "__"
-"""Topics that no pattern matches."""
 NO_GENERATION = members.NO_GENERATION
 
 NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
@@ -97,8 +92,7 @@ class Machine:
         self.has_joined = False
         """It was given its part, which may be nothing, at least once."""
         self._group = group
-        self._topics = tuple(sorted(set(topics)))
-        self._pattern = None if pattern is None else re.compile(pattern)
+        self._topics = Topics(topics, pattern)
         self._config = config
         self._now_ms = 0
         self._out: list[Effect] = []
@@ -115,11 +109,6 @@ class Machine:
         self._alive_ms = 0
         self._look_ms = 0
         self._looking: int | None = None
-        self._facts: dict[str, TopicFacts] = {}
-        self._led: dict[str, TopicFacts] | None = None
-        """By what it assigned, where it leads."""
-        self._wanted: frozenset[str] = frozenset()
-        """What those whom it led last are subscribed to, also topics that are not there (yet)."""
         self._unread: frozenset[str] = frozenset()
         """Whom it could not read when it led last."""
         self._protocol: str | None = None
@@ -246,7 +235,7 @@ class Machine:
     def _waits_to_join(self) -> bool:
         """Whether there is no need to join, or the reader has to let go of something first, or it
         is not known yet which topics match."""
-        is_blind = self._pattern is not None and not self._topics and self._looking is not None
+        is_blind = self._topics.are_unknown and self._looking is not None
         return not self._must_join or bool(self._takes) or is_blind
 
     def _prepare(self) -> None:
@@ -269,7 +258,7 @@ class Machine:
         self.doing = JOINING
         protocols = tuple(
             members.JoinProtocol(
-                name, assignors.metadata(name, self._topics, self.owned, self.generation)
+                name, assignors.metadata(name, self._topics.names, self.owned, self.generation)
             )
             for name in config.assignor_names
         )
@@ -300,7 +289,7 @@ class Machine:
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
-        self._led = None
+        self._topics.stop_leading()
         if answer.leader != answer.member_id or answer.protocol_name not in assignors.ASSIGNORS:
             self._sync(())
             return
@@ -315,12 +304,8 @@ class Machine:
                 self._join_failed(found)
                 return
             skips = answer.skip_assignment
-            # What others lead by still is no newer than what was known before it joined.
-            led = {**found, **self._facts} if skips else found
-            self._led = {topic: led[topic] for topic in wanted if topic in found}
-            self._facts.update(found)
+            self._topics.lead(wanted, found, assigns=not skips)
             self._lose_made_again(found)
-            self._wanted = frozenset(wanted)
             self._sync(() if skips else self._shares(answer.protocol_name, candidates))
 
         self._out.append(Describe(self._new_tag(described), wanted))
@@ -328,8 +313,7 @@ class Machine:
     def _shares(
         self, protocol: str, candidates: Sequence[assignors.Candidate]
     ) -> tuple[members.Assigned, ...]:
-        counts = {topic: row.partition_count for topic, row in (self._led or {}).items()}
-        shares = assignors.assign(protocol, candidates, counts)
+        shares = assignors.assign(protocol, candidates, self._topics.partition_counts)
         return tuple(members.Assigned(name, encode_assignment(s)) for name, s in shares.items())
 
     def _sync(self, assignments: tuple[members.Assigned, ...]) -> None:
@@ -371,8 +355,7 @@ class Machine:
             grants = {where: self._grants + n for n, where in enumerate(new, 1)}
             self._grants += len(new)
             self.owned |= grants
-            known = ((where, self._facts.get(where.topic)) for where in new)
-            self._topic_ids |= {where: row.topic_id for where, row in known if row is not None}
+            self._topic_ids |= self._topics.ids(new)
             self._out.append(Give(grants))
 
     def _join_failed(self, error: LogbusError) -> None:
@@ -454,27 +437,19 @@ class Machine:
 
     def _look(self) -> None:
         self._look_ms = self._now_ms + self._config.metadata_max_age_ms
-        names = {*self._topics, *self._wanted}
-        wanted = None if self._pattern is not None else tuple(sorted(names))
         self._looking = self._new_tag(self._looked)
-        self._out.append(Describe(self._looking, wanted))
+        self._out.append(Describe(self._looking, self._topics.watched))
 
     def _looked(self, found: Any) -> None:
         self._looking = None
         if isinstance(found, LogbusError):
             self._look_ms = self._now_ms + BACKOFF_MAX_MS
             return
-        self._facts = dict(found)
-        if self._pattern is not None:
-            matching = self._matching(found)
-            if matching != self._topics:
-                self._topics = matching
-                self._must_join = True
+        if self._topics.learn(found):
+            self._must_join = True
         self._lose_made_again(found)
-        if self._led is not None:
-            now = {topic: found[topic] for topic in found if self._is_led(topic)}
-            if now != self._led and self.doing == RESTING:
-                self._must_join = True
+        if self._topics.would_assign_otherwise(found) and self.doing == RESTING:
+            self._must_join = True
 
     def _lose_made_again(self, found: Mapping[str, TopicFacts]) -> None:
         """What was granted of a topic is no part of another one of its name, whether or not a look
@@ -489,19 +464,6 @@ class Machine:
         if lost:
             self._lose(frozenset(lost))
             self._must_join = True
-
-    def _is_led(self, topic: str) -> bool:
-        return topic in self._topics or topic in self._wanted
-
-    def _matching(self, found: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-        assert self._pattern is not None
-        return tuple(
-            sorted(
-                name
-                for name in found
-                if not name.startswith(INTERNAL_PREFIX) and self._pattern.fullmatch(name)
-            )
-        )
 
     # The ends.
 
@@ -519,7 +481,7 @@ class Machine:
         """It is no member any more, of that generation."""
         self.generation = NO_GENERATION
         self.lease_until_ms = 0
-        self._led = None
+        self._topics.stop_leading()
         if self.owned:
             self._lose(frozenset(self.owned))
 
@@ -570,28 +532,6 @@ class Machine:
         self._lose_all()
         self.phase = ENDED
         self._out.append(Refuse(explained(error, self._group, self._config)))
-
-
-def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """A coordinator sends a number; what it means here, and the cure."""
-    why = {
-        InconsistentGroupProtocolError: (
-            f"group {group!r} has members that know none of partition.assignment.strategy="
-            f"{config.assignors!r}, or it is a native group; give one that they know, or another "
-            "group"
-        ),
-        InvalidSessionTimeoutError: (
-            f"session.timeout.ms={config.session_timeout_ms} is not between the brokers' "
-            "group.min.session.timeout.ms and group.max.session.timeout.ms"
-        ),
-        GroupMaxSizeReachedError: f"group {group!r} has as many members as group.max.size allows",
-        FencedInstanceIdError: (
-            f"another consumer joined group {group!r} as group.instance.id="
-            f"{config.group_instance_id!r} and has its partitions; give each its own"
-        ),
-    }
-    kind = type(error)
-    return kind(why[kind]) if kind in why else error
 
 
 def _error_of(answer: Any) -> LogbusError | None:

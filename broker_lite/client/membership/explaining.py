@@ -1,0 +1,34 @@
+"""A coordinator refuses with a number: what it means for this member, and the cure. Pure."""
+
+from __future__ import annotations
+
+from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.errors import (
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
+    LogbusError,
+)
+
+
+def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
+    """The error as a user is told; itself where there is no more to say."""
+    why = {
+        InconsistentGroupProtocolError: (
+            f"group {group!r} has members that know none of partition.assignment.strategy="
+            f"{config.assignors!r}, or it is a native group; give one that they know, or another "
+            "group"
+        ),
+        InvalidSessionTimeoutError: (
+            f"session.timeout.ms={config.session_timeout_ms} is not between the brokers' "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms"
+        ),
+        GroupMaxSizeReachedError: f"group {group!r} has as many members as group.max.size allows",
+        FencedInstanceIdError: (
+            f"another consumer joined group {group!r} as group.instance.id="
+            f"{config.group_instance_id!r} and has its partitions; give each its own"
+        ),
+    }
+    kind = type(error)
+    return kind(why[kind]) if kind in why else error
