@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from broker_lite.client import connect
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -130,6 +133,28 @@ def test_sides_take_turns_and_the_first_run_is_kept_apart() -> None:
     assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
 
 
+def test_the_bare_servers_do_what_they_are_measured_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare, work = peers("bare"), peers("python_work")
+    path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
+    monkeypatch.setenv("PYTHONPATH", path)
+    values = tmp_path / "values"
+    values.write_bytes(b"one\ntwo\nthree")
+    with bare.BareServer("turns") as server:
+        ask = {"servers": server.bootstrap_servers, "values": str(values), "count": 5}
+        assert work.latency_bare(ask)["p50_ms"] > 0
+    for program in ("flushed", "silent"):
+        with (
+            bare.BareServer(program) as server,
+            connect(server.bootstrap_servers) as bus,
+            bus.producer() as producer,
+        ):
+            sent = [producer.send("t", b"value", partition=3).result() for _ in range(2)]
+            assert [each.offset for each in sent] == [0, 1]
+            assert bool(server.stored_mb()) == (program == "flushed")
+
+
 def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_path: Path) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
     runs = iter([RuntimeError("a port was taken"), None])
@@ -166,7 +191,7 @@ def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_pa
 
 def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) -> None:
     kinds, alternate, report = peers("row"), peers("alternate"), peers("report")
-    made, _ = row((kinds.Goal("rows_per_s", 5.0),), {"logbus": [2], "kafka": [1]})
+    made, _ = row((kinds.Goal("rows_per_s", 5.0),), {"logbus": [2], "kafka": [1], "floor": [4]})
 
     def open_nothing(*_: object) -> Any:
         raise peers("fetch").Cannot("Maven is missing")
@@ -186,7 +211,7 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
     assert short == "| 99 | [made-up](#made-up): made up | rows_per_s | ≥ 5 | **2.00** |  |  |  |"
     assert "Of 1 goals that were measured 0 are met: 0 of 1 *defaults*.\nIn none is kafka " in text
     assert "| 2.00 | 2.00–2.00 | ≥ 5 | **not met** ([why](" in line
-    missed = "[made-up](#made-up): rows_per_s of *defaults* 2.00 (goal ≥ 5)"
+    missed = "[made-up](#made-up): rows_per_s of *defaults* 2.00 of at most 4.00 (goal ≥ 5)"
     assert f"- Nobody knows what bounds it.\n  - {missed}" in text
     assert "cannot run: Maven is missing" in text
     assert "(results/made-up-curve.svg)" in text
@@ -202,6 +227,7 @@ def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_again
             "logbus": {"rows_per_s": 3.0, "p99_ms": 6.0},
             "kafka": {"rows_per_s": 4.0, "p99_ms": 4.0},
             "floor": {"rows_per_s": 5.0, "p99_ms": 1.0},
+            "floor, flushed": {"rows_per_s": 4.5},
         }.items()
     }
     made, _ = row(goals, {})
@@ -216,8 +242,6 @@ def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_again
     behind = "made-up [tuned] rows_per_s 0.75; made-up [tuned] p99_ms 1.50."
     assert f"In 2 kafka is ahead: {behind}" in text
     assert not list(summary.lines([{**kept, "variants": []}]))
-    assert peers("spark").by_floor(sides) == 1.25
-    assert peers("spark").by_floor({name: sides[name] for name in ("logbus", "kafka")}) is None
     spent = {"clients": {"cpu_s": 4.0}, "broker": {"cpu_s": 1.0}}
     assert importlib.import_module("peers.rows.produce").client_alone(
         {"kafka": {"processes": spent}}

@@ -19,7 +19,7 @@ from peers import versions
 from peers.bench import Bench
 from peers.fetch import Cannot
 from peers.meter import Meter
-from peers.row import FLOOR, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.row import LOGBUS, Goal, Measures, Row, Side, Variant, is_floor
 
 QUICK_ROUNDS = 2
 RETRIED_SECONDS_MAX = 240.0
@@ -175,7 +175,7 @@ def compared(row: Row, variant: Variant, sides: Mapping[str, Any]) -> list[dict[
         for goal in row.goals
         if goal.variant in ("", variant.name) and LOGBUS in sides
         for peer in sides
-        if peer not in (LOGBUS, FLOOR)
+        if peer != LOGBUS and not is_floor(peer)
     ]
 
 

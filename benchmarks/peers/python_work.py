@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker_lite.client import aconnect, connect
+from peers import bare
 
 WAIT_SECONDS = 60
 POLL_EVERY = 500
@@ -301,11 +303,28 @@ def latency_confluent(ask: dict[str, Any]) -> dict[str, float]:
     return found
 
 
+def latency_bare(ask: dict[str, Any]) -> dict[str, float]:
+    """Two sockets, and nothing that a client has to know."""
+    host, _, port = ask["servers"].rpartition(":")
+    with (
+        socket.create_connection((host, int(port))) as sender,
+        socket.create_connection((host, int(port))) as reader,
+    ):
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def once(line: bytes) -> None:
+            sender.sendall(bare.framed(line))
+            assert bare.received(reader) == line
+            assert bare.received(sender)
+
+        return _latency(once, ask)
+
+
 WORK: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
     f"{work}_{client}": globals()[f"{work}_{client}"]
     for work in ("send", "table", "records", "batches", "latency")
     for client in ("logbus", "confluent")
-}
+} | {"latency_bare": latency_bare}
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import charts, cited, kept, summary
+from peers.row import FLOOR
 from peers.rows import ROWS
 
 Found = Mapping[str, Any]
@@ -149,7 +150,7 @@ def _missed(rows: list[Found]) -> Iterator[str]:
     for found in rows:
         missed = [
             f"{_measure(each)} of *{variant['variant']}* {each['ratio']:.2f}"
-            f"{_of_at_most(found, variant)} (goal {each['goal']})"
+            f"{_of_at_most(found, variant, each)} (goal {each['goal']})"
             for variant in found["variants"]
             for each in variant.get("compared", ())
             if each["met"] is False
@@ -167,10 +168,16 @@ def _missed(rows: list[Found]) -> Iterator[str]:
         yield ""
 
 
-def _of_at_most(found: Found, variant: Found) -> str:
-    """What the variant's own figures leave to a logbus that costs nothing, where a row knows."""
-    ceilings = [row.ceiling(variant["sides"]) for row in ROWS if row.name == found["row"]]
-    return "".join(f" of at most {each:.2f}" for each in ceilings if each is not None)
+def _of_at_most(found: Found, variant: Found, missed: Found) -> str:
+    """What the variant's own figures leave to a logbus that costs nothing: its floor through the
+    peer, or what the row says."""
+    floor = variant["sides"].get(FLOOR, {"median": {}})["median"].get(missed["measure"])
+    if floor and missed["other"]:
+        ceilings: list[float | None] = [floor / missed["other"]]
+    else:
+        ceilings = [row.ceiling(variant["sides"]) for row in ROWS if row.name == found["row"]]
+    most = "most" if missed["goal"].startswith("≥") else "least"
+    return "".join(f" of at {most} {each:.2f}" for each in ceilings if each is not None)
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 LOGBUS, KAFKA = "logbus", "kafka"
 FLOOR = "floor"
-"""A side that is no system: what the work costs where reading or writing cost nothing. It is held
-against nobody; ``Row.ceiling`` may be drawn from it."""
+"""A side that is no system: what the work costs where reading or writing cost nothing, or where the
+least that can do the work does it. It is held against nobody; the report says beside a missed goal
+what it has of the peer's."""
 ROUNDS = 5
 """How often each side runs after its first run, which is kept apart."""
 
@@ -22,6 +23,11 @@ Measures = dict[str, float]
 """What one run found, by name; a suffix tells the unit: ``_per_s``, ``_ms``, ``_s``, ``_mb``."""
 Processes = dict[str, dict[str, float]]
 """What a run cost by role: ``cpu_s`` and ``peak_mb``."""
+
+
+def is_floor(side: str) -> bool:
+    """Whether a side of this name is no system: ``floor``, or ``floor, …`` where a row has more."""
+    return side.partition(",")[0] == FLOOR
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,8 @@ class Row:
     context ends. Raises fetch.Cannot where the row cannot run here.
     ``note``: what a reader must know to read the row rightly.
     ``bound``: what bounds the row, measured; the report says it where a goal is not met.
-    ``ceiling``: the ratio that a logbus which costs nothing would have, by a variant's own sides;
-    the report says it beside a goal that is not met. None where they do not say.
+    ``ceiling``: the ratio that a logbus which costs nothing would have, by a variant's own sides,
+    where none of them is a floor; said beside a goal that is not met. None where they do not say.
     ``derive``: measures that follow from what a run measured and what it cost.
     ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
     ``seconds_max``: a variant that takes longer has failed.

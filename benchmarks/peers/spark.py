@@ -205,14 +205,5 @@ def must_be(expected: int, found: int, what: str) -> None:
         raise RuntimeError(f"{what}: {found} rows instead of {expected}")
 
 
-def by_floor(sides: Mapping[str, Any]) -> float | None:
-    """The best ratio that any source or sink in Python could have: the floor's rate through
-    Kafka's."""
-    if FLOOR not in sides:
-        return None
-    floor, kafka = (float(sides[each]["median"]["rows_per_s"]) for each in (FLOOR, KAFKA))
-    return floor / kafka
-
-
 def rate(count: int, seconds: float) -> Measures:
     return {"rows_per_s": round(count / seconds), "run_s": round(seconds, 3)}

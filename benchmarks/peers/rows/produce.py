@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from peers import java_tools
+from peers.bare import BareServer
 from peers.bench import Bench
-from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import KafkaServers, LogbusServers
 
 PARTITIONS = 4
+FLUSHED = f"{FLOOR}, flushed"
 PAYLOADS_MB = 20
 """Of different values; the tool draws from them at random."""
 
@@ -24,11 +27,11 @@ FLUSH_NOTE = (
     "acknowledged from memory)"
 )
 BOUND = (
-    "the tool itself. Both sides have the same client on the same cores, so a broker that costs "
-    "nothing could raise the rate only by what Kafka's brokers take beside it, by the processor "
-    "seconds below: *at most* is Kafka's clients and brokers through its clients. On defaults the "
-    "cores are not all busy: what is waited for is the flush of requests of 16 KB, of which five "
-    "are under way (README.md: what bounds produce)"
+    "the tool itself, which is the same program on the same cores. *At most* is what it makes of a "
+    "server in Python that answers at once and keeps nothing (the side floor) or, where that did "
+    "not run, Kafka's clients and brokers through its clients, by the processor seconds below. On "
+    "defaults five requests of 16 KB are under way and wait for their flush: *floor, flushed* is a "
+    "server that does nothing but write and flush what has arrived (README.md: what bounds produce)"
 )
 
 
@@ -76,25 +79,34 @@ def open_sides(
         payloads = Path(folder) / "payloads"
         write_payloads(bench, payloads, size)
 
+        def produce(servers: str, topic: str) -> Measures:
+            return java_tools.produce(
+                servers, topic, count=count, payloads=payloads, settings=CLIENTS[variant.name]
+            )
+
         def run(servers: LogbusServers | KafkaServers) -> Measures:
             topic = servers.new_topic(PARTITIONS, brokers, config=replicated)
             try:
-                return java_tools.produce(
-                    servers.bootstrap_servers,
-                    topic,
-                    count=count,
-                    payloads=payloads,
-                    settings=CLIENTS[variant.name],
-                )
+                return produce(servers.bootstrap_servers, topic)
             finally:
                 servers.delete_topic(topic)
 
         logbus = bench.logbus(brokers)
         kafka = bench.kafka(brokers, tuned=variant.name != "defaults")
-        yield {
+        sides = {
             LOGBUS: Side(partial(run, logbus), logbus.processes, logbus.settings),
             KAFKA: Side(partial(run, kafka), kafka.processes, kafka.settings),
         }
+        with BareServer("silent") as silent, BareServer("flushed") as flushed:
+            topics = map("bare-{}".format, itertools.count())
+
+            def run_bare(server: BareServer) -> Measures:
+                return produce(server.bootstrap_servers, next(topics))
+
+            for name, bare in ((FLOOR, silent), (FLUSHED, flushed)):
+                if brokers == 1:
+                    sides[name] = Side(partial(run_bare, bare), bare.processes, bare.settings)
+            yield sides
 
 
 def _row(name: str, number: int, size: int, megabytes: int, *, brokers: int = 1) -> Row:

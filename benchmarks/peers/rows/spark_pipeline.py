@@ -9,7 +9,7 @@ from functools import partial
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import FLUSH_NOTE
-from peers.spark import LINES, PARTITIONS, both, by_floor, must_agree, rate
+from peers.spark import LINES, PARTITIONS, both, must_agree, rate
 from peers.spark_variants import (
     AS_ADVISED,
     DEFAULTS,
@@ -86,7 +86,6 @@ ROWS = (
         note="errors of an access log by page: few rows pass the filter; logbus reads the value "
         f"alone (.schema), Kafka's connector has one schema; {FLUSH_NOTE}",
         bound=TUNED_BOUND,
-        ceiling=by_floor,
     ),
     Row(
         "spark-copy",

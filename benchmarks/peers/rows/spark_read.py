@@ -8,7 +8,7 @@ from functools import partial
 
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
-from peers.spark import ALL, LINES, both, by_floor, rate
+from peers.spark import ALL, LINES, both, rate
 from peers.spark_session import SparkHost
 from peers.spark_variants import (
     AS_ADVISED,
@@ -85,7 +85,6 @@ ROWS = (
         variants=VARIANTS,
         note=FILLED,
         bound=TUNED_BOUND,
-        ceiling=by_floor,
     ),
     Row(
         "spark-read-first",
@@ -109,7 +108,6 @@ ROWS = (
         variants=VARIANTS,
         note="Kafka's connector makes all columns and Spark drops them: it has one schema",
         bound=TUNED_BOUND,
-        ceiling=by_floor,
     ),
     Row(
         "spark-read-rows",
@@ -121,7 +119,6 @@ ROWS = (
         note="written by confluent-kafka on both sides (batches of 256 KB): logbus keeps such "
         "batches as they came, as rows, and makes columns of them when they are read",
         bound=TUNED_BOUND,
-        ceiling=by_floor,
         quick=False,
     ),
 )

@@ -9,7 +9,7 @@ from functools import partial
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.rows.produce import FLUSH_NOTE
-from peers.spark import LINES, PARTITIONS, both, by_floor, must_be, rate
+from peers.spark import LINES, PARTITIONS, both, must_be, rate
 from peers.spark_variants import AS_ADVISED, DEFAULTS, LZ4, SINK, TUNED, variant, writing
 
 
@@ -59,6 +59,5 @@ ROWS = (
         "not spare (the side floor; *at most* is that through Kafka; logbus makes 0.61 of it in "
         "spark_write). What Kafka's brokers take of the cores is less when tuned or compressed, so "
         "the ratio falls",
-        ceiling=by_floor,
     ),
 )

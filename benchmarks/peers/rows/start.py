@@ -16,7 +16,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from peers.bench import Bench
-from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import format_storage, free_ports, kafka_java, kafka_settings
 
 START_SECONDS = 60
@@ -29,6 +29,7 @@ HASTY = {
 FIRST, AGAIN, TUNED = "first start", "started again", "started again, tuned"
 HASTY_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
 HEAP = "-Xmx1G -Xms1G"
+BARE = "a ZooKeeper as logbus starts it, and a Python process with a session; no record"
 NOTE = (
     "the same client on both sides (confluent-kafka) waits for the port, makes a topic and "
     "produces one record with acks=all; logbus starts ZooKeeper and a broker, Kafka one broker "
@@ -90,6 +91,27 @@ def logbus_once(bench: Bench, folder: Path, number: int) -> Measures:
     command = [sys.executable, "-P", "-m", "broker_lite", "up", "--dir", str(folder / "cluster"),
                "--port", str(port)]  # fmt: skip
     return _timed(bench, command, folder, f"127.0.0.1:{port}", f"t{number}")
+
+
+def bare_once(bench: Bench, folder: Path) -> Measures:
+    """Until a ZooKeeper runs and one Python process has a session with it."""
+    began = time.perf_counter()
+    command = [sys.executable, "-P", "-m", "peers.bare", "start", str(folder)]
+    with (
+        (folder / "out").open("wb") as out,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out
+        ) as server,
+        bench.counting(lambda: {"server": [server.pid]}),
+    ):
+        assert server.stdin is not None and server.stdout is not None
+        said = server.stdout.readline()
+        took = time.perf_counter() - began
+        server.stdin.close()
+        server.wait(STOP_SECONDS)
+    if not said:
+        raise RuntimeError(f"it did not start: {(folder / 'out').read_text('utf-8')[-600:]}")
+    return {"first_ack_s": round(took, 3)}
 
 
 class Kafka:
@@ -155,10 +177,14 @@ def open_sides(bench: Bench, variant: Variant) -> Iterator[Mapping[str, Side]]:
             number = next(numbers)
             return kafka.once(home(KAFKA, number), number)
 
+        def run_bare() -> Measures:
+            return bare_once(bench, home(FLOOR, next(numbers)))
+
         jvm = f"{' '.join(HASTY_JVM[:2])}, an archive of its classes" if is_tuned else "as it ships"
         yield {
             LOGBUS: Side(run_logbus, settings="logbus up, defaults", within=bench.within),
             KAFKA: Side(run_kafka, settings=f"KRaft, {HEAP}, {jvm}", within=bench.within),
+            FLOOR: Side(run_bare, settings=BARE, within=bench.within),
         }
 
 
@@ -172,10 +198,11 @@ ROWS = (
         variants=(Variant(FIRST), Variant(AGAIN), Variant(TUNED)),
         note=NOTE,
         bound=(
-            "two starts, one after the other: ZooKeeper's JVM, 0.43 s until it answers, then the "
-            "broker's Python and its session with it, 0.7 s. Kafka's one JVM takes a third of its "
-            "time where it compiles little and loads an archive of its classes, which it does not "
-            "do as it ships"
+            "a JVM and two Python processes on two cores: ZooKeeper, logbus up, and the broker, "
+            "which imports beside it and then needs its session. *At least* is a ZooKeeper and one "
+            "Python process with a session, no broker (the side floor). Kafka's one JVM takes a "
+            "third of its time where it compiles little and loads an archive of its classes, which "
+            "it does not do as it ships; ZooKeeper's loads its own from the third start on"
         ),
         quick=False,
     ),

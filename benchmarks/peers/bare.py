@@ -1,0 +1,293 @@
+"""The floors of rows 7, 9, 13 and 15: the least that could do a broker's work, in Python.
+
+    python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER
+
+Each serves the listening socket of that descriptor in one thread, without an event loop. ``turns``
+takes a record on one connection, writes and flushes it, answers, and sends it to the other
+connection: no protocol, no checks. ``flushed`` and ``silent`` speak as much of Kafka's protocol as
+its producer needs: the first writes what arrived and flushes it before it answers, the second
+answers and keeps nothing. ``start FOLDER`` starts a ZooKeeper and has a session with it.
+``BareServer`` runs one of the first three in a process that cannot outlive its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import selectors
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from broker_lite.local.guard import Guard
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.model import topic_id_text
+from broker_lite.record.batch import read_header
+from broker_lite.wire import produce, tables
+from broker_lite.wire.api import ApiKey, RequestHeader, parse_header
+from broker_lite.wire.frame import FrameReceiver
+
+PARTITIONS = 4
+FRAME_BYTES_MAX = 64 << 20
+LENGTH = struct.Struct(">i")
+SETTINGS = {
+    "turns": "one thread: receive, write, flush, answer, send on; no protocol, nothing checked",
+    "flushed": "one thread: receive, write, flush what has arrived, answer; nothing checked",
+    "silent": "one thread: receive and answer; nothing is written",
+}
+
+
+class BareServer:
+    """One of the programs below, in a process of its own, until the context ends."""
+
+    def __init__(self, program: str) -> None:
+        self.settings = SETTINGS[program]
+        self.program = program
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> BareServer:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="logbus-bench-"))
+        self._folder = Path(folder)
+        guard = Guard()
+        self._stack.callback(guard.close)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            descriptor = listener.fileno()
+            self.bootstrap_servers = f"127.0.0.1:{listener.getsockname()[1]}"
+            command = [sys.executable, "-P", "-m", "peers.bare", self.program]
+            self._process = guard.spawn(
+                [*command, str(descriptor), folder], Path(folder, "out"), pass_fds=(descriptor,)
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def processes(self) -> Mapping[str, list[int]]:
+        return {"broker": [self._process.pid]}
+
+    def stored_mb(self) -> float:
+        """What it has written."""
+        return sum(path.stat().st_size for path in self._folder.iterdir()) / 1e6
+
+
+def received(sock: socket.socket) -> bytes:
+    """The next value on a connection of ``turns``; b"" at its end."""
+    data = sock.recv(65536)
+    while data and len(data) < LENGTH.size + LENGTH.unpack_from(data)[0]:
+        data += sock.recv(65536)
+    return data[LENGTH.size :]
+
+
+def framed(value: bytes) -> bytes:
+    return LENGTH.pack(len(value)) + value
+
+
+def turns(listener: socket.socket, folder: Path) -> None:
+    """Pairs of connections, one pair after the other: who sends, and who is sent to."""
+    file = os.open(folder / "log", os.O_WRONLY | os.O_CREAT, 0o640)
+    size = 0
+    while True:
+        sender, reader = (_accepted(listener) for _ in range(2))
+        with sender, reader:
+            while value := received(sender):
+                size += os.pwrite(file, value, size)
+                os.fdatasync(file)
+                sender.sendall(framed(b"\0"))
+                reader.sendall(framed(value))
+
+
+def _accepted(listener: socket.socket) -> socket.socket:
+    sock, _ = listener.accept()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class _Connection:
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.receiver = FrameReceiver(FRAME_BYTES_MAX)
+        self.out = bytearray()
+
+
+class KafkaServer:
+    """Enough of a broker for Kafka's own producer; every topic is there, with four partitions."""
+
+    def __init__(self, listener: socket.socket, folder: Path, *, flushes: bool) -> None:
+        self._listener = listener
+        self._folder = folder
+        self._flushes = flushes
+        self._selector = selectors.DefaultSelector()
+        self._files: dict[tuple[str, int], int] = {}
+        self._sizes: dict[int, int] = {}
+        self._dirty: dict[int, None] = {}
+        self._offsets: dict[tuple[str, int], int] = {}
+
+    def serve(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        while True:
+            spoken: list[_Connection] = []
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    sock = _accepted(self._listener)
+                    self._selector.register(sock, selectors.EVENT_READ, _Connection(sock))
+                elif self._take(key.data):
+                    spoken.append(key.data)
+            for file in self._dirty:
+                os.fdatasync(file)
+            self._dirty.clear()
+            for connection in spoken:
+                connection.socket.sendall(connection.out)
+                connection.out.clear()
+
+    def _take(self, connection: _Connection) -> bool:
+        """Answer what has arrived whole; whether that was anything."""
+        count = 0
+        with contextlib.suppress(ConnectionResetError):
+            count = connection.socket.recv_into(connection.receiver.buffer())
+        if not count:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+            return False
+        for frame in connection.receiver.received(count):
+            connection.out += self._answer(frame)
+        return bool(connection.out)
+
+    def _answer(self, frame: memoryview) -> bytes:
+        request = parse_header(frame)
+        if request.api_key == ApiKey.PRODUCE:
+            return self._produce(request, frame)
+        key, version = request.api_key, request.api_version
+        message = tables.decode(key, version, frame, request.body_at)
+        answers = {
+            ApiKey.API_VERSIONS: _api_versions,
+            ApiKey.METADATA: self._metadata,
+            ApiKey.INIT_PRODUCER_ID: _producer_id,
+        }
+        answer = answers[ApiKey(key)](message)
+        return bytes(tables.encode(key, version, request.correlation_id, answer))
+
+    def _produce(self, request: RequestHeader, frame: memoryview) -> bytes:
+        message = produce.decode_request(frame, request.api_version, request.body_at)
+        topics = [
+            produce.ProducedTopic(
+                topic.name,
+                topic.topic_id,
+                [self._append(topic.name, row.partition, row.records) for row in topic.partitions],
+            )
+            for topic in message.topics
+        ]
+        response = produce.ProduceResponse(topics)
+        return produce.encode_response(response, request.api_version, request.correlation_id)
+
+    def _append(
+        self, topic: str, partition: int, records: memoryview | None
+    ) -> produce.ProducedPartition:
+        assert records is not None
+        where = topic, partition
+        base = self._offsets.get(where, 0)
+        self._offsets[where] = base + read_header(records).record_count
+        if self._flushes:
+            file = self._files.get(where)
+            if file is None:
+                path = self._folder / f"{topic}-{partition}"
+                file = self._files[where] = os.open(path, os.O_WRONLY | os.O_CREAT, 0o640)
+                self._sizes[file] = 0
+            self._sizes[file] += os.pwrite(file, records, self._sizes[file])
+            self._dirty[file] = None
+        return produce.ProducedPartition(partition, 0, base, log_start_offset=0)
+
+    def _metadata(self, message: Any) -> Any:
+        response = tables.MetadataResponse
+        row = response.MetadataResponseTopic
+        host, port = self._listener.getsockname()
+        partitions = [
+            tables.build(
+                row.MetadataResponsePartition,
+                error_code=0,
+                partition_index=number,
+                leader_id=0,
+                leader_epoch=0,
+                replica_nodes=[0],
+                isr_nodes=[0],
+                offline_replicas=[],
+            )
+            for number in range(PARTITIONS)
+        ]
+        return response(
+            brokers=[
+                tables.build(
+                    response.MetadataResponseBroker, node_id=0, host=host, port=port, rack=None
+                )
+            ],
+            cluster_id="bare",
+            controller_id=0,
+            topics=[
+                tables.build(
+                    row,
+                    error_code=0,
+                    name=each.name,
+                    topic_id=tables.uuid(topic_id_text(bytes(range(16)))),
+                    partitions=partitions,
+                )
+                for each in message.topics or ()
+            ],
+        )
+
+
+def _api_versions(_: Any) -> Any:
+    response = tables.ApiVersionsResponse
+    served = {
+        ApiKey.PRODUCE: (0, 12),
+        ApiKey.METADATA: (0, 12),
+        ApiKey.API_VERSIONS: (0, 4),
+        ApiKey.INIT_PRODUCER_ID: (0, 4),
+    }
+    return response(
+        error_code=0,
+        api_keys=[
+            tables.build(response.ApiVersion, api_key=int(key), min_version=low, max_version=high)
+            for key, (low, high) in served.items()
+        ],
+        supported_features=[],
+        finalized_features_epoch=-1,
+        finalized_features=[],
+    )
+
+
+def _producer_id(_: Any) -> Any:
+    return tables.InitProducerIdResponse(producer_id=1, producer_epoch=0)
+
+
+def start(folder: Path) -> None:
+    """A ZooKeeper and a session with it that has written; says so, and ends with its input."""
+    server = EmbeddedZooKeeper(folder / "zookeeper")
+    server.start(meanwhile=lambda: importlib.import_module("kazoo.client"))
+    client = importlib.import_module("kazoo.client").KazooClient(server.address)
+    client.start()
+    client.create("/served-", sequence=True)
+    print("it serves", flush=True)
+    sys.stdin.read()
+    client.stop()
+    server.stop()
+
+
+def main(program: str, *where: str) -> None:
+    """One of the programs."""
+    folder = Path(where[-1])
+    if program == "start":
+        start(folder)
+        return
+    with socket.socket(fileno=int(where[0])) as listener:
+        if program == "turns":
+            turns(listener, folder)
+        else:
+            KafkaServer(listener, folder, flushes=program == "flushed").serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
