@@ -520,6 +520,38 @@ def test_what_is_written_by_the_claim_of_a_group_that_was_deleted_and_made_again
     run(world, body)
 
 
+def test_a_group_that_is_joined_while_it_is_being_deleted_stays(world: World) -> None:
+    """Its new generation was begun by the claim by which it was deleted, under the member."""
+
+    async def body(cluster: Cluster) -> None:
+        broker = await cluster.start(1)
+        registry, store = broker.registry, broker.store
+        await create(broker, "t", 1)
+        t0 = TopicPartition("t", 0)
+        await registry.commit_offsets("g", {t0: CommittedOffset(5)})
+        looks, go_on = asyncio.Event(), asyncio.Event()
+        children = store.children
+
+        async def late(path: str, *, watch: bool = False) -> Any:
+            if path == znodes.group_path("g") and not looks.is_set():
+                looks.set()
+                await go_on.wait()
+            return await children(path, watch=watch)
+
+        store.children = late  # type: ignore[method-assign]
+        deleting = asyncio.ensure_future(registry.delete_group_offsets("g"))
+        await looks.wait()
+        claim = await registry.claim_group("g")
+        await registry.begin_generation(claim, 1, is_empty=False, members=1)
+        go_on.set()
+        with pytest.raises(NonEmptyGroupError):
+            await deleting
+        assert await registry.is_claim_held(claim)
+        assert (await registry.fetch_offsets("g"))[t0].offset == 5
+
+    run(world, body)
+
+
 def test_a_claim_of_a_broker_that_gave_it_no_name_is_taken_over(world: World) -> None:
     """As those wrote it that knew of no znode of the claim's own."""
 
