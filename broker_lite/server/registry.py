@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -205,10 +206,10 @@ class Registry(Membership):
     ) -> list[TopicResult]:
         """Create topics one after another; each has its own result."""
         self._check_controller()
-        names = [topic.name for topic in topics]
+        times = Counter(topic.name for topic in topics)
         results = []
         for topic in topics:
-            if names.count(topic.name) > 1:
+            if times[topic.name] > 1:
                 error = InvalidRequestError(f"topic {topic.name!r} is named twice in the request")
                 results.append(TopicResult(topic.name, "", error))
                 continue

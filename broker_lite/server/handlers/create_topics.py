@@ -37,8 +37,9 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     times = Counter(row.name for row in message.topics)
     results: dict[str, TopicResult] = {}
     wanted = []
+    first = {row.name: row for row in reversed(message.topics)}
     for name, count in times.items():
-        row = next(each for each in message.topics if each.name == name)
+        row = first[name]
         try:
             if count > 1:
                 raise InvalidRequestError(f"topic {name!r} is named more than once")

@@ -60,6 +60,7 @@ def _follow(parts: Parts, request: RequestHeader, message: wire.FetchRequest, re
 class _Row(NamedTuple):
     """One partition of the request, as it stands now."""
 
+    topic: wire.FetchTopic
     wanted: wire.FetchPartition
     replica: Replica | None = None
     error: LogbusError | None = None
@@ -147,9 +148,9 @@ class _Fetch:
                     diverging = _diverging(replica.log, wanted)
                     if diverging is None:
                         _check_range(replica, wanted.fetch_offset)
-                    rows.append(_Row(wanted, replica, None, diverging))
+                    rows.append(_Row(topic, wanted, replica, None, diverging))
                 except LogbusError as error:
-                    rows.append(_Row(wanted, None, error))
+                    rows.append(_Row(topic, wanted, None, error))
         return rows
 
     # Waiting.
@@ -282,7 +283,7 @@ class _Fetch:
         replica, partition = row.replica, row.wanted.partition
         if replica is None:
             assert error is not None
-            return self._refusal(row.wanted, error)
+            return self._refusal(row, error)
         high_watermark = replica.high_watermark
         return wire.PartitionAnswer(
             partition,
@@ -296,9 +297,10 @@ class _Fetch:
             stored=found.stored if found is not None else None,
         )
 
-    def _refusal(self, wanted: wire.FetchPartition, error: LogbusError) -> wire.PartitionAnswer:
+    def _refusal(self, asked: _Row, error: LogbusError) -> wire.PartitionAnswer:
         self._parts.metrics.count("fetch_errors", label=error.name)
-        row = wire.PartitionAnswer(wanted.partition, wire_code(error))
+        partition = asked.wanted.partition
+        row = wire.PartitionAnswer(partition, wire_code(error))
         if isinstance(error, _OutOfRange):
             replica = error.replica
             return row._replace(
@@ -307,19 +309,11 @@ class _Fetch:
                 log_start_offset=replica.log.log_start_offset,
             )
         if isinstance(error, NotLeaderError):
-            leader_id, leader_epoch = self._leader(wanted)
+            # Who leads instead, as far as this broker knows.
+            topic, snapshot = asked.topic, self._parts.registry.snapshot
+            leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
         return row
-
-    def _leader(self, wanted: wire.FetchPartition) -> tuple[int, int]:
-        """Who leads instead, as far as this broker knows."""
-        snapshot = self._parts.registry.snapshot
-        topic = next(
-            topic
-            for topic in self._message.topics
-            if any(one is wanted for one in topic.partitions)
-        )
-        return snapshot.leader(topic.name, topic.topic_id, wanted.partition)
 
 
 def _judged(row: _Row, found: ranges.Prepared) -> ranges.Prepared:
