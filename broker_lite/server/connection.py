@@ -222,6 +222,9 @@ class Connection:
         may_read = len(self._replies) < self._requests_max and self._admit()
         if may_read is not self._reading:
             self._reading = may_read
+            # A client's time for the rest of a request runs only while it is read.
+            is_cut = may_read and not self._receiver.is_between_frames
+            self.frame_began_ms = self._clock.monotonic_ms() if is_cut else 0
             if may_read:
                 self._loop.add_reader(self._fd, self._readable)
             else:

@@ -294,6 +294,25 @@ def test_the_reason_says_when_a_request_was_cut() -> None:
     run(main)
 
 
+def test_who_is_not_read_has_not_begun_a_request_too_slowly() -> None:
+    """The broker stopped reading it, not the client sending: it is not to be ended as stuck."""
+
+    async def main() -> None:
+        replies: list[Reply] = []
+        peer = Peer(lambda _, reply: replies.append(reply), requests_max=1)
+        await peer.send(framed(b"first") + framed(b"second")[:6])
+        await peer.until(lambda: replies)
+        assert peer.connection.frame_began_ms == 0
+        replies[0].answer([b"ok"])
+        assert await peer.receive(2) == b"ok"
+        await peer.until(lambda: peer.connection.frame_began_ms)
+        await peer.send(framed(b"second")[6:])
+        await peer.until(lambda: len(replies) == 2)
+        peer.close()
+
+    run(main)
+
+
 def test_a_file_that_is_shorter_than_promised_ends_the_connection() -> None:
     async def main() -> None:
         with tempfile.TemporaryFile() as file:
