@@ -78,7 +78,8 @@ def results(folder: Path) -> list[Found]:
     texts = {row.name: {"work": row.work, "note": row.note, "bound": row.bound} for row in ROWS}
     found = map(kept.read, sorted(folder.glob("*.json")))
     rows = [each | texts.get(each["row"], {}) for each in found if each["variants"]]
-    return sorted(rows, key=lambda each: (each["number"], each["row"]))
+    order = {row.name: at for at, row in enumerate(ROWS)}
+    return sorted(rows, key=lambda each: (each["number"], order.get(each["row"], 0), each["row"]))
 
 
 def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:

@@ -98,8 +98,8 @@ class SparkHost:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def processes(self) -> dict[str, list[int]]:
-        """The process that the JVM and all Python workers are below."""
-        return {"spark": [self._process.pid]}
+        """The process that the JVM and all Python workers are below; none before it is started."""
+        return {"spark": [self._process.pid] if hasattr(self, "_process") else []}
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Do what a method of ``spark_host.Host`` does."""

@@ -84,7 +84,7 @@ def _of_row(found: Found) -> Iterator[str]:
     for (measure, _), by_variant in by_measure.items():
         goals = dict.fromkeys(str(each["goal"]) for each in by_variant.values())
         cells = [_cell(by_variant[name]) if name in by_variant else "" for name in COLUMNS]
-        others = ", ".join(
+        others = "; ".join(
             f"{name} {_cell(each)}" for name, each in by_variant.items() if name not in COLUMNS
         )
         yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -55,7 +56,8 @@ def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
         topics = sides.filled(count, chosen.compression[LOGBUS])
 
         def run(name: str) -> Measures:
-            with SparkHost(is_advised(chosen)) as spark:
+            session = SparkHost(is_advised(chosen))
+            with bench.counting(session.processes), session as spark:
                 done = spark.call(
                     "read",
                     **sides.where(name),
@@ -65,7 +67,8 @@ def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
                 )
             return rate(count, done["seconds"])
 
-        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+        found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+        yield {name: dataclasses.replace(each, within=bench.within) for name, each in found.items()}
 
 
 FILLED = "each side's topic was written by its own Spark sink, on the sink's defaults"
@@ -89,11 +92,12 @@ ROWS = (
     Row(
         "spark-read-first",
         1,
-        "the same as the first thing that a new Spark session does",
+        "Spark batch read of log lines, the first thing that a new session does",
         goals=(Goal("rows_per_s", 1.2),),
         open=open_first,
         variants=tuple(each for each in VARIANTS if each.name != LZ4),
-        note=f"{FILLED}; from load() to the end, without the start of the session",
+        note=f"{FILLED}; from load() to the end, without the start of the session, which processor "
+        "seconds have with them",
         bound="Spark starts four Python processes before the first row: to look the format up, to "
         "make the source, to plan it, to run its tasks. With a source that does nothing they and "
         "the JVM take 8 s of processor, with logbus 10, Kafka's connector takes 13 (README)",
