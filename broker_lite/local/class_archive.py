@@ -31,6 +31,8 @@ class ClassArchive:
     def flags(self, *, may_make: bool) -> tuple[str, ...]:
         """What the JVM is started with: to use the archive, or, where there is none and
         ``may_make``, to leave one (11 MB, 0.7 s of its end)."""
+        if os.pathsep in str(self._directory):
+            return ()  # It would stand between two archives.
         for path in self._directory.glob(f"{self._prefix}*.jsa"):
             if path.name == self._name(path):
                 return (_IGNORE, f"-XX:SharedArchiveFile={path}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from broker_lite.errors import MissingDependencyError, PortInUseError
 from broker_lite.local import zookeeper
+from broker_lite.local.class_archive import ClassArchive
 from broker_lite.local.zookeeper import EmbeddedZooKeeper, find_jars, find_java, four_letters
 
 
@@ -39,6 +41,14 @@ def test_it_serves_keeps_its_port_and_an_archive_of_its_classes(tmp_path: Path) 
         server.stop()
     with pytest.raises(OSError):
         four_letters(host, int(port), "srvr")
+
+
+def test_a_folder_whose_name_the_jvm_would_misread_keeps_no_archive(tmp_path: Path) -> None:
+    for name, makes in (("plain", True), ("a:b", False)):
+        folder = tmp_path / name
+        archive = ClassArchive(folder, sys.executable, "jars")
+        assert not archive.flags(may_make=False)
+        assert bool(archive.flags(may_make=True)) is makes
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
