@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
 
 from broker_lite.cli import output
-from broker_lite.cli.context import bootstrap, cluster_options, found_topic
+from broker_lite.cli.context import (
+    bootstrap,
+    cluster_options,
+    found_topic,
+    key_values,
+    settings_option,
+)
 from broker_lite.errors import RequestTimedOutError
 
 _ARROW_ROWS = 20_000
@@ -35,6 +41,7 @@ def perf() -> None:
 @click.option("--api", default="arrow", type=click.Choice(("arrow", "send")), show_default=True)
 @click.option("--acks", default="all", type=click.Choice(("all", "1", "0")), show_default=True)
 @click.option("-z", "--compression", default="none", type=click.Choice(("none", "lz4", "zstd")))
+@settings_option
 @cluster_options
 @output.output_option
 def produce(
@@ -45,14 +52,16 @@ def produce(
     api: str,
     acks: str,
     compression: str,
+    settings: tuple[str, ...],
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
 ) -> None:
     """Records a second into a topic, through send_arrow or send."""
+    load = _Load(records, size, api, acks, compression, key_values(settings, "-X"))
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, topic, partitions) as name:
-        seconds = _produce(servers, name, _Load(records, size, api, acks, compression))
+        seconds = _produce(servers, name, load)
     facts = {"test": "produce", "api": api, "acks": acks, "compression": compression}
     output.show_one(facts | _rates(records, size, seconds), form)
 
@@ -63,6 +72,7 @@ def produce(
 @click.option("-n", "--records", default=1_000_000, show_default=True)
 @click.option("--size", default=100, show_default=True, help="Bytes of a value in the new topic.")
 @click.option("--api", default="arrow", type=click.Choice(("arrow", "records")), show_default=True)
+@settings_option
 @cluster_options
 @output.output_option
 def consume(
@@ -71,6 +81,7 @@ def consume(
     records: int,
     size: int,
     api: str,
+    settings: tuple[str, ...],
     bootstrap_servers: str | None,
     zookeeper: str | None,
     form: str | None,
@@ -80,7 +91,8 @@ def consume(
     with _topic(servers, topic, partitions) as name:
         if topic is None:
             _produce(servers, name, _Load(records, size))
-        seconds, size_bytes = _consume(servers, name, records, api)
+        reads = {"start": "earliest"} | key_values(settings, "-X")
+        seconds, size_bytes = _consume(servers, name, records, api, reads)
     facts = {"test": "consume", "api": api}
     output.show_one(facts | _rates(records, size_bytes / records, seconds), form)
 
@@ -113,6 +125,7 @@ class _Load(NamedTuple):
     api: str = "arrow"
     acks: str = "all"
     compression: str = "none"
+    settings: Mapping[str, str] = {}
 
 
 def _rates(records: int, size: float, seconds: float) -> dict[str, Any]:
@@ -146,13 +159,13 @@ def _produce(servers: str, topic: str, load: _Load) -> float:
     import pyarrow as pa
 
     from broker_lite.client.arrays import binary_of
+    from broker_lite.client.options import build
     from broker_lite.client.producer import Producer
     from broker_lite.config import ProducerConfig
 
     records = load.records
-    config = ProducerConfig(
-        acks=load.acks, compression=load.compression, idempotence=load.acks == "all"
-    )
+    options = {"acks": load.acks, "compression": load.compression}
+    config = build(ProducerConfig, load.settings, options)
     value = (b"0123456789abcdef" * (load.size // 16 + 1))[: load.size]
     table = pa.table({"value": binary_of([value] * min(_ARROW_ROWS, records))})
     with Producer(servers, config) as producer:
@@ -167,14 +180,17 @@ def _produce(servers: str, topic: str, load: _Load) -> float:
         return time.monotonic() - started
 
 
-def _consume(servers: str, topic: str, records: int, api: str) -> tuple[float, int]:
+def _consume(
+    servers: str, topic: str, records: int, api: str, settings: dict[str, str]
+) -> tuple[float, int]:
     import pyarrow.compute as pc
 
     from broker_lite.client.consumer import Consumer
+    from broker_lite.client.options import build
     from broker_lite.config import ConsumerConfig
 
     got = size = 0
-    with Consumer(servers, [topic], config=ConsumerConfig(start="earliest")) as consumer:
+    with Consumer(servers, [topic], config=build(ConsumerConfig, settings, {})) as consumer:
         started = last = time.monotonic()
         while got < records:
             if api == "arrow":

@@ -431,7 +431,7 @@ def test_storage_reads_segments_offline(
 
 def test_perf_prints_figures(logbus: Logbus) -> None:
     for command in ("produce", "consume"):
-        (figures,) = rows(logbus("perf", command, "-n", "2000", "-p", "1"))
+        (figures,) = rows(logbus("perf", command, "-n", "2000", "-p", "1", "-X", "client.id=x"))
         assert figures["records"] == 2000
         assert figures["records_per_s"] > 0
     (figures,) = rows(logbus("perf", "latency", "-n", "5"))
