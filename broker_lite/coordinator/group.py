@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from broker_lite.coordinator import effects as fx
 from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.admission import refusal
 from broker_lite.coordinator.members import (
     CONSUMER,
     Member,
@@ -22,16 +23,12 @@ from broker_lite.coordinator.members import (
     choose_protocol,
     is_same_subscription,
     owes,
-    unreadable,
 )
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     FencedInstanceIdError,
-    GroupMaxSizeReachedError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
-    InvalidRequestError,
-    InvalidSessionTimeoutError,
     LogbusError,
     MemberIdRequiredError,
     RebalanceInProgressError,
@@ -187,38 +184,7 @@ class Group:
 
     def refusal(self, event: ev.Join) -> LogbusError | None:
         """Why nobody who asks so can be let in; None if that is not certain."""
-        limits = self._limits
-        low, high = limits.session_timeout_min_ms, limits.session_timeout_max_ms
-        if not low <= event.session_timeout_ms <= high:
-            return InvalidSessionTimeoutError(
-                f"session.timeout.ms={event.session_timeout_ms}: give {low} to {high}"
-            )
-        if event.rebalance_timeout_ms < 0:
-            return InvalidRequestError(f"a rebalance timeout of {event.rebalance_timeout_ms} ms")
-        size = sum(len(row.metadata) + len(row.name) for row in event.protocols)
-        if size > limits.member_bytes_max:
-            return InvalidRequestError(
-                f"a member of group {self.name!r} says {size} bytes of itself; at most "
-                f"{limits.member_bytes_max} are taken"
-            )
-        own = self._roster.find(event.member_id, event.instance_id)
-        if not self._roster.fits(event.protocol_type, event.protocols, own):
-            return InconsistentGroupProtocolError(
-                f"group {self.name!r} is of type {self._roster.protocol_type!r} and knows "
-                f"{self._roster.known()}; give an assignment strategy that all its members know"
-            )
-        reason = unreadable(event.protocol_type, event.protocols)
-        if reason is not None:
-            # As Kafka's coordinator says of such a member where it reads subscriptions itself.
-            return InconsistentGroupProtocolError(
-                f"a consumer's subscription cannot be read {reason}; send "
-                "ConsumerProtocolSubscription, or join with another protocol type"
-            )
-        if not event.member_id and own is None and self.size >= limits.size_max:
-            return GroupMaxSizeReachedError(
-                f"group {self.name!r} has {self.size} members, as many as group.max.size allows"
-            )
-        return None
+        return refusal(self.name, self._limits, self._roster, event)
 
     def _join_known(self, event: ev.Join) -> LogbusError | None:
         if event.member_id in self._roster.pending and event.instance_id is None:

@@ -1,4 +1,4 @@
-"""The members of a Kafka group, and what they agree on. Pure; used by ``group`` alone.
+"""The members of a Kafka group, and what they agree on. Pure; used by ``group`` and ``admission``.
 
 Order is the order of joining, everywhere: whoever was first is asked first.
 """
