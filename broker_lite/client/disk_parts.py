@@ -59,11 +59,14 @@ class _Part(NamedTuple):
 
 
 class DiskParts:
-    """From ``position``, which is not in memory, to ``end``. ``cached_fd``, which is the caller's,
-    and ``direct_fd``, which is not from now on, are one file, opened without and with ``DIRECT``.
+    """From ``position`` to ``end``; the first part whatever is in memory. ``cached_fd``, which is
+    the caller's, and ``direct_fd``, which is not from now on, are one file, opened without and with
+    ``DIRECT``. ``probed``: a look at ``position`` began to read its page.
     """
 
-    def __init__(self, cached_fd: int, direct_fd: int, position: int, end: int) -> None:
+    def __init__(
+        self, cached_fd: int, direct_fd: int, position: int, end: int, *, probed: bool = True
+    ) -> None:
         self._cached_fd = cached_fd
         self._fd = direct_fd
         self._end = end
@@ -71,7 +74,9 @@ class DiskParts:
         """So many bytes of the first part are not asked for."""
         self._next = position - self._before
         self._parts: deque[_Part] = deque()
-        self._begin(FIRST_BYTES, probed=True)
+        self._probed: list[int] = []
+        """Pages that looks began to read, and that were perhaps not there yet to be dropped."""
+        self._begin(FIRST_BYTES, probed=probed)
         self._ask()
 
     @property
@@ -90,6 +95,7 @@ class DiskParts:
         count = min(part.done.result(), self._end - part.at)
         if part.probed:
             os.posix_fadvise(self._cached_fd, part.at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
+            self._probed.append(part.at)
         if count < min(part.size, self._end - part.at):
             self._drop()  # The file was cut: what comes behind that is not the next.
             self._end = part.at + count
@@ -128,8 +134,11 @@ class DiskParts:
         concurrent.futures.wait(begun)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Idempotent; before the caller closes its own."""
         self._drop()
+        for at in self._probed:
+            os.posix_fadvise(self._cached_fd, at, ALIGNED_BYTES, os.POSIX_FADV_DONTNEED)
+        self._probed.clear()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -100,19 +100,27 @@ class LocalRange:
         return found
 
     def _passes_cache(self) -> bool:
-        """Whether what is next is to be read past the page cache."""
-        if (
-            self._parts is None
-            and self._may_pass_cache
-            and not is_in_memory(self._fd, self._position)
-        ):
-            try:
-                fd = _open(self._stored, DIRECT)
-            except OSError:  # not this file system, or nobody has this name for it any more
-                self._may_pass_cache = False
-            else:
-                self._parts = DiskParts(self._fd, fd, self._position, self._end)
+        """Whether what is next is to be read past the page cache: some of it is not there. (A
+        broker that looks up where a range begins leaves the first pages of it there.)"""
+        if self._parts is None and self._may_pass_cache:
+            last = min(self._position + READ_BYTES, self._end) - 1
+            begins = is_in_memory(self._fd, self._position)
+            if not begins or not is_in_memory(self._fd, last):
+                self._pass_cache(last, begins)
         return self._parts is not None
+
+    def _pass_cache(self, looked_at: int, begins_in_memory: bool) -> None:
+        try:
+            fd = _open(self._stored, DIRECT)
+        except OSError:  # not this file system, or nobody has this name for it any more
+            self._may_pass_cache = False
+            return
+        if begins_in_memory:  # the look at the byte there began to read its page
+            page = looked_at - looked_at % _PAGE_BYTES
+            self._brought.append((page, min(page + _PAGE_BYTES, self._end)))
+        self._parts = DiskParts(
+            self._fd, fd, self._position, self._end, probed=not begins_in_memory
+        )
 
     def _read_parts(self, offset: int, at_boundary: bool, after_epoch: int) -> Cut | None:
         """None, and all is read by way of the cache from here on, where the disk does not give it
@@ -136,6 +144,7 @@ class LocalRange:
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
         self._rest = data[taken:]
+        self._let_go(self._position)
         if not self._parts.is_under_way:
             self._leave_parts()
         return found
@@ -199,7 +208,7 @@ class LocalRange:
         """Idempotent."""
         self._leave_parts()
         if self._fd >= 0:
-            self._let_go(self._asked)
+            self._let_go(self._end)
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -14,6 +14,7 @@ from patience import until
 
 from broker_lite.client import Bus, fetcher, in_place, read_range
 from broker_lite.client.consumer import Consumer
+from broker_lite.client.disk_parts import DIRECT, is_in_memory
 from broker_lite.client.local_files import LocalRange
 from broker_lite.client.received import NOTHING, Cut, offsets_of
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
@@ -101,6 +102,30 @@ def test_large_ranges_are_read_in_place_and_small_ones_sent(reading: Reading) ->
     assert reading.read(fetch_bytes=100_000) == list(range(ROWS)), "a limit is kept"
     assert reading.read(local_reads=False) == list(range(ROWS))
     assert len(reading.opened) == 2
+
+
+def test_a_cold_backlog_passes_the_page_cache(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although its broker, which looked up where it begins, has the first pages of it there."""
+    file = os.open(reading.path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    has_cache = DIRECT and not is_in_memory(file, reading.path.stat().st_size // 2)
+    os.close(file)
+    by_way_of_cache: list[int] = []
+    read = LocalRange._pread
+
+    def seen(found: LocalRange, size: int) -> memoryview:
+        by_way_of_cache.append(size)
+        return read(found, size)
+
+    monkeypatch.setattr(LocalRange, "_pread", seen)
+    assert reading.read(1234, reads_once=True) == list(range(1234, ROWS))
+    assert len(reading.opened) == 1
+    if has_cache:
+        assert not by_way_of_cache
 
 
 def test_committed_records_alone_are_told(reading: Reading) -> None:

@@ -64,6 +64,7 @@ def test_every_batch_once_and_nothing_stays_in_memory(
     monkeypatch.setattr(disk_parts, "FIRST_BYTES", min(part, 1 << 16))
     monkeypatch.setattr(disk_parts, "PART_BYTES", part)
     monkeypatch.setattr(disk_parts, "FRONT_BYTES", front)
+    monkeypatch.setattr(disk_parts, "PARTS_AHEAD", 4)
     stored = write(tmp_path / "0.log", VALUES)
     whole = (tmp_path / "0.log").read_bytes()
     forget(stored.path)
@@ -73,6 +74,24 @@ def test_every_batch_once_and_nothing_stays_in_memory(
     assert not opened(stored.path)
     if has_cache:
         assert not in_memory(stored)
+
+
+def test_a_range_whose_first_pages_alone_are_in_memory_passes_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a look-up of where it begins; what was in memory before stays there."""
+    begins_until = 3 * ALIGNED_BYTES
+    told = lambda fd, position: position < begins_until  # noqa: E731
+    monkeypatch.setattr(disk_parts, "is_in_memory", told)
+    monkeypatch.setattr(local_files, "is_in_memory", told)
+    monkeypatch.setattr(LocalRange, "_pread", lambda *_: pytest.fail("by way of the cache"))
+    dropped = []
+    advise = lambda fd, at, size, what: dropped.append((at, what))  # noqa: E731
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    stored = write(tmp_path / "0.log", VALUES)
+    assert content(stored) == (tmp_path / "0.log").read_bytes()
+    gone = [at for at, what in dropped if what == os.POSIX_FADV_DONTNEED]
+    assert gone and min(gone) >= begins_until
 
 
 @pytest.mark.parametrize("seed", range(20))
