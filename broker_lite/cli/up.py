@@ -53,6 +53,7 @@ LOG = "up.log"
     "Default: the first free ones from 9092 on. 0: any.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--insecure", is_flag=True, help="Let other machines in: there are no logins yet.")
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT/CHROOT",
@@ -75,6 +76,7 @@ def up(
     directory: Path | None,
     port: int,
     host: str,
+    insecure: bool,
     zookeeper: str | None,
     zookeeper_jars: str | None,
     config: tuple[str, ...],
@@ -100,6 +102,8 @@ def up(
     from broker_lite.local.cluster import LocalCluster
 
     settings = key_values(config, "--config") | {"host": host}
+    if insecure:
+        settings["listeners.insecure.allow"] = "true"
     cluster = LocalCluster(
         brokers,
         directory=None if ephemeral else directory or _default_directory(),

@@ -25,6 +25,11 @@ class BrokerConfig(Config):
         "broker.id", 0, "this broker's number, unique in the cluster", at_least=0, at_most=INT_MAX
     )
     host: str = setting("host", "127.0.0.1", "address to listen on")
+    listeners_insecure_allow: bool = setting(
+        "listeners.insecure.allow",
+        False,
+        "listen where other machines reach it, though there are no logins and no encryption",
+    )
     port: int = setting(
         "port", 9092, "port to listen on; 0 takes a free one", at_least=0, at_most=65535
     )

@@ -35,6 +35,12 @@ ACCEPT_PAUSE_S = 0.5
 """After the process ran out of file descriptors."""
 
 
+_OPEN = (
+    "is reached from other machines, and there are no logins and no encryption: whoever reaches it "
+    "may read, write and delete everything"
+)
+
+
 class Listener:
     """Binds in the constructor: PortInUseError or InvalidConfigError name the option."""
 
@@ -66,14 +72,10 @@ class Listener:
 
     def exposure(self) -> list[str]:
         """What to tell of who can reach this address; nothing where only this machine can."""
-        address = ipaddress.ip_address(self.bound.host)
+        address = _address(self.bound.host)
         if address.is_loopback:
             return []
-        told = [
-            f"host={self._config.host} is reached from other machines, and there are no logins and "
-            "no encryption: whoever reaches it may read, write and delete everything. Listen on "
-            "127.0.0.1, or let trusted machines alone come near"
-        ]
+        told = [f"host={self._config.host} {_OPEN}"]
         if address.is_unspecified and not self._config.advertised_host:
             told.append(
                 f"advertised.host is empty, so clients are told {self.bound.host}, which leads "
@@ -185,6 +187,10 @@ class Listener:
             self._sweep = self._loop.call_later(self._sweep_s, self._end_silent)
 
 
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(host.partition("%")[0])
+
+
 def _bind(config: BrokerConfig) -> socket.socket:
     try:
         found = socket.getaddrinfo(
@@ -193,6 +199,11 @@ def _bind(config: BrokerConfig) -> socket.socket:
     except OSError as error:
         raise InvalidConfigError(f"host={config.host!r}: {error.strerror or error}") from None
     family, kind, protocol, _, address = found[0]
+    if not config.listeners_insecure_allow and not _address(str(address[0])).is_loopback:
+        raise InvalidConfigError(
+            f"host={config.host} {_OPEN}. Listen on 127.0.0.1, or, where nobody else comes near, "
+            "set listeners.insecure.allow=true (logbus up --insecure)"
+        )
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

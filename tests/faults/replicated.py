@@ -244,7 +244,11 @@ def on_network(directory: Path, **settings: str) -> Iterator[tuple[Replicated, N
         config["zookeeper.connect"] = zookeeper.start() + "/logbus"
         brokers = []
         for host in (1, 2, 3):
-            own = config | {"host": network.address(host), "port": "9092"}
+            own = config | {
+                "host": network.address(host),
+                "port": "9092",
+                "listeners.insecure.allow": "true",
+            }
             brokers.append(LocalBroker(guard, directory / f"broker-{host}", host, own))
             stack.callback(brokers[-1].stop)
             with network.inside(host):

@@ -39,17 +39,27 @@ def test_a_port_in_use_names_the_option() -> None:
 @pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
 def test_a_host_that_is_not_ours(host: str) -> None:
     with pytest.raises(InvalidConfigError, match="host="):
-        listener(port=0, host=host)
+        listener(port=0, host=host, listeners_insecure_allow=True)
 
 
 def test_who_can_reach_a_broker_is_told() -> None:
     one = listener(port=0)
     assert one.exposure() == []
     one.close()
-    one = listener(port=0, host="0.0.0.0", advertised_host="broker.example")
+    one = listener(
+        port=0, host="0.0.0.0", advertised_host="broker.example", listeners_insecure_allow=True
+    )
     [told] = one.exposure()
     assert "host=0.0.0.0 is reached from other machines" in told
     one.close()
-    one = listener(port=0, host="0.0.0.0")
+    one = listener(port=0, host="0.0.0.0", listeners_insecure_allow=True)
     assert "advertised.host is empty" in one.exposure()[1]
     one.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_others_reach_a_broker_only_where_that_is_said_aloud(host: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"set listeners\.insecure\.allow=true"):
+        listener(port=0, host=host)
+    for own in ("127.0.0.1", "localhost"):
+        listener(port=0, host=own).close()
