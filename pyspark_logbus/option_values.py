@@ -29,12 +29,15 @@ _LONG_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "
 
 
 def text(name: str, value: str) -> str:
+    """Anything but blanks."""
     if not value.strip():
         raise InvalidConfigError(f"{name} is empty; give a value or leave it out")
     return value.strip()
 
 
 def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
+    """A whole number within these bounds, both inclusive."""
+
     def parse(name: str, value: str) -> int:
         is_number = re.fullmatch(r"[+-]?\d{1,19}", value.strip())
         if not is_number or not at_least <= int(value) <= at_most:
@@ -48,12 +51,15 @@ def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
 
 
 def flag(name: str, value: str) -> bool:
+    """``true`` or ``false``, in any case."""
     if value.strip().lower() not in ("true", "false"):
         raise InvalidConfigError(f"{name}={value!r}: give true or false")
     return value.strip().lower() == "true"
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
+    """One of these lower-case words, in any case."""
+
     def parse(name: str, value: str) -> str:
         if value.strip().lower() not in choices:
             raise InvalidConfigError(f"{name}={value!r}: give one of {', '.join(choices)}")
@@ -89,6 +95,7 @@ def topics(name: str, value: str) -> tuple[str, ...]:
 
 
 def pattern(name: str, value: str) -> str:
+    """A regular expression that Python compiles."""
     try:
         re.compile(text(name, value))
     except re.error as error:
@@ -100,10 +107,12 @@ def pattern(name: str, value: str) -> str:
 
 
 def starting(name: str, value: str) -> OffsetSpec:
+    """Where to begin: a word for all partitions, or JSON with an offset for each."""
     return offsets.parse_offsets(name, value, words=("earliest", "latest", "group"))
 
 
 def ending(name: str, value: str) -> OffsetSpec:
+    """Where to end: as where to begin, but nowhere at the earliest."""
     spec = offsets.parse_offsets(name, value, words=("latest", "earliest"))
     if spec == offsets.EARLIEST_EVERYWHERE or (
         isinstance(spec, offsets.PerPartition)
@@ -116,6 +125,7 @@ def ending(name: str, value: str) -> OffsetSpec:
 
 
 def acks(name: str, value: str) -> str:
+    """``all``, ``1`` or ``0``; ``-1`` is Kafka's other word for ``all``."""
     word = {"-1": "all"}.get(value.strip().lower(), value.strip().lower())
     return one_of("all", "1", "0")(name, word)
 
@@ -126,11 +136,13 @@ NEAREST_COMPRESSION = {"gzip": "zstd", "snappy": "lz4"}
 
 
 def compression(name: str, value: str) -> str:
+    """A codec of the sink's, or the nearest to one of Kafka's others."""
     word = value.strip().lower()
     return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)
 
 
 def plaintext(name: str, value: str) -> str:
+    """``PLAINTEXT`` alone."""
     if value.strip().upper() != "PLAINTEXT":
         raise InvalidConfigError(
             f"{name}={value!r}: TLS and SASL are not built yet; only PLAINTEXT is served, and it "

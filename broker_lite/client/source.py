@@ -49,6 +49,8 @@ class Source:
         doubted_until_ms: float = 0.0,
         last_epoch: int = NO_EPOCH,
     ) -> None:
+        """Read from ``offset`` on, whatever was read before; ``last_epoch``: of the record before
+        it, as far as that is known."""
         self.offset = offset
         self.generation = generation
         self.at_boundary = False

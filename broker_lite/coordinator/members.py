@@ -131,6 +131,7 @@ class Roster:
         return sorted(self._known)
 
     def add(self, member: Member, protocol_type: str) -> None:
+        """The first one leads, and says of which type the group is."""
         if not self.members:
             self.protocol_type = protocol_type
             self.leader = member.member_id

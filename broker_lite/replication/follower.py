@@ -109,6 +109,7 @@ class Follower:
         return False
 
     def fetched(self, event: Fetched) -> list[Effect]:
+        """The leader's answer: append what came, or ask for what follows."""
         if self._is_stale(event):
             return []
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
@@ -119,6 +120,8 @@ class Follower:
         return [AppendFetched(event.payload, event.leader_epoch), Sync()]
 
     def diverged(self, event: FetchDiverged) -> list[Effect]:
+        """Cut to where both logs are the same: the smaller of both ends of the epoch, or our own
+        end of the one before (KIP-101, KIP-595)."""
         if self._is_stale(event):
             return []
         leader_end, own_end = event.leader_end, event.own_end
@@ -130,6 +133,7 @@ class Follower:
         return [self._truncate(offset)]
 
     def out_of_range(self, event: FetchOutOfRange) -> list[Effect]:
+        """Begin anew where the leader's log begins, if that is beyond our end; else wait."""
         if self._is_stale(event):
             return []
         if event.leader_log_start <= self.log.log_end_offset:

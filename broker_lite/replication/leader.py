@@ -113,6 +113,8 @@ class Leader:
     # Appends.
 
     def requested(self, now_ms: int, event: AppendRequested) -> list[Effect]:
+        """Append a produce; with acks=all only while enough replicas are in sync. It is flushed at
+        once where ``flush.messages`` or ``flush.ms`` says so."""
         if event.acks == ACKS_ALL and not self.is_enough:
             error = NotEnoughReplicasError(
                 f"{len(self.isr.replicas)} replicas are in sync; min.insync.replicas="
@@ -131,6 +133,7 @@ class Leader:
         return [append, Sync()]
 
     def appended(self, event: Appended) -> list[Effect]:
+        """Answer acks=1; keep acks=all until the high watermark has passed the batch."""
         acks = self.appending.pop(event.token, ACKS_NONE)
         if acks == ACKS_NONE:
             return []
@@ -261,6 +264,7 @@ class Leader:
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
 
     def tick(self, now_ms: int) -> list[Effect]:
+        """What time alone makes due: a flush, who leaves the ISR, a proposal that was refused."""
         effects: list[Effect] = []
         if self.unflushed_count and now_ms - self.unflushed_since_ms >= self.limits.flush_ms:
             self.unflushed_count = 0

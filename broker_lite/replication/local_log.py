@@ -51,6 +51,7 @@ class LocalLog:
         return True
 
     def truncated(self, event: Truncated) -> None:
+        """The disk has cut the log, or begun it anew at another offset."""
         self.writes_under_way -= 1
         self.log_end_offset = event.log_end_offset
         self.flushed_end = event.flushed_end

@@ -69,6 +69,8 @@ class Target(Protocol):
 
 
 class AppendJob(NamedTuple):
+    """A leader's append; ``token`` is the machine's, by which it hears of the outcome."""
+
     target: Target
     token: int
     batch: Batch

@@ -91,6 +91,7 @@ class Peers:
                 self._peers[broker.broker_id] = _Peer(self, broker)
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
+        """Ask a leader over its connection; partitions in which nothing happens have another."""
         peer = self._peers.get(leader.broker_id)
         if peer is None or not peer.is_of(leader):
             error = NetworkError(f"broker {leader.broker_id} is not registered any more")

@@ -519,6 +519,7 @@ class Holdings:
         return min(times, default=None)
 
     def pass_time(self) -> None:
+        """Whoever does not give up what was taken from it loses it; claims are tried again."""
         now_ms = self._asking.now_ms
         for where, held in list(self.held.items()):
             if held.state == TAKEN and held.due_ms <= now_ms:
