@@ -148,6 +148,9 @@ class ZkService:
             self._child_watches.setdefault(path, {})[session.session_id] = session
         return sorted(node.children)
 
+    def sync(self, path: str) -> None:
+        """No read is ever stale here, so there is nothing to wait for but the answer."""
+
     def write(self, session: _Session, operations: Sequence[Operation]) -> Refused | None:
         refused = self._check(operations)
         if refused is not None:
@@ -333,7 +336,7 @@ class SimZk:
         return result
 
     async def sync(self, path: str) -> None:
-        await self._ask(lambda session: None)
+        await self._ask(lambda _: self._service.sync(path))
 
     # Faults.
 
