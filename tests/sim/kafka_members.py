@@ -50,6 +50,8 @@ class Wire(LoopShell):
         self.tasks: set[asyncio.Task[None]] = set()
         self.joined: dict[tuple[str, int], int] = {}
         """Of which of the groups of this name a member's generation is."""
+        self.claim: str | None = None
+        """Of which coordinator it is in a generation."""
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         exchange: Any = send.exchange
@@ -168,6 +170,7 @@ class Wire(LoopShell):
             if found.error is None:
                 incarnation = self.world.incarnation_of(claim)
                 self.joined[found.member_id, found.generation] = incarnation
+                self.claim = claim
         except LogbusError as error:
             return members.JoinGroupResponse(
                 0, wire_code(error), -1, None, None, "", False, call.member_id
@@ -319,6 +322,7 @@ class MachineMember(base.Member):
                 self.world.counts[type(error).__name__] += 1
             if self.wire.now_ms() < self.member.lease_until_ms:
                 for where in self.reads.positions:
+                    self.world.handed_out(self, where)
                     self.reads.positions[where] += chance.randrange(1, 20)
             if chance.random() < 0.2:
                 await self.try_commit(self.reads.positions)
@@ -329,12 +333,25 @@ class MachineMember(base.Member):
         self.alive = False
         self.owner.die()
 
-    async def take_changes(self) -> None:
+    def would_hand_out(self, where: TopicPartition) -> bool:
+        """If it were asked now: of what its machine does not own it would hear before."""
+        return (
+            self.alive
+            and not self.owner.paused
+            and where in self.reads.positions
+            and where in self.member.machine.owned
+            and self.wire.now_ms() < self.member.lease_until_ms
+        )
+
+    async def give_up(self) -> None:
         while (change := self.share.next()) is not None:
             going, _ = self.share.split(change)
             await self.try_commit(going)
             self.share.let_go(change)
-        if self.share.pending:
+
+    async def take_changes(self) -> None:
+        await self.give_up()
+        while self.share.pending:
             begun = await self.wire.run(
                 beginnings(
                     self.cluster,
@@ -346,6 +363,9 @@ class MachineMember(base.Member):
                 )
             )
             self.share.begin(begun.starts)
+            if not self.share.queue:
+                break
+            await self.give_up()
 
     async def try_commit(self, wheres: Iterable[TopicPartition]) -> None:
         carry_out = self.commit_of(wheres)
@@ -378,6 +398,26 @@ class World(base.World):
         choices = ("range,cooperative-sticky", "cooperative-sticky", "sticky")
         self.assignors = self.chance.choice(choices)
         self.is_calm = False
+
+    def handed_out(self, reader: MachineMember, where: TopicPartition) -> None:
+        """By one member alone, of those that one coordinator gave their parts to: one that is cut
+        off, and is followed by another, goes on telling its own members that all is well."""
+        self.counts["handed out"] += 1
+        for other in self.members:
+            assert isinstance(other, MachineMember)
+            if other is reader or not other.would_hand_out(where):
+                continue
+            if other.wire.claim != reader.wire.claim:
+                self.counts["read by two after a move"] += 1
+            elif self.is_former(reader) or self.is_former(other):
+                self.counts["read by a former process"] += 1
+            else:
+                self.fail(f"{where} is handed out by {reader.name}, and would be by {other.name}")
+
+    def is_former(self, member: MachineMember) -> bool:
+        """Of a static name that has a newer process: it hears of that by its next heartbeat."""
+        names = [row.instance_id for row in self.members[self.members.index(member) + 1 :]]
+        return member.instance_id is not None and member.instance_id in names
 
     def join(self) -> None:
         instance = None

@@ -100,6 +100,7 @@ class Machine:
         self._asked: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
         """When the request was sent whose answer is being dealt with."""
+        self._calm_ms = 0
         self._is_found = False
         self._must_join = False
         self._retry_ms = 0
@@ -319,14 +320,8 @@ class Machine:
     def _sync(self, assignments: tuple[members.Assigned, ...]) -> None:
         self.doing = SYNCING
         config = self._config
-        call = members.SyncGroupRequest(
-            self._group,
-            self.generation,
-            self.member_id,
-            config.instance_id,
-            self._protocol,
-            assignments,
-        )
+        who = self.generation, self.member_id, config.instance_id
+        call = members.SyncGroupRequest(self._group, *who, self._protocol, assignments)
         patience_ms = max(config.request_timeout_ms, config.gathering_ms + JOIN_SLACK_MS)
         self._ask(call, LANE_JOIN, self._synced, patience_ms)
 
@@ -399,7 +394,7 @@ class Machine:
         self._beating = None
         error = _error_of(answer)
         if error is None or isinstance(error, RebalanceInProgressError):
-            self._confirm()
+            self._confirm(is_calm=error is None)
         if error is None or generation != self.generation:
             return
         is_joining = self.doing in (JOINING, DESCRIBING, SYNCING)
@@ -426,11 +421,15 @@ class Machine:
             case _:
                 self._end(error)
 
-    def _confirm(self) -> None:
-        """The coordinator heard of the member when the request was sent, or later."""
+    def _confirm(self, *, is_calm: bool = True) -> None:
+        """The coordinator heard of the member when the request was sent, or later. While the group
+        gathers it waits for the member's join no longer than that may take, whatever is beaten."""
         self._tries = 0
-        timeout_ms = self._config.session_timeout_ms
-        until_ms = self._sent_ms + timeout_ms - timeout_ms // MARGIN_PART
+        self._calm_ms = self._sent_ms if is_calm else self._calm_ms
+        session_ms, gathering_ms = self._config.session_timeout_ms, self._config.gathering_ms
+        until_ms = self._sent_ms + session_ms - session_ms // MARGIN_PART
+        if not is_calm:
+            until_ms = min(until_ms, self._calm_ms + gathering_ms - gathering_ms // MARGIN_PART)
         self.lease_until_ms = max(self.lease_until_ms, until_ms)
 
     # Topics.
