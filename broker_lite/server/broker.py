@@ -22,6 +22,7 @@ from typing import Any
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
+from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
 from broker_lite.server.dispatch import Dispatcher
@@ -110,40 +111,15 @@ class Broker:
             )
         )
         logs.adopt_cluster(cluster_id)
-        peers = Peers(self._loop, config, clock=clock, judge=registry, metrics=self._metrics)
-        stack.callback(peers.close)
-        replicas = ReplicaManager(
-            self._loop,
-            config,
-            clock=clock,
-            disk=disk,
-            logs=logs,
-            metrics=self._metrics,
-            cluster=registry,
-            net=peers,
-        )
-        groups = GroupCoordinator(config, registry, clock=clock)
-        parts = Parts(
-            config=config,
-            clock=clock,
-            registry=registry,
-            replicas=replicas,
-            logs=logs,
-            disk=disk,
-            metrics=self._metrics,
-            endpoint=listener.endpoint,
-            groups=groups,
-        )
-        registry.on_change(peers.apply)
-        registry.on_change(replicas.apply)
+        parts = self._compose(listener.endpoint, logs, disk, registry)
         dispatcher = Dispatcher(self._loop, parts)
         listener.start(self._loop, dispatcher.begin)
-        stack.push_async_callback(self._finish, listener, dispatcher, replicas)
-        stack.callback(groups.close)
+        stack.push_async_callback(self._finish, listener, dispatcher, parts.replicas)
+        stack.callback(parts.groups.close)
         stack.push_async_callback(self._drain, registry)
         stack.callback(self._watch.close)
         await self._serve_metrics()
-        self._start_housekeeping(disk, logs, replicas, groups)
+        self._start_housekeeping(disk, logs, parts.replicas, parts.groups)
         endpoint = listener.endpoint
         logger.info("broker %d of cluster %s listens on %s", config.broker_id, cluster_id, endpoint)
         return {
@@ -152,6 +128,38 @@ class Broker:
             "port": endpoint.port,
             "pid": os.getpid(),
         }
+
+    def _compose(
+        self, endpoint: Endpoint, logs: LogManager, disk: Disk, registry: Registry
+    ) -> Parts:
+        """What handlers use: partitions and groups, which follow the registry's snapshots."""
+        config, clock, metrics = self._config, self._clock, self._metrics
+        peers = Peers(self._loop, config, clock=clock, judge=registry, metrics=metrics)
+        self._stack.callback(peers.close)
+        replicas = ReplicaManager(
+            self._loop,
+            config,
+            clock=clock,
+            disk=disk,
+            logs=logs,
+            metrics=metrics,
+            cluster=registry,
+            net=peers,
+        )
+        parts = Parts(
+            config=config,
+            clock=clock,
+            registry=registry,
+            replicas=replicas,
+            logs=logs,
+            disk=disk,
+            metrics=metrics,
+            endpoint=endpoint,
+            groups=GroupCoordinator(config, registry, clock=clock),
+        )
+        registry.on_change(peers.apply)
+        registry.on_change(replicas.apply)
+        return parts
 
     def watch_loop(self) -> None:
         """Record what keeps the loop from now on; what starting took of it is no request's."""
