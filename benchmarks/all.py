@@ -38,6 +38,7 @@ BENCHMARKS = (
     "spark_idle",
     "spark_latency",
     "spark_read",
+    "spark_stream",
     "spark_write",
     "storage",
     "wire",

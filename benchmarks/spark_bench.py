@@ -76,8 +76,15 @@ def processor_s(pid: int | str) -> tuple[float, float]:
     return int(fields[12]) / TICKS, int(fields[13]) / TICKS
 
 
+def _ended_s(pid: int | str) -> tuple[float, float]:
+    """Of a process's children that have ended."""
+    fields = _stat(pid)
+    return int(fields[14]) / TICKS, int(fields[15]) / TICKS
+
+
 def _spent(cluster: logbus.LocalCluster) -> Cpu:
-    """What Spark's JVM, its Python workers and the brokers have spent so far."""
+    """What Spark's JVM, its Python workers and the brokers have spent so far. ``workers`` are all
+    Python processes that the JVM started, also those that ended with their query."""
     known = {broker.pid: "brokers" for broker in cluster.brokers}
     server = cluster.zookeeper_server
     known[server.pid if server else None] = ""
@@ -96,10 +103,16 @@ def _spent(cluster: logbus.LocalCluster) -> Cpu:
         who = known.get(pid, "spark" if name == "java" else "workers" if len(above) > 1 else "")
         if who:
             with contextlib.suppress(OSError):
-                user, kernel = found.get(who, (0.0, 0.0))
-                more = processor_s(pid)
-                found[who] = (user + more[0], kernel + more[1])
+                _add(found, who, processor_s(pid))
+        if who == "spark":
+            with contextlib.suppress(OSError):
+                _add(found, "workers", _ended_s(pid))
     return found
+
+
+def _add(found: Cpu, who: str, more: tuple[float, float]) -> None:
+    user, kernel = found.get(who, (0.0, 0.0))
+    found[who] = (user + more[0], kernel + more[1])
 
 
 def spent(cluster: logbus.LocalCluster, action: Callable[[], float]) -> tuple[float, Cpu]:

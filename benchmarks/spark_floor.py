@@ -38,9 +38,9 @@ ARROW = pa.schema(
 )
 
 
-@lru_cache(maxsize=8)
-def ready_batch(rows: int, value_bytes: int) -> pa.RecordBatch:
-    """Made once in each worker process."""
+@lru_cache(maxsize=128)
+def ready_batch(rows: int, value_bytes: int, number: int = 0) -> pa.RecordBatch:
+    """Made once in each worker process; another number is other memory."""
     return pa.RecordBatch.from_arrays(
         [
             pa.nulls(rows, pa.binary()),
@@ -83,14 +83,15 @@ class FloorReader(DataSourceReader):
         self.tasks = int(options["tasks"])
         self.batch_rows = int(options["batchrows"])
         self.value_bytes = int(options["valuebytes"])
+        self.batches = int(options.get("batches", 1))
 
     def partitions(self):
         return [InputPartition(task) for task in range(self.tasks)]
 
     def read(self, partition):
-        batch = ready_batch(self.batch_rows, self.value_bytes).select(self.names)
-        for _ in range(self.rows // self.tasks // self.batch_rows):
-            yield batch
+        for number in range(self.rows // self.tasks // self.batch_rows):
+            batch = ready_batch(self.batch_rows, self.value_bytes, number % self.batches)
+            yield batch.select(self.names)
 
 
 class FloorStreamReader(DataSourceStreamReader):
