@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check compat chaos soak stress format bench figures wheel java kcat clients clean
+.PHONY: help demo test check compat chaos soak soak-groups stress format bench figures wheel java kcat clients clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -6
@@ -115,6 +115,10 @@ chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
 # In virtual time: nothing is started and no port is used. The result: benchmarks/results/soak.json
 soak: $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m sim.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
+
+# The three simulations of consumer groups. The result: benchmarks/results/soak-groups.json
+soak-groups: $(VENV)/.installed $(VENV)/.dependencies-check
+	PYTHONPATH=tests $(BIN)/python -P -m sim.soak_groups $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST))
 
 # What tests/spark/test_long.py does for seconds, for minutes; a failure names its seed (LOGBUS_STRESS_SEED).
 stress: java $(VENV)/.installed $(VENV)/.dependencies-check

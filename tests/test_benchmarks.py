@@ -27,6 +27,8 @@ def runner() -> ModuleType:
 
 
 RUNNER = runner()
+SEEDED = {"chaos", "soak", "soak-groups"}
+"""Results that are make chaos's, make soak's and make soak-groups'."""
 
 
 @functools.cache
@@ -72,8 +74,7 @@ def test_results_are_kept_in_the_tree_under_their_names() -> None:
         )
         assert ignored.returncode != 0, f"{result} is ignored"
     kept = {path.stem for path in (FOLDER / "results").glob("*.json")}
-    # The last two are make chaos's and make soak's.
-    assert kept <= {*RUNNER.BENCHMARKS, *(row["row"] for row in peers_rows()), "chaos", "soak"}
+    assert kept <= {*RUNNER.BENCHMARKS, *(row["row"] for row in peers_rows()), *SEEDED}
 
 
 def test_a_name_that_is_no_benchmark_is_refused() -> None:
@@ -92,7 +93,7 @@ def test_each_row_of_the_table_has_a_name_of_its_own_and_a_goal_that_a_variant_i
     rows = peers_rows()
     names = [row["row"] for row in rows]
     assert len(set(names)) == len(names)
-    assert not set(names) & {*RUNNER.BENCHMARKS, "chaos", "soak"}
+    assert not set(names) & {*RUNNER.BENCHMARKS, *SEEDED}
     assert [row["number"] for row in rows] == sorted(row["number"] for row in rows)
     for row in rows:
         assert row["variants"]
