@@ -30,10 +30,9 @@ SINK: Options = {
 """Of what ``tuned`` writes: the same words as for the producer's rows. logbus's sink makes batches
 of 2 MB by itself."""
 TUNED_BOUND = (
-    "of tuned: Spark makes rows of what its Python source reads, 0.84 of a read is that alone "
-    "(spark_read), and a Kafka that is tuned no longer waits: a source that costs nothing would "
-    "have 2.4 / 0.84 = 2.9 with all seven columns (README, what Spark's users tune); *at most* is "
-    "what it has here (the side floor)"
+    "of tuned: Spark makes rows of what its Python source reads, most of a read is that alone "
+    "(spark_read), and a Kafka that is tuned no longer waits (README, what Spark's users tune): "
+    "*at most* is what a source that costs nothing has (the side floor)"
 )
 
 

@@ -153,8 +153,8 @@ ROWS = (
         "(unread.cached.bytes, and a stream keeps nothing of it), Kafka from the page cache; "
         "processor seconds are of all four queries",
         bound="what Spark does itself: *at most* is a Python source that has its rows ready "
-        "(floor_rows_per_s) through Kafka's connector, and logbus is at two thirds to three "
-        "quarters of it. Starting a query takes Spark a Python process for such a source "
+        "(floor_rows_per_s) through Kafka's connector, and logbus is at seven to eight tenths "
+        "of it. Starting a query takes Spark a Python process for such a source "
         "(python_floor_s; Kafka's connector is in the JVM, and its empty_query_s is 0.2 s), of "
         "which logbus's own share is 0.1 s; with Spark as it comes that process takes a second "
         "(README)",
@@ -169,10 +169,8 @@ ROWS = (
         variants=VARIANTS,
         note="the backlog's pages are dropped from the page cache before each run; the lines "
         "repeat every 2,000,000, which nothing here can profit from",
-        bound="the processor, busy for 87 % of the time. At the pace of a source that has its rows "
-        "ready (floor_rows_per_s of spark-stream without the query's start: 3.1 million) these 20 "
-        "million rows would take 6.9 s and the ratio be 3.6; logbus takes 10.0 s: what it adds is "
-        "the disk, the checksum and a copy of 5 GB. Through the page cache it took 11.3 s",
+        bound="the processor, busy for nine tenths of the time: Spark's JVM takes rows from Python "
+        "workers that read them from the disk and check them, 0.9 GB in a second",
         quick=False,
         seconds_max=1500,
     ),
