@@ -18,6 +18,7 @@ bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
 # COMMAND ----------
 
 # DBTITLE 1,A cluster, if none was named
+import shutil
 import tempfile
 
 import pyspark_logbus as logbus
@@ -129,6 +130,7 @@ display([(str(where), row.records, row.seconds) for where, row in lag.items()])
 
 # DBTITLE 1,Stop
 query.stop()
+shutil.rmtree(checkpoint)
 bus.close()
 if cluster is not None:
     cluster.stop()

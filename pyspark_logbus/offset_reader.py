@@ -7,6 +7,7 @@ the planner's thread.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -96,7 +97,7 @@ class OffsetReader:
             if topic is None or topic.error is not None:
                 if names is None or name in known:
                     continue
-                raise _missing(name, topic)
+                raise self._missing(name, topic)
             found.update((where, topic.topic_id) for where in view.partitions_of(name))
         if topics.partitions:
             for where in topics.partitions:
@@ -108,6 +109,19 @@ class OffsetReader:
                     )
             found = {where: found[where] for where in topics.partitions if where in found}
         return found
+
+    def _missing(self, name: str, topic: TopicMetadata | None) -> LogbusError:
+        """Why a topic that was named cannot be read, with names that are like it."""
+        error = (topic.error if topic is not None else None) or unknown_topic(name)
+        if not isinstance(error, UnknownTopicOrPartitionError):
+            return error
+        known = self.retrying(lambda: self.admin.cluster(None)).topics
+        near = difflib.get_close_matches(name, known, n=3)
+        if not near:
+            return error
+        return UnknownTopicOrPartitionError(
+            f"topic {name!r} does not exist; did you mean {', '.join(near)}?"
+        )
 
     def listed(
         self, wheres: Iterable[TopicPartition], timestamp_ms: int
@@ -232,7 +246,3 @@ class OffsetReader:
 
 def named_topics(topics: Topics) -> list[str]:
     return [*topics.names, *(where.topic for where in topics.partitions)]
-
-
-def _missing(name: str, topic: TopicMetadata | None) -> LogbusError:
-    return topic.error if topic is not None and topic.error is not None else unknown_topic(name)

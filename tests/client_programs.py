@@ -28,6 +28,9 @@ GO_MODULES = {
 }
 """What each client in Go is built with; its code lies beside that."""
 
+OLD_KAFKA = "3.1.2"
+"""The oldest that a mirror copies from."""
+
 SPARK_CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",

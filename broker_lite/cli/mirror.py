@@ -53,7 +53,7 @@ def mirror(
     zookeeper: str | None,
     form: str | None,
 ) -> int:
-    """Copy topics, settings and groups' offsets of a Kafka (3.9 or later) or logbus cluster.
+    """Copy topics, settings and groups' offsets of a Kafka (3.1 or later) or logbus cluster.
 
     Goes on until Ctrl-C; started again, it goes on where it was. Only committed records are
     copied, each once; so one mirror of a source is at work at a time. Groups' offsets are written

@@ -434,9 +434,12 @@ class Admin:
                 "its checkpoint, not in the group"
             )
 
-    def list_groups(self) -> list[GroupListing]:
-        """All groups that have offsets or members, by name."""
-        rows = self._run(admin_requests.list_groups(self._cluster, self._deadline()))
+    def list_groups(self, *, with_types: bool = True) -> list[GroupListing]:
+        """All groups that have offsets or members, by name. ``with_types=False`` for a Kafka
+        before 3.8, which tells none: ``kind`` is empty."""
+        rows = self._run(
+            admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
+        )
         return [GroupListing(row.group_id, row.group_state, row.group_type) for row in rows]
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:

@@ -343,19 +343,20 @@ def on_every_broker(
     return dict(zip(ids, answers))
 
 
-def list_groups(cluster: Cluster, deadline_ms: float) -> Operation[list[groups.ListedGroup]]:
-    """All groups, each once, by name.
+def list_groups(
+    cluster: Cluster, deadline_ms: float, *, with_types: bool = True
+) -> Operation[list[groups.ListedGroup]]:
+    """All groups, each once, by name. ``with_types``: brokers before Kafka 3.8 have none.
 
     Nobody but its coordinator tells of a group, so all brokers are asked again until each has
     answered or has left the cluster. Raises what the last of them answered, naming it.
     """
+    call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
     attempt = 0
     while True:
         until_ms = min(deadline_ms, cluster.now_ms() + LIST_ATTEMPT_MS)
         try:
-            answers = yield from on_every_broker(
-                cluster, CallExchange(groups.ListGroupsRequest()), until_ms
-            )
+            answers = yield from on_every_broker(cluster, CallExchange(call), until_ms)
             return _all_groups(answers)
         except LogbusError as error:
             pause = backoff_ms(attempt)

@@ -91,19 +91,25 @@ class ProduceExchange:
 class FetchExchange:
     """A fetch from one broker; the answer's records are slices of the received frame."""
 
-    __slots__ = ("request",)
+    __slots__ = ("request", "version")
     has_answer = True
 
-    def __init__(self, request: fetch.FetchRequest) -> None:
+    def __init__(self, request: fetch.FetchRequest, version: int = fetch.CLIENT_VERSION) -> None:
         self.request = request
+        self.version = version
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
         return (
-            fetch.encode_request(self.request, correlation_id=correlation_id, client_id=client_id),
+            fetch.encode_request(
+                self.request,
+                correlation_id=correlation_id,
+                client_id=client_id,
+                version=self.version,
+            ),
         )
 
     def answer(self, frame: memoryview) -> fetch.FetchResponse:
-        return fetch.decode_response(frame)
+        return fetch.decode_response(frame, self.version)
 
 
 class Send(NamedTuple):

@@ -57,7 +57,7 @@ class Places:
         return SourceOffset(view.cluster_id, topics)
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("old", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
 @click.option("--from", "source", metavar="HOST:PORT", help="Kafka, if a mirror copied the topics.")

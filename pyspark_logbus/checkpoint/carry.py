@@ -64,7 +64,10 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
         batch = offset_log.read_batch(str(name), name.read_text())
         written[number] = _carried(old, number, batch, place, carried)
     if not carried.offsets:
-        raise InvalidConfigError(f"no source of {old} is Kafka's; there is nothing to carry over")
+        raise InvalidConfigError(
+            f"no source of {old} is Kafka's, so there is nothing to carry over; a checkpoint of "
+            "logbus's own is used as it is"
+        )
     part = new.with_name(f"{new.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:

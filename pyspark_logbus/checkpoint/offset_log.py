@@ -8,10 +8,11 @@ where its first batch begins into ``sources/I/0`` (``KafkaSourceInitialOffsetWri
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from broker_lite.errors import UnsupportedVersionError
+from broker_lite.errors import InvalidConfigError, UnsupportedVersionError
 from pyspark_logbus.offsets import SourceOffset
 
 VERSION = "v1"
@@ -31,11 +32,14 @@ class Batch(NamedTuple):
 
 
 def read_batch(name: str, text: str) -> Batch:
-    """``name`` is for the error: UnsupportedVersionError where Spark wrote another format."""
-    version, *lines = text.splitlines()
-    if version != VERSION or not lines:
+    """``name`` is for the error: InvalidConfigError for what Spark did not write, and
+    UnsupportedVersionError where it wrote another format."""
+    version, *lines = text.splitlines() or [""]
+    if not re.fullmatch(r"v\d+", version) or not lines:
+        raise InvalidConfigError(f"{name} is damaged, or no offset log of Spark's")
+    if version != VERSION:
         raise UnsupportedVersionError(
-            f"{name} is an offset log of version {version[:20]!r}; version {VERSION} is known "
+            f"{name} is an offset log of version {version}; version {VERSION} is known "
             "here: begin with a new checkpointLocation, and startingOffsets by logbus mirror "
             "--translate"
         )

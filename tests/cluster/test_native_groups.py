@@ -390,7 +390,7 @@ def test_what_cannot_be_joined_says_why(
         kafkas = {"group": f"{topic}-n", "coordination": "kafka"}
         refused(InconsistentGroupProtocolError, "is a native group, which", topic, **kafkas)
     # An empty one, too; its error guessed at members that know no common assignor.
-    cure = f"coordination='zookeeper'.*logbus groups delete {topic}-n"
+    cure = f"logbus groups delete {topic}-n; programs join it with coordination='zookeeper'"
     refused(InconsistentGroupProtocolError, cure, topic, **kafkas)
 
 

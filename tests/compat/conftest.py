@@ -15,7 +15,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from client_programs import GO, GO_MODULES, JAVA, NODE, SPARK_CONNECTOR, Note, kcat_program, names
+from client_programs import (
+    GO,
+    GO_MODULES,
+    JAVA,
+    NODE,
+    OLD_KAFKA,
+    SPARK_CONNECTOR,
+    Note,
+    kcat_program,
+    names,
+)
 from fetched import fetched
 
 RESULTS = "LOGBUS_COMPAT_RESULTS"
@@ -53,14 +63,23 @@ def versions() -> dict[str, str]:
     return names()
 
 
-@pytest.fixture(scope="session")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+def built_class_path(folder: Path, *settings: str) -> str:
     """Apache Kafka's tools and broker, by the user's Maven."""
-    folder = tmp_path_factory.mktemp("maven")
     listed = folder / "class-path"
-    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}")
+    goal = ("dependency:build-classpath", f"-Dmdep.outputFile={listed}", *settings)
     fetched(["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), *goal], folder, "Kafka's tools")
     return listed.read_text("utf-8").strip()
+
+
+@pytest.fixture(scope="session")
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return built_class_path(tmp_path_factory.mktemp("maven"))
+
+
+@pytest.fixture(scope="session")
+def old_class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same of the oldest Kafka that a mirror copies from."""
+    return built_class_path(tmp_path_factory.mktemp("maven"), f"-Dkafka.version={OLD_KAFKA}")
 
 
 @pytest.fixture(scope="session")

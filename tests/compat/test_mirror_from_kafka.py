@@ -16,13 +16,13 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
 import pytest
-from client_programs import JAVA, Note
+from client_programs import JAVA, OLD_KAFKA, Note
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker_lite import client
@@ -79,10 +79,9 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-@pytest.fixture(scope="module")
-def kafka(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def running(class_path: str, folder: Path) -> Iterator[str]:
     """A Kafka broker's address."""
-    folder = tmp_path_factory.mktemp("kafka")
     port, controller = free_ports(2)
     settings = folder / "server.properties"
     settings.write_text(SERVER.format(port=port, controller=controller, folder=folder))
@@ -111,6 +110,12 @@ def kafka(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     finally:
         broker.kill()
         broker.wait()
+
+
+@pytest.fixture(scope="module")
+def kafka(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(class_path, tmp_path_factory.mktemp("kafka")) as address:
+        yield address
 
 
 @pytest.fixture
@@ -323,6 +328,25 @@ def test_killed_again_and_again_while_records_come(
             running.wait()
     mirror("--topics", topic)
     assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
+
+
+def test_an_old_kafka_is_copied_too(
+    old_class_path: str, cluster: LocalCluster, topic: str, tmp_path: Path, answered: Note
+) -> None:
+    with running(old_class_path, tmp_path) as kafka:
+        make_topic(kafka, topic, 2, retention_ms="-1")
+        for at, codec in enumerate(CODECS):
+            produce(kafka, topic, 100, at * 100, **{"compression.type": codec})
+        commit(kafka, "readers-" + topic, topic, {0: 17, 1: 250})
+        to = ["--from", kafka, "--to", cluster.bootstrap_servers, "--topics", topic]
+        command = [sys.executable, "-P", "-m", "broker_lite", "mirror", *to, "--once"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
+    with client.connect(cluster.bootstrap_servers) as bus:
+        offsets = bus.admin.committed("readers-" + topic)
+    assert {where.partition: at.offset for where, at in offsets.items()} == {0: 17, 1: 250}
+    answered(f"Apache Kafka {OLD_KAFKA} (broker)", "mirrored from, by logbus mirror", "copied")
 
 
 def test_queries_go_on_from_their_checkpoints(

@@ -112,6 +112,10 @@ def test_missing_topics(planner, bus, make_topic):
     for given in ({"subscribe": name}, {"assign": json.dumps({name: [0]})}):
         with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {name}"):
             begin_query(planner(**given))
+    near = make_topic(1, name=f"{name}-near")
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"did you mean {near}"):
+        begin_query(planner(subscribe=f"{name}-naer"))
+    bus.delete_topic(near)
     with pytest.raises(UnknownTopicOrPartitionError, match="has only 1 partitions"):
         begin_query(planner(assign=json.dumps({make_topic(1): [0, 1]})))
     plan = planner(subscribePattern=f"{name}.*", startingOffsets="earliest")

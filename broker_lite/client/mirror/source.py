@@ -38,12 +38,13 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.record.format import BODY_VERSION
-from broker_lite.wire.api import ApiKey
+from broker_lite.wire.api import BY_TOPIC_ID, ApiKey
 from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
 from broker_lite.wire.calls.configs import DescribeConfigsRequest
 from broker_lite.wire.calls.groups import (
     FindCoordinatorRequest,
     ListGroupsRequest,
+    ListUntypedGroupsRequest,
     OffsetFetchRequest,
 )
 from broker_lite.wire.calls.offsets import ListOffsetsRequest
@@ -60,20 +61,21 @@ from broker_lite.wire.fetch import (
 PARTITION_BYTES = 4 << 20
 FETCH_BYTES = 32 << 20
 REQUEST_TIMEOUT_MS = 30_000
-_NEEDED: Mapping[int, int] = {
-    ApiKey.FETCH: CLIENT_VERSION,
+_SPOKEN: Mapping[int, tuple[int, int]] = {
+    ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
+    ApiKey.LIST_GROUPS: (ListUntypedGroupsRequest.VERSION, ListGroupsRequest.VERSION),
     **{
-        call.API_KEY: call.VERSION
+        call.API_KEY: (call.VERSION, call.VERSION)
         for call in (
             MetadataRequest,
             ListOffsetsRequest,
             DescribeConfigsRequest,
             FindCoordinatorRequest,
             OffsetFetchRequest,
-            ListGroupsRequest,
         )
     },
 }
+"""What a mirror asks a source for, from the oldest version that it can do with to the newest."""
 
 
 class Wanted(NamedTuple):
@@ -104,6 +106,8 @@ class Source:
         self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
         self._turn = 0
         self._is_stale = True
+        self._fetch_version = CLIENT_VERSION
+        self._tells_types = True
 
     def close(self) -> None:
         self._pool.close()
@@ -120,20 +124,25 @@ class Source:
             ) from error
 
     def check_versions(self) -> None:
-        """Raises UnsupportedVersionError for brokers that are too old, SourceUnreachableError."""
+        """Ask a broker what it speaks, and speak that: an earlier fetch with Kafka before 3.9,
+        groups without types before 3.8. Raises UnsupportedVersionError for one that is too old,
+        SourceUnreachableError."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
         answer = self._pool.ask(Send(endpoint, CallExchange(call), REQUEST_TIMEOUT_MS))
         spoken = {row.api_key: row for row in answer.api_keys}
-        for key, version in _NEEDED.items():
+        for key, (oldest, newest) in _SPOKEN.items():
             row = spoken.get(key)
-            if row is None or not row.min_version <= version <= row.max_version:
+            if row is None or row.max_version < oldest or row.min_version > newest:
                 has = "not at all" if row is None else f"{row.min_version} to {row.max_version}"
                 raise UnsupportedVersionError(
-                    f"{endpoint} speaks {ApiKey(key).name} {has}; a mirror needs version {version},"
-                    " which Kafka has since 3.9"
+                    f"{endpoint} speaks {ApiKey(key).name} {has}; a mirror needs version {oldest}"
+                    + (f" to {newest}" if newest > oldest else "")
+                    + ", as Kafka has since 3.1"
                 )
+        self._fetch_version = min(CLIENT_VERSION, spoken[ApiKey.FETCH].max_version)
+        self._tells_types = spoken[ApiKey.LIST_GROUPS].max_version >= ListGroupsRequest.VERSION
 
     def view(self) -> ClusterView:
         """All topics."""
@@ -170,7 +179,7 @@ class Source:
     ) -> tuple[dict[str, dict[TopicPartition, CommittedOffset]], list[str]]:
         """The offsets of Kafka groups that match as a whole; the names of native groups."""
         found, native = {}, []
-        for row in self.admin.list_groups():
+        for row in self.admin.list_groups(with_types=self._tells_types):
             if not row.group or not re.fullmatch(pattern, row.group):
                 continue
             if row.kind.lower() == "native":
@@ -199,7 +208,7 @@ class Source:
         sends = [
             Send(
                 endpoint,
-                FetchExchange(_request(group, wanted, wait_ms)),
+                FetchExchange(_request(group, wanted, wait_ms), self._fetch_version),
                 REQUEST_TIMEOUT_MS + wait_ms,
             )
             for endpoint, group in by_leader.items()

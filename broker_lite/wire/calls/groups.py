@@ -321,6 +321,30 @@ def _listed_group(reader: Reader) -> ListedGroup:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ListUntypedGroupsRequest:
+    """For brokers before Kafka 3.8, which tell no group's type: it is empty in the answer."""
+
+    API_KEY: ClassVar[int] = ApiKey.LIST_GROUPS
+    VERSION: ClassVar[int] = 4
+
+    states_filter: tuple[str, ...] = ()
+
+    def encode(self, writer: Writer) -> None:
+        writer.array(self.states_filter, writer.string)
+        writer.tag_end()
+
+    @staticmethod
+    def decode(reader: Reader) -> ListGroupsResponse:
+        return reader.ended(
+            ListGroupsResponse(reader.i32(), reader.i16(), reader.array(_untyped_group))
+        )
+
+
+def _untyped_group(reader: Reader) -> ListedGroup:
+    return reader.ended(ListedGroup(reader.string(), reader.string(), reader.string(), ""))
+
+
 class DescribedGroupMember(NamedTuple):
     """A member and, as bytes, what it subscribed to and was given."""
 

@@ -128,5 +128,9 @@ def test_another_format_of_the_log_and_a_folder_that_is_there_are_refused(tmp_pa
     with pytest.raises(InvalidConfigError, match="exists"):
         carry(old, old, hundred_less)
     (old / "offsets" / "0").write_text("v9\n{}\n")
-    with pytest.raises(UnsupportedVersionError, match="'v9'"):
+    with pytest.raises(UnsupportedVersionError, match="version v9"):
         carry(old, tmp_path / "new", hundred_less)
+    for damaged in ("", "v1", "garbage", "garbage\n{}"):
+        (old / "offsets" / "0").write_text(damaged)
+        with pytest.raises(InvalidConfigError, match="damaged"):
+            carry(old, tmp_path / "new", hundred_less)

@@ -326,6 +326,12 @@ CASES: list[tuple[Any, Any, Any, dict[str, Any]]] = [
         {"states_filter": ["Empty"], "types_filter": ["classic"]},
     ),
     (
+        groups.ListUntypedGroupsRequest(("Empty",)),
+        admin.ListGroupsRequest,
+        admin.ListGroupsResponse,
+        {"states_filter": ["Empty"]},
+    ),
+    (
         groups.DescribeGroupsRequest(("g",)),
         admin.DescribeGroupsRequest,
         admin.DescribeGroupsResponse,
@@ -423,8 +429,8 @@ IDS = [type(case[0]).__name__ for case in CASES]
 
 RENAMED = {"broker_id": "node_id"}
 """DescribeCluster's brokers are the same rows as Metadata's."""
-UNSAID = {"topic_id": NULL_TOPIC_ID, "commit_ms": NO_TIMESTAMP}
-"""Fields of ours that Kafka's messages do not have."""
+UNSAID = {"topic_id": NULL_TOPIC_ID, "commit_ms": NO_TIMESTAMP, "group_type": ""}
+"""Fields of ours that Kafka's messages, or their earlier versions, do not have."""
 
 
 def ours(item: Any) -> Any:
