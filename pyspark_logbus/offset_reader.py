@@ -119,9 +119,7 @@ class OffsetReader:
         near = difflib.get_close_matches(name, known, n=3)
         if not near:
             return error
-        return UnknownTopicOrPartitionError(
-            f"topic {name!r} does not exist; did you mean {', '.join(near)}?"
-        )
+        return UnknownTopicOrPartitionError(f"{error.message}; or is it {' or '.join(near)}?")
 
     def listed(
         self, wheres: Iterable[TopicPartition], timestamp_ms: int

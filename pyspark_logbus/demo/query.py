@@ -6,9 +6,12 @@ late ones too, and every result is an upsert by its key. That is for a bounded n
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +69,28 @@ def start_session(directory: Path) -> SparkSession:
 
 
 def _start_jvm(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-    jvm = subprocess.Popen(*arguments, **options)
-    _jvms.append(jvm)
+    with _signals_wait():
+        jvm = subprocess.Popen(*arguments, **options)
+        _jvms.append(jvm)
     return jvm
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """What ends the demo comes behind this: raised out of Popen, it would leave a process that has
+    begun and that nobody knows. The process does not inherit it, as it would a blocked signal."""
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: arrived.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in arrived:
+            signal.raise_signal(each)
 
 
 def stop_session() -> None:

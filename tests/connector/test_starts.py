@@ -113,7 +113,7 @@ def test_missing_topics(planner, bus, make_topic):
         with pytest.raises(UnknownTopicOrPartitionError, match=f"logbus topic create {name}"):
             begin_query(planner(**given))
     near = make_topic(1, name=f"{name}-near")
-    with pytest.raises(UnknownTopicOrPartitionError, match=f"did you mean {near}"):
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"create {name}-naer; or is it {near}"):
         begin_query(planner(subscribe=f"{name}-naer"))
     bus.delete_topic(near)
     with pytest.raises(UnknownTopicOrPartitionError, match="has only 1 partitions"):

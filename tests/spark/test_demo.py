@@ -17,6 +17,7 @@ from spark_processes import QUICK_JVM, arguments, children
 
 from broker_lite.client import Bus, connect
 from broker_lite.local.process import start_mark
+from pyspark_logbus.demo import query
 
 
 def command(*arguments: str, folder: Path) -> dict[str, Any]:
@@ -117,6 +118,27 @@ def test_who_ends_it_early_keeps_nothing_of_it(number: signal.Signals, tmp_path:
     assert "Stopping" in out and "did not get to the end" not in out
     assert not [pid for pid, mark in marks.items() if start_mark(pid) == mark]
     assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_signal_while_sparks_jvm_is_being_started_leaves_it_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was raised out of Popen, and the JVM went on without anybody who would stop it."""
+    begin, before = subprocess.Popen, signal.getsignal(signal.SIGINT)
+
+    def interrupted(arguments: list[str]) -> subprocess.Popen[bytes]:
+        process = begin(arguments, stdin=subprocess.PIPE)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(query, "_jvms", [])
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        query._start_jvm([sys.executable, "-c", "input()"])
+    (process,) = query._jvms
+    process.kill()
+    process.communicate()
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_without_java_nothing_is_started(tmp_path: Path) -> None:
