@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import struct as bytes_of
 from collections import Counter
-from collections.abc import Awaitable
-from typing import Any
 
 import pytest
+from handler_members import SUBSCRIPTION, Member, both, coordinator, gathered
 from handler_world import World, handler, run, struct, versions
 
 from broker_lite.errors import (
     CoordinatorLoadInProgressError,
     FencedInstanceIdError,
-    GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     GroupSubscribedToTopicError,
     IllegalGenerationError,
@@ -29,106 +26,11 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, Delete, Set
+from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, encode_call, parse_header
 from broker_lite.wire.calls import members
-
-SUBSCRIPTION = bytes_of.pack(">hih1si", 0, 1, 1, b"t", 0)
-"""A consumer's, version 0: topic t."""
-
-
-class Member:
-    """A client of one group, at the broker that coordinates it."""
-
-    def __init__(self, world: World, group: str = "g", *, broker: int = 0) -> None:
-        self.world, self.group = world, group
-        self.broker = broker or coordinator(world, group)
-        self.id, self.generation = "", -1
-        self.answer: Any = None
-
-    async def join(self, version: int = 9, **fields: Any) -> int:
-        """Until it has an id of its own, twice; the error code."""
-        rows = [
-            struct("JoinGroup", "JoinGroupRequestProtocol", name=name, metadata=SUBSCRIPTION)
-            for name in fields.get("protocols", ["range"])
-        ]
-        answer = await self.world.ask(
-            "JoinGroup", version, broker=self.broker, group_id=self.group, member_id=self.id,
-            session_timeout_ms=fields.get("session_timeout_ms", 10_000),
-            rebalance_timeout_ms=fields.get("rebalance_timeout_ms", 60_000),
-            group_instance_id=fields.get("group_instance_id"),
-            protocol_type=fields.get("protocol_type", "consumer"), protocols=rows,
-        )  # fmt: skip
-        self.answer = answer
-        if answer.error_code == MemberIdRequiredError.code and not self.id:
-            self.id = answer.member_id
-            return await self.join(version, **fields)
-        if not answer.error_code:
-            self.id, self.generation = answer.member_id, answer.generation_id
-        return int(answer.error_code)
-
-    async def sync(self, version: int = 5, **work: bytes) -> Any:
-        """``work`` is by member id; the answer."""
-        rows = [
-            struct("SyncGroup", "SyncGroupRequestAssignment", member_id=name, assignment=part)
-            for name, part in work.items()
-        ]
-        return await self.ask("SyncGroup", version, assignments=rows)
-
-    async def heartbeat(self, version: int = 4, **fields: Any) -> int:
-        return int((await self.ask("Heartbeat", version, **fields)).error_code)
-
-    async def commit(self, offset: int, version: int = 9) -> int:
-        path = "OffsetCommitRequestTopic"
-        part = struct("OffsetCommit", f"{path}.OffsetCommitRequestPartition",
-                      partition_index=0, committed_offset=offset)  # fmt: skip
-        answer = await self.world.ask(
-            "OffsetCommit", version, broker=self.broker, group_id=self.group, member_id=self.id,
-            generation_id_or_member_epoch=self.generation,
-            topics=[struct("OffsetCommit", path, name="t", partitions=[part])],
-        )  # fmt: skip
-        return int(answer.topics[0].partitions[0].error_code)
-
-    async def leave(self, version: int = 5) -> list[int]:
-        row = struct("LeaveGroup", "MemberIdentity", member_id=self.id, reason="done")
-        fields: dict[str, Any] = {"members": [row]} if version >= 3 else {"member_id": self.id}
-        answer = await self.world.ask(
-            "LeaveGroup", version, broker=self.broker, group_id=self.group, **fields
-        )
-        return [answer.error_code, *(row.error_code for row in answer.members or ())]
-
-    async def ask(self, name: str, version: int, **fields: Any) -> Any:
-        fields = {"generation_id": self.generation, "member_id": self.id, **fields}
-        return await self.world.ask(
-            name, version, broker=self.broker, group_id=self.group, **fields
-        )
-
-
-def coordinator(world: World, group: str) -> int:
-    found = {
-        view.broker_id
-        for parts in world.brokers.values()
-        if (view := parts.groups.coordinator_of(group)) is not None
-    }
-    (broker_id,) = found
-    return broker_id
-
-
-async def both(*work: Awaitable[Any]) -> list[Any]:
-    return list(await asyncio.gather(*work))
-
-
-async def gathered(world: World, count: int, **fields: Any) -> list[Member]:
-    """A group of so many that is stable, the leader first."""
-    members = [Member(world) for _ in range(count)]
-    assert await both(*(member.join(**fields) for member in members)) == [0] * count
-    members.sort(key=lambda member: member.answer.leader != member.id)
-    work = {member.id: b"work %d" % n for n, member in enumerate(members)}
-    answers = await both(members[0].sync(**work), *(member.sync() for member in members[1:]))
-    assert [row.assignment for row in answers] == list(work.values())
-    return members
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
@@ -550,109 +452,5 @@ def test_without_zookeeper_members_stay_and_rebalances_wait() -> None:
         world.service.start()
         assert await joining == [0, 0]
         assert (one.generation, two.generation) == (2, 2)
-
-    run(body)
-
-
-def test_native_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
-    async def body(world: World) -> None:
-        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
-        await world.make_topic("t")
-        parts, store = world.brokers[1], world.stores[1]
-        consumer = znodes.consumer_path("g", "c")
-        native = znodes.encode_group(znodes.KIND_NATIVE)
-        await store.write([Create(znodes.group_path("g"), native)])
-        await store.write([Create(znodes.consumers_path("g"))])
-        assert await Member(world).commit(1) == 0
-        await store.write([Create(consumer, b"{}", ephemeral=True)])
-        for _ in range(5):
-            await asyncio.sleep(1200)
-            await parts.groups.expire()
-        kept = await parts.registry.fetch_offsets("g")
-        assert len(kept) == 1, "it has a member, though no commit for long"
-        await store.write([Delete(consumer)])
-        await parts.groups.expire()
-        await asyncio.sleep(3500)
-        await parts.groups.expire()
-        assert await parts.registry.group_kind("g") == "native", "empty since the last look"
-        await asyncio.sleep(150)
-        await parts.groups.expire()
-        assert await parts.registry.group_kind("g") is None
-
-    run(body)
-
-
-def test_what_a_mirror_noted_does_not_expire_while_it_rests() -> None:
-    async def body(world: World) -> None:
-        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
-        await world.make_topic("t")
-        registry = world.brokers[1].registry
-        for group in ("logbus-mirror-x", "g"):
-            await registry.commit_offsets(group, {TopicPartition("t", 0): CommittedOffset(1)})
-        await asyncio.sleep(100 * 60)
-        for parts in world.brokers.values():
-            await parts.groups.expire()
-        assert [row.group for row in await registry.list_groups()] == ["logbus-mirror-x"]
-
-    run(body)
-
-
-def test_a_native_group_whose_members_come_between_two_looks_does_not_expire() -> None:
-    """A job that runs for a minute each hour, and commits only when something has come: brokers
-    never saw it there, and took its group for one that was empty since its last commit."""
-
-    async def body(world: World) -> None:
-        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=600_000)
-        await world.make_topic("t")
-        parts, store = world.brokers[1], world.stores[1]
-        native = znodes.encode_group(znodes.KIND_NATIVE)
-        await store.write([Create(znodes.group_path("g"), native)])
-        await store.write([Create(znodes.consumers_path("g"))])
-        assert await Member(world).commit(1) == 0
-        path = znodes.offset_path("g", "t", 0)
-        for _ in range(6):
-            await parts.groups.expire()
-            znode = await store.get(path)
-            assert znode is not None
-            # As a claim does; the owner has left before the next look.
-            await store.write([Set(path, znode.data, znode.version)])
-            await asyncio.sleep(1200)
-            await parts.groups.expire()
-            assert await parts.registry.group_kind("g") == "native"
-            await asyncio.sleep(1200)
-        await asyncio.sleep(1200)
-        await parts.groups.expire()
-        assert await parts.registry.group_kind("g") is None
-
-    run(body)
-
-
-def test_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
-    async def body(world: World) -> None:
-        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
-        await world.make_topic("t")
-        parts = world.brokers[1]
-        (one,) = await gathered(world, 1, session_timeout_ms=1_800_000)
-        assert await one.commit(3) == 0
-        idle = Member(world, "idle")
-        assert await idle.commit(4) == 0
-        passing = Member(world, "passing")
-        assert await passing.join() == 0
-        assert set(await passing.leave()) == {0}
-        for _ in range(5):
-            await asyncio.sleep(1200)
-            assert await one.heartbeat() == 0
-            await parts.groups.expire()
-        kept = {row.group for row in await parts.registry.list_groups()}
-        assert kept == {"g"}, "it has a member, though no commit for long"
-        assert set(await one.leave()) == {0}
-        await asyncio.sleep(3500)
-        await parts.groups.expire()
-        assert await parts.registry.group_kind("g") == "kafka"
-        await asyncio.sleep(150)
-        await parts.groups.expire()
-        assert await parts.registry.group_kind("g") is None
-        answer = await world.ask("DescribeGroups", 6, groups=["g"])
-        assert answer.groups[0].error_code == GroupIdNotFoundError.code
 
     run(body)

@@ -1,0 +1,117 @@
+"""Groups whose offsets expire, and those that must not."""
+
+from __future__ import annotations
+
+import asyncio
+
+from handler_members import Member, gathered
+from handler_world import World, run
+
+from broker_lite.errors import GroupIdNotFoundError
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Delete, Set
+from broker_lite.model import CommittedOffset, TopicPartition
+
+
+def test_native_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
+        await world.make_topic("t")
+        parts, store = world.brokers[1], world.stores[1]
+        consumer = znodes.consumer_path("g", "c")
+        native = znodes.encode_group(znodes.KIND_NATIVE)
+        await store.write([Create(znodes.group_path("g"), native)])
+        await store.write([Create(znodes.consumers_path("g"))])
+        assert await Member(world).commit(1) == 0
+        await store.write([Create(consumer, b"{}", ephemeral=True)])
+        for _ in range(5):
+            await asyncio.sleep(1200)
+            await parts.groups.expire()
+        kept = await parts.registry.fetch_offsets("g")
+        assert len(kept) == 1, "it has a member, though no commit for long"
+        await store.write([Delete(consumer)])
+        await parts.groups.expire()
+        await asyncio.sleep(3500)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") == "native", "empty since the last look"
+        await asyncio.sleep(150)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") is None
+
+    run(body)
+
+
+def test_what_a_mirror_noted_does_not_expire_while_it_rests() -> None:
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
+        await world.make_topic("t")
+        registry = world.brokers[1].registry
+        for group in ("logbus-mirror-x", "g"):
+            await registry.commit_offsets(group, {TopicPartition("t", 0): CommittedOffset(1)})
+        await asyncio.sleep(100 * 60)
+        for parts in world.brokers.values():
+            await parts.groups.expire()
+        assert [row.group for row in await registry.list_groups()] == ["logbus-mirror-x"]
+
+    run(body)
+
+
+def test_a_native_group_whose_members_come_between_two_looks_does_not_expire() -> None:
+    """A job that runs for a minute each hour, and commits only when something has come: brokers
+    never saw it there, and took its group for one that was empty since its last commit."""
+
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=600_000)
+        await world.make_topic("t")
+        parts, store = world.brokers[1], world.stores[1]
+        native = znodes.encode_group(znodes.KIND_NATIVE)
+        await store.write([Create(znodes.group_path("g"), native)])
+        await store.write([Create(znodes.consumers_path("g"))])
+        assert await Member(world).commit(1) == 0
+        path = znodes.offset_path("g", "t", 0)
+        for _ in range(6):
+            await parts.groups.expire()
+            znode = await store.get(path)
+            assert znode is not None
+            # As a claim does; the owner has left before the next look.
+            await store.write([Set(path, znode.data, znode.version)])
+            await asyncio.sleep(1200)
+            await parts.groups.expire()
+            assert await parts.registry.group_kind("g") == "native"
+            await asyncio.sleep(1200)
+        await asyncio.sleep(1200)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") is None
+
+    run(body)
+
+
+def test_groups_expire_when_they_were_empty_for_the_retention_time() -> None:
+    async def body(world: World) -> None:
+        await world.start(offsets_retention_minutes=60, offsets_retention_check_ms=60_000)
+        await world.make_topic("t")
+        parts = world.brokers[1]
+        (one,) = await gathered(world, 1, session_timeout_ms=1_800_000)
+        assert await one.commit(3) == 0
+        idle = Member(world, "idle")
+        assert await idle.commit(4) == 0
+        passing = Member(world, "passing")
+        assert await passing.join() == 0
+        assert set(await passing.leave()) == {0}
+        for _ in range(5):
+            await asyncio.sleep(1200)
+            assert await one.heartbeat() == 0
+            await parts.groups.expire()
+        kept = {row.group for row in await parts.registry.list_groups()}
+        assert kept == {"g"}, "it has a member, though no commit for long"
+        assert set(await one.leave()) == {0}
+        await asyncio.sleep(3500)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") == "kafka"
+        await asyncio.sleep(150)
+        await parts.groups.expire()
+        assert await parts.registry.group_kind("g") is None
+        answer = await world.ask("DescribeGroups", 6, groups=["g"])
+        assert answer.groups[0].error_code == GroupIdNotFoundError.code
+
+    run(body)
