@@ -61,7 +61,7 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
     written = {}
     for number in numbers[-2:]:
         name = old / "offsets" / str(number)
-        batch = offset_log.read_batch(str(name), name.read_text())
+        batch = offset_log.read_batch(str(name), name.read_text("utf-8"))
         written[number] = _carried(old, number, batch, place, carried)
     if not carried.offsets:
         raise InvalidConfigError(
@@ -79,7 +79,7 @@ def carry(old: Path, new: Path, place: Place) -> Carried:
             ignore=lambda folder, names: changed if Path(folder) == old / "offsets" else set(),
         )
         for number, batch in written.items():
-            (part / "offsets" / str(number)).write_text(batch.text())
+            (part / "offsets" / str(number)).write_text(batch.text(), "utf-8")
         part.rename(new)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)

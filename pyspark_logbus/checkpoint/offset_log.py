@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 def read_batch(name: str, text: str) -> Batch:
     """``name`` is for the error: InvalidConfigError for what Spark did not write, and
     UnsupportedVersionError where it wrote another format."""
-    version, *lines = text.splitlines() or [""]
+    version, *lines = text.split("\n")
     if not re.fullmatch(r"v\d+", version) or not lines:
         raise InvalidConfigError(f"{name} is damaged, or no offset log of Spark's")
     if version != VERSION:

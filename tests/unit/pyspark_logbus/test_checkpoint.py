@@ -16,7 +16,7 @@ from pyspark_logbus.checkpoint.carry import Moved, carry
 from pyspark_logbus.checkpoint.offset_log import KafkaOffsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
-METADATA = '{"batchWatermarkMs":17,"batchTimestampMs":18,"conf":{"spark.sql.x":"y"}}'
+METADATA = '{"batchWatermarkMs":17,"batchTimestampMs":18,"conf":{"spark.sql.x":"y\u2028z"}}'
 FILES = '{"logOffset":3}'
 
 
@@ -38,7 +38,7 @@ def checkpoint(folder: Path, batches: list[list[str]], commits: int, initial: st
     for name in ("offsets", "commits", "sources/0", "state/0/0"):
         (old / name).mkdir(parents=True)
     for number, lines in enumerate(batches):
-        (old / "offsets" / str(number)).write_text("\n".join(["v1", METADATA, *lines]))
+        (old / "offsets" / str(number)).write_text("\n".join(["v1", METADATA, *lines]), "utf-8")
         (old / "offsets" / f".{number}.crc").write_bytes(b"crc")
     for number in range(commits):
         (old / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
@@ -57,7 +57,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def ends(folder: Path, number: int, source: int = 0) -> SourceOffset:
-    batch = offset_log.read_batch("", (folder / "offsets" / str(number)).read_text())
+    batch = offset_log.read_batch("", (folder / "offsets" / str(number)).read_text("utf-8"))
     assert batch.metadata == METADATA
     return offsets.from_json(json.loads(batch.ends[source]))
 
@@ -81,7 +81,7 @@ def test_the_last_two_batches_are_carried_over_and_nothing_else_changes(
     }
     expected = TopicOffsets("id-t", {0: OffsetAndEpoch(150), 1: OffsetAndEpoch(151)})
     assert ends(new, 1) == SourceOffset("here", {"t": expected})
-    assert after["offsets/2"].decode().splitlines()[3:] == [FILES, "-"]
+    assert after["offsets/2"].decode().split("\n")[3:] == [FILES, "-"]
 
 
 def test_a_first_batch_that_is_repeated_says_where_it_begins(tmp_path: Path) -> None:
