@@ -61,7 +61,9 @@ class LogBounds(LogReader):
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
         """Drop every batch that reaches beyond ``offset``; on disk on return. For followers.
 
-        Below the log's start: ``start_at``. Damage does not keep it from cutting there.
+        Below the log's start: ``start_at``. Where the first batch itself goes, the log is empty
+        and begins where it began: what stands before ``offset`` is still to be had from the leader.
+        Damage does not keep it from cutting there.
         """
         with self._flush_lock:
             self._check_usable()
@@ -70,7 +72,8 @@ class LogBounds(LogReader):
                 return
             cut, position = (offset, 0) if offset < self.log_start_offset else self._cut_at(offset)
             if cut <= self.log_start_offset:
-                self._begin_at(offset, offset, now_ms)
+                start = min(offset, self.log_start_offset)
+                self._begin_at(start, start, now_ms)
             else:
                 self._cut_log(cut, position, now_ms)
 

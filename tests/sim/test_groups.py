@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from sim import groups
-from sim.seeded import Violation
+from sim.seeded import Violation, first_seed
 
 from broker_lite.client.native.events import Commit
 from broker_lite.client.native.holdings import Holdings
@@ -21,7 +19,6 @@ from broker_lite.metadata.store import Create, Operation, Set
 Patch = pytest.MonkeyPatch
 
 SEEDS = 8
-FIRST = os.environ.get("LOGBUS_SIM_SEED", "")
 PLANT_SEEDS_MAX = 20
 
 KEPT = {
@@ -39,7 +36,7 @@ def test_kept_seeds(seed: int) -> None:
 
 
 def test_fresh_seeds() -> None:
-    first = int(FIRST) if FIRST else random.SystemRandom().randrange(1 << 31)
+    first = first_seed()
     counts = Counter[str]()
     for seed in range(first, first + SEEDS):
         counts += groups.run(seed)

@@ -222,7 +222,21 @@ def test_cut_below_the_start_begins_anew() -> None:
     disk.log.delete_records_before(45)
     disk.log.truncate_to(47)
     for log in lives(disk):
-        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (47, 47, ())
+        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (45, 45, ())
+
+
+def test_a_cut_inside_the_first_batch_does_not_raise_the_start() -> None:
+    """It once began at the cut: what stood before that was lost, and, with a leader so begun, on
+    every replica."""
+    disk = Disk()
+    append(disk.log, batch(3))
+    append(disk.log, batch(5))
+    disk.log.truncate_to(2)
+    for log in lives(disk):
+        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (0, 0, ())
+    leader = Disk()
+    append(leader.log, batch(3))
+    assert disk.log.append_as_follower(fetched(leader.log, 0), 1, 0) == 3
 
 
 def test_a_cut_vouches_for_older_segments_too() -> None:
