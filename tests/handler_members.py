@@ -75,6 +75,18 @@ class Member:
         )
         return [answer.error_code, *(row.error_code for row in answer.members or ())]
 
+    async def described(self) -> tuple[str, int]:
+        """Its group's state, and how many members are named."""
+        answer = await self.world.ask("DescribeGroups", 6, broker=self.broker, groups=[self.group])
+        (row,) = answer.groups
+        assert row.error_code == 0
+        return row.group_state, len(row.members)
+
+    async def listed(self) -> list[str]:
+        """The state that its group is listed with."""
+        answer = await self.world.ask("ListGroups", 5, broker=self.broker)
+        return [row.group_state for row in answer.groups if row.group_id == self.group]
+
     async def ask(self, name: str, version: int, **fields: Any) -> Any:
         fields = {"generation_id": self.generation, "member_id": self.id, **fields}
         return await self.world.ask(

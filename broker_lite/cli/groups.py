@@ -59,6 +59,8 @@ def list_groups(
 KINDS = {"classic": "Kafka", "native": "Native"}
 """The protocol's group types, in the words of logbus."""
 SPARK = "Spark query"
+GATHERING = "PreparingRebalance"
+"""Without members: those that it had are not heard of yet."""
 
 
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
@@ -93,13 +95,23 @@ def describe(
 
 def _why_empty(admin: Admin, group: str) -> str:
     """Of a group without a partition. Raises GroupIdNotFoundError where there is no such group."""
-    if group not in {item.group for item in admin.list_groups()}:
+    states = {item.group: item.state for item in admin.list_groups()}
+    if group not in states:
         raise _no_group(group)
     if admin.group_members(group):
         return f"group {group!r} has members that read nothing yet, and has committed nothing"
+    if states[group] == GATHERING:
+        return _gathering(group)
     return (
         f"group {group!r} is empty: it has no members and has committed nothing in topics that are "
         "there"
+    )
+
+
+def _gathering(group: str) -> str:
+    return (
+        f"group {group!r} had members when its coordinator went; which of them live shows within "
+        "a third of their session timeout: ask again"
     )
 
 
@@ -117,7 +129,7 @@ def members(
     """A group's live members, and which partitions each of them reads."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         try:
-            found = admin.describe_groups([group])[group].members
+            described = admin.describe_groups([group])[group]
         except GroupIdNotFoundError:
             raise _no_group(group) from None
         query, _ = holder_of(admin.committed(group).values(), int(time.time() * 1000))
@@ -130,10 +142,12 @@ def members(
             "partitions": len(owned_by(row)),
             "owns": " ".join(f"{topic}-{partition}" for topic, partition in owned_by(row)),
         }
-        for row in sorted(found)
+        for row in sorted(described.members)
     ]
     output.show(rows, form)
-    if not rows:
+    if not rows and described.state == GATHERING:
+        output.say(_gathering(group))
+    elif not rows:
         output.say(
             f"group {group!r} has no live member"
             + (f"; a Spark query ({query}) reads and publishes its progress to it" if query else "")

@@ -133,11 +133,13 @@ class Group:
         return 0 if former is None else former.members
 
     def view(self) -> GroupView:
-        """The group and its members, in the order of joining."""
+        """The group and its members, in the order of joining. Where those of a former generation
+        may live it gathers, although none of them can be named."""
         stable = self.state is State.STABLE
         protocol = self._protocol if stable else None
+        state = self.state if self._roster.members else State.EMPTY
         return GroupView(
-            State.EMPTY if not self._roster.members else self.state,
+            State.PREPARING if self._roster.former is not None else state,
             self._roster.protocol_type or CONSUMER,
             protocol or "",
             self.generation,

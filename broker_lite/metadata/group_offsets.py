@@ -93,6 +93,7 @@ class GroupOffsets:
         if broker_epoch == NO_EPOCH:
             raise CoordinationUnavailableError("this broker is not registered; try again later")
         if claim is not None and claim.held and claim.value.broker_epoch == broker_epoch:
+            self._used(claim)
             return claim
         task = self._claiming.get(group)
         if task is None:
@@ -114,10 +115,15 @@ class GroupOffsets:
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
-        if len(self._claims) > KNOWN_MAX:
-            self._claims.clear()
-        self._claims[group] = claim
+        self._used(claim)
         return claim
+
+    def _used(self, claim: Claim) -> None:
+        """Remember it; of too many, the one is forgotten that was not used for longest."""
+        self._claims.pop(claim.group, None)
+        self._claims[claim.group] = claim
+        if len(self._claims) > KNOWN_MAX:
+            del self._claims[next(iter(self._claims))]
 
     def release(self, claim: Claim) -> None:
         """Forget the claim: what is still to be written by it fails."""
@@ -192,6 +198,8 @@ class GroupOffsets:
         claim: Claim | None,
     ) -> None:
         if claim is not None:
+            if self._claims.get(group) is claim:
+                self._used(claim)
             await asyncio.shield(self._writer.commit(claim, offsets))
             return
         for _ in range(ATTEMPTS_MAX):
@@ -264,6 +272,15 @@ class GroupOffsets:
         groups = [znodes.group_name(n) for n in await self._store.children(znodes.CONSUMERS) or ()]
         kinds = await gather([self.kind(group) for group in groups])
         return {group: kind for group, kind in zip(groups, kinds) if kind is not None}
+
+    async def members_left(self, group: str) -> int:
+        """Members of a Kafka group's last generation, whichever broker began it."""
+        claim = self._claims.get(group)
+        if claim is not None and claim.held:
+            return claim.value.members
+        path = znodes.coordinator_path(group)
+        znode = await self._store.get(path)
+        return 0 if znode is None else znodes.decode_coordinator(path, znode.data).members
 
     async def native_members(self, group: str) -> list[str]:
         """Consumers of a native group that are there."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from broker_lite.errors import (
     CoordinationUnavailableError,
@@ -223,16 +224,20 @@ class GroupWriter:
 
     async def _learn(self, parts: list[Part]) -> None:
         """Note which offsets exist, and make their parents, where that is not known yet."""
-        if len(self._known) > KNOWN_MAX:
-            self._known.clear()
         topics = {(part.writing.claim.group, key.topic) for part in parts for key in part.offsets}
+        places = [
+            (group, znodes.topic_offsets_path(group, topic)) for group, topic in sorted(topics)
+        ]
+        for _, path in places:
+            if path in self._known:
+                # Used last, so that those are forgotten first that are not used.
+                self._known[path] = self._known.pop(path)
         await gather(
-            [
-                self._learn_topic(group, path)
-                for group, topic in sorted(topics)
-                if (path := znodes.topic_offsets_path(group, topic)) not in self._known
-            ]
+            [self._learn_topic(group, path) for group, path in places if path not in self._known]
         )
+        too_many = len(self._known) - max(KNOWN_MAX, len(places))
+        for path in list(islice(self._known, max(too_many, 0))):
+            del self._known[path]
 
     async def _learn_topic(self, group: str, path: str) -> None:
         found = await self._store.children(path)

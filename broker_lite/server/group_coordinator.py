@@ -191,6 +191,18 @@ class GroupCoordinator:
         held = await self._held_or_taken(group)
         return None if held is None else held.group
 
+    async def find_described(self, group: str) -> Group | None:
+        """As ``find_taken``, but for writing nothing where no generation had members: whether those
+        of one that had live shows as soon as somebody waits for them."""
+        held = await self._held_now(group)
+        if held is None and await self.has_left_members(group):
+            held = await self._load(group)
+        return None if held is None else held.group
+
+    async def has_left_members(self, group: str) -> bool:
+        """Whether a group that is not held here has a generation with members, who may live."""
+        return await self._registry.members_left(group) > 0
+
     def forget(self, group: str) -> None:
         """The group is about to be deleted: it has no members."""
         held = self._held.get(group)
@@ -233,6 +245,9 @@ class GroupCoordinator:
                 if row.kind == znodes.KIND_NATIVE:
                     members = await self._registry.native_members(row.group)
                     await self._registry.note_members(row.group, is_empty=not members)
+                elif self.find(row.group) is None and await self.has_left_members(row.group):
+                    # Else one whose members died with its coordinator would be gathering for ever.
+                    await self._load(row.group)
                 if await self._registry.expire_group(row.group, partial(self._is_over, row.group)):
                     logger.info("group %r was empty for long enough and is deleted", row.group)
                     continue
@@ -240,7 +255,7 @@ class GroupCoordinator:
                 count = await self._registry.expire_former_offsets(row.group, before_ms)
                 if count:
                     logger.info("group %r: %d offsets of deleted topics go", row.group, count)
-            except NotCoordinatorError:
+            except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
 
     def _is_over(self, group: str, age: GroupAge) -> bool:

@@ -403,6 +403,10 @@ class Registry(Membership):
         """Every group that has state in ZooKeeper."""
         return [GroupListing(*row) for row in (await self._groups.kinds()).items()]
 
+    async def members_left(self, group: str) -> int:
+        """Members of a Kafka group's last generation, whichever broker began it."""
+        return await self._groups.members_left(group)
+
     async def native_members(self, group: str) -> list[str]:
         """The consumers of a native group that are there."""
         return await self._groups.native_members(group)

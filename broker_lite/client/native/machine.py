@@ -258,9 +258,7 @@ class Machine:
 
     def _counted(self, version: int, names: list[str] | None) -> None:
         if names is not None and len(names) >= MEMBERS_MAX:
-            raise GroupMaxSizeReachedError(
-                f"group {self._group!r} has {len(names)} consumers; {MEMBERS_MAX} are allowed"
-            )
+            raise self._is_full(len(names))
         path = znodes.consumer_path(self._group, self._consumer)
         data = znodes.encode_subscription(self._subscription)
         self._asking.write(
@@ -351,6 +349,7 @@ class Machine:
         self._looked_ms = self._asking.now_ms
         owners, before = self.view.owners(), self._owners
         if before is None:
+            self._check_place()
             before = self.view.owners(without=self._consumer)
         self._owners = owners
         mine = {
@@ -366,6 +365,20 @@ class Machine:
             and before[where].consumer in self.view.members
         }
         self.holdings.aim(mine, taken)
+
+    def _check_place(self) -> None:
+        """Others may have registered since this consumer counted: of those that came at once the
+        first ones stay, by ZooKeeper's order, which all of them see alike."""
+        place = self.view.place_of(self._consumer)
+        if place >= MEMBERS_MAX:
+            me = znodes.consumer_path(self._group, self._consumer)
+            self._asking.write([Delete(me)], lambda _: None)
+            raise self._is_full(place)
+
+    def _is_full(self, count: int) -> GroupMaxSizeReachedError:
+        return GroupMaxSizeReachedError(
+            f"group {self._group!r} has {count} consumers; {MEMBERS_MAX} are allowed"
+        )
 
     def _pass_time(self) -> None:
         now_ms = self._asking.now_ms

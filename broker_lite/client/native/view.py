@@ -73,6 +73,10 @@ class View:
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)
 
+    def place_of(self, name: str) -> int:
+        """How many of the members were registered before this one."""
+        return sum(since < self._since[name] for since in self._since.values())
+
     # What is to be read again.
 
     def mark_all(self) -> None:

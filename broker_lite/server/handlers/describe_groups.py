@@ -1,7 +1,8 @@
 """DescribeGroups 0-6: the state and the members of groups, from their coordinator.
 
 A group that has offsets and no members is Empty; one that is not there is Dead, from version 6 with
-GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions and assignments are told while a group is Stable.
+GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions and assignments are told while a group is Stable. One
+whose coordinator died is taken over by this, and PreparingRebalance until its members are heard of.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ async def _describe(parts: Parts, group: str, version: int) -> Any:
 
 async def _found(parts: Parts, group: str) -> dict[str, Any]:
     """What differs from a group that is not there."""
-    machine = parts.groups.find(group)
+    machine = await parts.groups.find_described(group)
     if machine is None:
         kind = await parts.registry.group_kind(group)
         if kind is None:
@@ -102,9 +103,8 @@ def _native(members: Sequence[NativeMember]) -> dict[str, Any]:
                 group_instance_id=None,
                 client_id=row.subscription.client_id,
                 client_host=row.subscription.host,
-                member_metadata=encode_subscription(
-                    row.subscription.topics or (row.subscription.pattern or "",)
-                ),
+                # What a pattern matches the member alone decides; what it owns is told.
+                member_metadata=encode_subscription(row.subscription.topics),
                 member_assignment=encode_assignment(row.owned),
             )
             for row in members

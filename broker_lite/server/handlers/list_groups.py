@@ -1,6 +1,7 @@
 """ListGroups 0-5: the groups that this broker coordinates; clients ask every broker.
 
-A group that has offsets and no members is Empty. Native groups, whose members coordinate among
+A group that has offsets and no members is Empty; one whose coordinator died under its members is
+PreparingRebalance until they are heard of. Native groups, whose members coordinate among
 themselves, are listed by the same rule, of type "Native".
 """
 
@@ -12,6 +13,7 @@ from broker_lite.coordinator.group import State
 from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
+from broker_lite.metadata.loader import gather
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import GroupListing
 from broker_lite.wire.api import RequestHeader
@@ -30,7 +32,8 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
             if (chosen := parts.groups.coordinator_of(row.group)) is not None
             and chosen.broker_id == parts.broker_id
         ]
-        rows = [(row.group, TYPES[row.kind], *await _state(parts, row)) for row in listed]
+        states = await gather([_state(parts, row) for row in listed])
+        rows = [(row.group, TYPES[row.kind], *state) for row, state in zip(listed, states)]
     except LogbusError as error:
         return Response(error_code=wire_code(error), groups=[])
     return Response(
@@ -54,9 +57,11 @@ async def _state(parts: Parts, row: GroupListing) -> tuple[str, str]:
     if machine is not None:
         view = machine.view()
         return str(view.state), view.protocol_type
-    if row.kind == znodes.KIND_NATIVE and await parts.registry.native_members(row.group):
-        return str(State.STABLE), CONSUMER
-    return str(State.EMPTY), CONSUMER
+    if row.kind == znodes.KIND_NATIVE:
+        members = await parts.registry.native_members(row.group)
+        return str(State.STABLE if members else State.EMPTY), CONSUMER
+    left = await parts.groups.has_left_members(row.group)
+    return str(State.PREPARING if left else State.EMPTY), CONSUMER
 
 
 def _passes(wanted: list[str], value: str) -> bool:

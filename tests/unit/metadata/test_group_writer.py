@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim import scheduler
 
-from broker_lite.metadata import znodes
+from broker_lite.errors import CoordinationUnavailableError
+from broker_lite.metadata import group_writer, znodes
 from broker_lite.metadata.group_claims import Claim
 from broker_lite.metadata.group_writer import GroupWriter
-from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.metadata.store import Check, Create, Operation, Set, check_size
 from broker_lite.model import CommittedOffset, TopicPartition
 
 PARTITIONS = 3
@@ -162,3 +163,92 @@ def test_a_generation_does_not_wait_and_takes_along_what_was_committed() -> None
 
     scheduler.run(main())
     assert [len(multi.offsets) for multi in store.multis] == [1, 2]
+
+
+class Strict(Store):
+    """Takes no more at once than ZooKeeper does, and only what names its claim. ``fails_at``: the
+    connection is lost under that one of its writes."""
+
+    fails_at = -1
+
+    async def write(self, operations: Sequence[Operation]) -> None:
+        if any(getattr(row, "data", b"") for row in operations):
+            check_size(operations)
+            guarded = {row.path for row in operations if isinstance(row, Check) or row.path == MINE}
+            assert guarded == {MINE, MARK}, "each multi is refused where the claim is lost"
+            if len(self.multis) == self.fails_at:
+                raise CoordinationUnavailableError("the connection is lost")
+        await super().write(operations)
+
+
+def large_commit() -> dict[TopicPartition, CommittedOffset]:
+    """Three times what one multi takes."""
+    note = "\N{SNOWMAN}" * 1300
+    return {TopicPartition("t", n): CommittedOffset(5, metadata=note) for n in range(200)}
+
+
+MINE, MARK = znodes.coordinator_path("large"), znodes.claim_path("large", "c")
+
+
+def test_a_commit_larger_than_a_multi_is_answered_after_the_last_of_them() -> None:
+    store = Strict(0.002)
+    claim, rows = claim_of("large"), large_commit()
+
+    async def main() -> None:
+        groups = writer(store, 20)
+        done = groups.commit(claim, rows)
+        begun = groups.begin_generation(claim, claim.value._replace(generation=1))
+        while not done.done():
+            assert len(store.held) < len(rows) + 1, "everything is there, and nobody was told"
+            assert MINE not in store.held, "the generation begins when all of it is there"
+            await asyncio.sleep(0.001)
+        await asyncio.gather(done, begun)
+        groups.close()
+
+    scheduler.run(main())
+    assert len(store.multis) >= 3
+    assert store.held.keys() == {MINE, *(znodes.offset_path("large", *key) for key in rows)}
+    assert [MINE in multi.offsets for multi in store.multis].index(True) == len(store.multis) - 1
+
+
+def test_a_commit_whose_second_multi_fails_fails_and_what_follows_it_is_not_written() -> None:
+    """Commits are tried again whole: what the first one wrote is written once more then."""
+    store = Strict(0.002)
+    store.fails_at = 1
+    claim, rows = claim_of("large"), large_commit()
+
+    async def main() -> None:
+        groups = writer(store, 20)
+        failing = groups.commit(claim, rows)
+        with pytest.raises(CoordinationUnavailableError):
+            await failing
+        assert len(store.multis) == 1 and 0 < len(store.held) < len(rows)
+        store.fails_at = -1
+        await groups.commit(claim, rows)
+        groups.close()
+
+    scheduler.run(main())
+    assert len(store.held) == len(rows)
+
+
+def test_of_too_many_znodes_known_those_are_forgotten_that_were_not_used_for_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All were, at the ten thousandth: with one group more each write looked at everything."""
+    monkeypatch.setattr(group_writer, "KNOWN_MAX", 2)
+    looked: list[str] = []
+
+    class Counted(Store):
+        async def children(self, path: str) -> list[str]:
+            looked.append(path.split("/")[2])
+            return []
+
+    async def main() -> None:
+        groups = writer(Counted(0.0), 0)
+        claims = {name: claim_of(name) for name in "abc"}
+        for name in "abacaba":
+            await groups.commit(claims[name], {TopicPartition("t", 0): CommittedOffset(1)})
+        groups.close()
+
+    scheduler.run(main())
+    assert looked == list("abcb")

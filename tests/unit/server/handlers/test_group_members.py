@@ -376,8 +376,14 @@ def test_a_group_moves_when_its_coordinator_dies_and_its_generation_goes_on() ->
             await asyncio.sleep(0.1)
         for group, before in stayed.items():
             assert (coordinator(world, group) != before) == (group in moved)
+        # They live, though nobody that is there knows them: it is not Empty, before and after it
+        # is taken over.
         for member in (one, two):
             member.broker = coordinator(world, "g")
+        assert await one.listed() == ["PreparingRebalance"]
+        assert await one.described() == ("PreparingRebalance", 0)
+        assert await one.listed() == ["PreparingRebalance"]
+        for member in (one, two):
             assert await member.heartbeat() == UnknownMemberIdError.code
             assert await member.commit(6) == UnknownMemberIdError.code
             member.id = ""
@@ -388,10 +394,57 @@ def test_a_group_moves_when_its_coordinator_dies_and_its_generation_goes_on() ->
         joining = asyncio.ensure_future(one.join())
         await asyncio.sleep(1.0)
         assert not joining.done()
+        assert await one.described() == ("PreparingRebalance", 1)
         assert await both(joining, two.join()) == [0, 0]
         assert (one.generation, two.generation) == (2, 2)
         await both(one.sync(), two.sync())
         assert await one.commit(7) == 0
+        assert await one.described() == ("Stable", 2)
+
+    run(body)
+
+
+def test_a_group_whose_members_died_with_its_coordinator_is_empty_in_the_end() -> None:
+    """Nobody asks for it any more, but for whoever lists groups."""
+
+    async def body(world: World) -> None:
+        await world.start(2)
+        (one,) = await gathered(world, 1)
+        old = world.brokers.pop(one.broker)
+        await old.registry.close()
+        old.groups.close()
+        while not all(len(p.registry.snapshot.brokers) == 1 for p in world.brokers.values()):
+            await asyncio.sleep(0.1)
+        one.broker = coordinator(world, "g")
+        assert await one.listed() == ["PreparingRebalance"]
+        await world.brokers[one.broker].groups.expire()
+        assert await one.described() == ("PreparingRebalance", 0)
+        await asyncio.sleep(10 / 3 + 1)
+        assert await one.listed() == ["Empty"]
+        assert await one.described() == ("Empty", 0)
+        answer = await world.ask("DeleteGroups", 2, broker=one.broker, groups_names=["g"])
+        assert answer.results[0].error_code == 0
+
+    run(body)
+
+
+def test_a_rebalance_is_seen_by_whoever_describes_it() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        one, two = await gathered(world, 2)
+        joining = asyncio.ensure_future(one.join())
+        await asyncio.sleep(0.05)
+        assert await one.described() == ("PreparingRebalance", 2)
+        assert await one.listed() == ["PreparingRebalance"]
+        assert await both(joining, two.join()) == [0, 0]
+        assert await one.described() == ("CompletingRebalance", 2)
+        assert await one.listed() == ["CompletingRebalance"]
+        # What they are subscribed to is told when it is decided what that gives them.
+        answer = await world.ask("DescribeGroups", 6, broker=one.broker, groups=["g"])
+        (row,) = answer.groups
+        assert row.protocol_data == "" and {each.member_metadata for each in row.members} == {b""}
+        await both(one.sync(), two.sync())
+        assert await one.described() == ("Stable", 2)
 
     run(body)
 
