@@ -24,7 +24,6 @@ from broker_lite.config import value_text
 from broker_lite.errors import (
     GroupIdNotFoundError,
     GroupLeaseHeldError,
-    InvalidConfigError,
     InvalidTopicError,
     LogbusError,
     TopicExistsError,
@@ -44,7 +43,6 @@ from broker_lite.wire.calls import configs, topics
 from broker_lite.wire.calls.groups import DescribedGroupMember
 
 TIMEOUT_MS = 30_000
-ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 _SOURCES = {1: "topic", 2: "broker", 4: "broker file", 5: "default"}
 
 
@@ -86,15 +84,6 @@ class LogDir(NamedTuple):
     total_bytes: int
     usable_bytes: int
     partitions: Mapping[TopicPartition, int]
-
-
-def isolation_code(level: str) -> int:
-    """The wire's number for an isolation level; raises InvalidConfigError."""
-    if level not in ISOLATION_LEVELS:
-        raise InvalidConfigError(
-            f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
-        )
-    return ISOLATION_LEVELS[level]
 
 
 class Admin:
@@ -308,7 +297,7 @@ class Admin:
                 requests.list_offsets(
                     self._cluster,
                     timestamps,
-                    isolation_level=isolation_code(isolation),
+                    isolation_level=requests.isolation_code(isolation),
                     deadline_ms=self._deadline(),
                 )
             )

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from broker_lite.client import requests
-from broker_lite.client.admin import isolation_code
 from broker_lite.client.blocking import Reactor, monotonic_ms
 from broker_lite.client.cluster import (
     Cluster,
@@ -78,7 +77,7 @@ class EndOffsetsWatch:
         self._request_timeout_ms = request_timeout_ms
         self._pick = topics if callable(topics) else None
         self._names = () if callable(topics) else tuple(dict.fromkeys(topics))
-        self._isolation_level = isolation_code(isolation)
+        self._isolation_level = requests.isolation_code(isolation)
         self._refresh_ms = refresh_ms
         self._on_change = on_change
         self._ends: dict[TopicPartition, ListedOffset] = {}

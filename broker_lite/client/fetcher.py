@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from broker_lite.client import requests
-from broker_lite.client.admin import isolation_code
 from broker_lite.client.blocking import Pool, PooledConnection, monotonic_ms, shared_pool
 from broker_lite.client.bounds import check_offsets
 from broker_lite.client.cluster import Cluster, backoff_ms
@@ -122,7 +121,7 @@ def read_range(
         pool=shared_pool() if pool is None else pool,
         bootstrap=bootstrap,
         fetch_bytes=fetch_bytes,
-        isolation_level=isolation_code(isolation),
+        isolation_level=requests.isolation_code(isolation),
         timeout_ms=timeout_ms,
         request_timeout_ms=request_timeout_ms,
         skips=on_corrupt == "skip",

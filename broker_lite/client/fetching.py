@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from broker_lite.client import requests
-from broker_lite.client.admin import isolation_code
 from broker_lite.client.cluster import (
     Cluster,
     ClusterView,
@@ -95,7 +94,7 @@ class FetchEngine:
         self._shell = shell
         self._cluster = cluster
         self._config = config
-        self._isolation_level = isolation_code(config.isolation_level)
+        self._isolation_level = requests.isolation_code(config.isolation_level)
         self._on_arrival = on_arrival
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)

@@ -24,6 +24,7 @@ from broker_lite.client.cluster import (
 )
 from broker_lite.client.steps import CallExchange, Exchange, Operation, Pause, Send, SendAll
 from broker_lite.errors import (
+    InvalidConfigError,
     LogbusError,
     NoBrokersError,
     UnknownTopicIdError,
@@ -45,6 +46,7 @@ FIRST_CONTACT_MS = 5_000
 UNKNOWN_TOPIC_GRACE_MS = 700
 """A topic made just now may not have reached every broker; after that it does not exist."""
 
+ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 ANY_TOPIC: Mapping[str, str] = MappingProxyType({})
 
 T = TypeVar("T")
@@ -228,6 +230,15 @@ def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[Topic
             raise type(result)(f"{where}: {result.message}")
         good[where] = result
     return good
+
+
+def isolation_code(level: str) -> int:
+    """The wire's number for an isolation level; raises InvalidConfigError."""
+    if level not in ISOLATION_LEVELS:
+        raise InvalidConfigError(
+            f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
+        )
+    return ISOLATION_LEVELS[level]
 
 
 def list_offsets(

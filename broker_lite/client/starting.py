@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker_lite.client import group_requests, requests
-from broker_lite.client.admin import isolation_code
 from broker_lite.client.cluster import Cluster, backoff_ms, made_again
 from broker_lite.client.steps import Operation, Pause
 from broker_lite.config import ConsumerConfig
@@ -195,7 +194,7 @@ def reset_offsets(
     deadline_ms: float,
 ) -> Operation[dict[TopicPartition, int]]:
     """Offsets by time (-2 earliest, -1 latest); the end where nothing is as new."""
-    isolation_level = isolation_code(config.isolation_level)
+    isolation_level = requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (
             yield from requests.list_offsets(
