@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from broker_lite.client.arrays import binary_of, fixed, headers_of
-from broker_lite.client.delivery import Batch
+from broker_lite.client.batches import Batch
 from broker_lite.client.futures import Outcome
 from broker_lite.client.partitioner import Sticky, partitions_for
 from broker_lite.errors import (

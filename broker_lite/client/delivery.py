@@ -9,12 +9,11 @@ batches that are certainly not in the log are renumbered. Called by ``sender`` o
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
+from broker_lite.client.batches import SEQUENCE_MASK, Batch, Identity, Outgoing
 from broker_lite.client.cluster import ClusterView, backoff_ms, no_leader
-from broker_lite.client.futures import Outcome
+from broker_lite.client.partition_queue import PartitionQueue
 from broker_lite.errors import (
     DeliveryTimedOutError,
     DuplicateSequenceError,
@@ -31,130 +30,14 @@ from broker_lite.errors import (
     UnknownProducerIdError,
     error_for,
 )
-from broker_lite.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Endpoint, TopicPartition
+from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.record import arrow
-from broker_lite.record.arrow import Columns, Compression
+from broker_lite.record.arrow import Compression
 from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 from broker_lite.wire.reused_memory import ReusedMemory
 
 REQUEST_BYTES_MAX = 16 << 20
 """A request is closed when it holds this much: well below a broker's frame limit (64 MiB)."""
-SEQUENCE_MASK = 0x7FFFFFFF
-
-
-class Identity(NamedTuple):
-    """What a broker knows an idempotent producer by."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-class Batch:
-    """Rows for one partition, from the accumulator to the acknowledgement."""
-
-    __slots__ = (
-        "attempts",
-        "base_offset",
-        "columns",
-        "deadline_ms",
-        "encoded",
-        "error",
-        "halves",
-        "identity",
-        "log_append_time_ms",
-        "maybe_appended",
-        "number",
-        "order",
-        "outcome",
-        "partition",
-        "row_count",
-        "sequence",
-        "size_bytes",
-        "timestamp_ms",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        columns: Columns,
-        *,
-        timestamp_ms: int,
-        size_bytes: int,
-        deadline_ms: float,
-        outcome: Outcome,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.columns: Columns | None = columns
-        self.row_count = columns.row_count
-        self.timestamp_ms = timestamp_ms
-        self.size_bytes = size_bytes
-        self.deadline_ms = deadline_ms
-        self.outcome = outcome
-        self.identity: Identity | None = None
-        self.sequence = -1
-        self.number = -1
-        """How many batches of its partition were sent before it."""
-        self.order = (0, 0)
-        self.attempts = 0
-        self.maybe_appended = False
-        self.encoded: memoryview | None = None
-        self.base_offset = NO_OFFSET
-        self.log_append_time_ms = NO_TIMESTAMP
-        self.error: LogbusError | None = None
-        self.halves: Sequence[Batch] = ()
-
-    @property
-    def where(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-    def renumber(self) -> None:
-        """Forget the sequence; only for a batch that is certainly not in the log."""
-        assert not self.maybe_appended
-        self.identity, self.sequence, self.encoded = None, -1, None
-
-
-class Outgoing(NamedTuple):
-    """One produce request: at most one batch a partition, all led by one broker."""
-
-    endpoint: Endpoint
-    batches: tuple[Batch, ...]
-    topic_ids: dict[str, str]
-
-
-class _Partition:
-    """One partition's queue. ``held``: nothing is sent until all under way has come back."""
-
-    __slots__ = (
-        "acked_sequence",
-        "error",
-        "failures",
-        "held",
-        "identity",
-        "in_flight",
-        "leader_epoch",
-        "next_sequence",
-        "queue",
-        "retry_at_ms",
-        "sent_count",
-        "spoiled",
-    )
-
-    def __init__(self) -> None:
-        self.queue: deque[Batch] = deque()
-        self.in_flight: list[Batch] = []
-        self.identity: Identity | None = None
-        self.next_sequence = 0
-        self.acked_sequence = -1
-        self.held = False
-        self.spoiled = False
-        self.sent_count = 0
-        self.failures = 0
-        self.error: LogbusError | None = None
-        self.retry_at_ms = 0.0
-        self.leader_epoch = NO_EPOCH
 
 
 class Delivery:
@@ -184,7 +67,7 @@ class Delivery:
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
         self._count = 0
 
@@ -213,7 +96,7 @@ class Delivery:
             where = batch.where
             part = self._partitions.get(where)
             if part is None:
-                part = self._partitions[where] = _Partition()
+                part = self._partitions[where] = PartitionQueue()
             part.queue.append(batch)
             self._busy[where] = None
 
@@ -247,7 +130,7 @@ class Delivery:
             return []
         chosen: dict[Endpoint, list[Batch]] = {}
         sizes: dict[Endpoint, int] = {}
-        refused: list[tuple[_Partition, Batch, LogbusError]] = []
+        refused: list[tuple[PartitionQueue, Batch, LogbusError]] = []
         for where in self._busy:
             part = self._partitions[where]
             leader_epoch = view.leader_epoch(where)
@@ -268,11 +151,7 @@ class Delivery:
             except LogbusError as problem:
                 refused.append((part, batch, problem))
                 continue
-            part.queue.popleft()
-            if batch.number < 0:
-                batch.number, part.sent_count = part.sent_count, part.sent_count + 1
-            part.in_flight.append(batch)
-            part.leader_epoch = leader_epoch
+            part.sent(batch, leader_epoch)
             chosen.setdefault(leader, []).append(batch)
             sizes[leader] = sizes.get(leader, 0) + batch.size_bytes
         for part, batch, error in refused:
@@ -288,29 +167,13 @@ class Delivery:
             for leader, batches in chosen.items()
         ]
 
-    def _may_send(self, part: _Partition, now_ms: float, leader_epoch: int) -> bool:
+    def _may_send(self, part: PartitionQueue, now_ms: float, leader_epoch: int) -> bool:
         return (
             bool(part.queue)
             and not part.held
-            and self._is_remembered(part)
+            and part.is_remembered(self._max_in_flight, idempotent=self.idempotent)
             and (part.retry_at_ms <= now_ms or part.leader_epoch < leader_epoch)
         )
-
-    def _is_remembered(self, part: _Partition) -> bool:
-        """Whether a broker that has the oldest batch under way still knows it, once it has the next
-        one too, and surely knows the producer by then: it remembers a producer's last five.
-        Counting what is under way is not enough: a batch may hang at a leader that was deposed
-        while the new one takes those behind it."""
-        if not part.in_flight:
-            return True
-        if self.idempotent and part.acked_sequence < 0:
-            # Of a log whose beginning was deleted, a broker that knows nothing of a producer takes
-            # any number of it for the next: the second batch, if it refuses the first.
-            return False
-        following = part.queue[0].number
-        if following < 0:
-            following = part.sent_count
-        return following - min(batch.number for batch in part.in_flight) < self._max_in_flight
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
         """Topics whose leader did not take what it was sent, without a newer one in ``view``."""
@@ -321,7 +184,7 @@ class Delivery:
             if part.retry_at_ms > now_ms and part.leader_epoch >= view.leader_epoch(where)
         }
 
-    def _number(self, part: _Partition, batch: Batch) -> bool:
+    def _number(self, part: PartitionQueue, batch: Batch) -> bool:
         """Give the batch its sequence and bytes; False while it must wait for its turn."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
@@ -359,8 +222,8 @@ class Delivery:
                 for row in topic.partitions:
                     rows[names.get(topic.topic_id, ""), row.partition] = row
         for batch in sent.batches:
-            part = self._returned(batch)
-            if part is None:
+            part = self._partitions[batch.where]
+            if not part.returned(batch):
                 continue
             found = rows.get((batch.topic, batch.partition))
             if response is None:
@@ -379,30 +242,19 @@ class Delivery:
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
         """No answer came: the connection ended or the time was up."""
         for batch in sent.batches:
-            part = self._returned(batch)
-            if part is not None:
+            part = self._partitions[batch.where]
+            if part.returned(batch):
                 batch.maybe_appended = True
                 self._refused(part, batch, error, now_ms)
                 self._settle(batch.where, part)
 
-    def _returned(self, batch: Batch) -> _Partition | None:
-        part = self._partitions[batch.where]
-        if batch not in part.in_flight:
-            return None
-        part.in_flight.remove(batch)
-        return part
-
-    def _accepted(self, part: _Partition, batch: Batch) -> None:
-        part.failures = 0
-        part.error = None
-        if batch.sequence >= 0 and batch.identity == part.identity:
-            last = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK
-            # One that hung is accepted after those behind it.
-            if (last - part.acked_sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
-                part.acked_sequence = last
+    def _accepted(self, part: PartitionQueue, batch: Batch) -> None:
+        part.accepted(batch)
         self._finish(batch, None)
 
-    def _refused(self, part: _Partition, batch: Batch, error: LogbusError, now_ms: float) -> None:
+    def _refused(
+        self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float
+    ) -> None:
         batch.attempts += 1
         if isinstance(error, DuplicateSequenceError):
             self._accepted(part, batch)
@@ -419,32 +271,22 @@ class Delivery:
             else:
                 self._fail(part, batch, error)
 
-    def _later(self, part: _Partition, batch: Batch, error: LogbusError, now_ms: float) -> None:
+    def _later(self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float) -> None:
         """Again after a pause, or at once by a newer leader."""
         self.stale.add(batch.topic)
         if not part.held:
             # Once for all that was under way together.
             part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
             part.failures += 1
-        self._again(part, batch)
+        part.again(batch)
         part.error = error
 
-    def _again(self, part: _Partition, batch: Batch) -> None:
-        """Back into the queue, before everything that was sent after it."""
-        part.held = True
-        part.queue.insert(sum(other.order < batch.order for other in part.queue), batch)
-
     def _out_of_order(
-        self, part: _Partition, batch: Batch, error: LogbusError, now_ms: float
+        self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float
     ) -> None:
-        earlier = [
-            other
-            for other in (*part.queue, *part.in_flight)
-            if other.identity == batch.identity and other.order < batch.order
-        ]
-        if earlier or (part.spoiled and not batch.maybe_appended):
+        if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
             # It came to the broker before one that failed, or after one that never will come.
-            self._again(part, batch)
+            part.again(batch)
         elif batch.maybe_appended and isinstance(error, InvalidProducerEpochError):
             self._fail(part, batch, error)
         elif batch.maybe_appended:
@@ -453,11 +295,11 @@ class Delivery:
             self._later(part, batch, error, now_ms)
         else:
             self.identity = None if self.identity == batch.identity else self.identity
-            self._again(part, batch)
+            part.again(batch)
             part.spoiled = True
             part.identity = None
 
-    def _too_large(self, part: _Partition, batch: Batch, error: LogbusError) -> None:
+    def _too_large(self, part: PartitionQueue, batch: Batch, error: LogbusError) -> None:
         assert batch.columns is not None
         if batch.row_count == 1:
             self._fail(part, batch, MessageTooLargeError(f"{batch.where}: {error.message}"))
@@ -470,33 +312,13 @@ class Delivery:
         # Halving each batch anew would send everything twice.
         known = self.limits_bytes.get(batch.topic, batch.size_bytes)
         self.limits_bytes[batch.topic] = min(known, max(1, batch.size_bytes // 2))
-        middle = batch.row_count // 2
-        size = batch.size_bytes // 2
-        halves = []
-        for start, stop in ((0, middle), (middle, batch.row_count)):
-            half = Batch(
-                batch.topic,
-                batch.partition,
-                batch.columns.slice(start, stop),
-                timestamp_ms=batch.timestamp_ms,
-                size_bytes=batch.size_bytes - size if start else size,
-                deadline_ms=batch.deadline_ms,
-                outcome=batch.outcome,
-            )
-            half.order = (batch.order[0], batch.order[1] + start)
-            if batch.sequence >= 0:
-                half.identity = batch.identity
-                half.sequence = (batch.sequence + start) & SEQUENCE_MASK
-            halves.append(half)
-        batch.halves = halves
-        batch.columns = batch.encoded = None
-        batch.outcome.split_again()
-        for half in reversed(halves):
-            self._again(part, half)
+        batch.halve()
+        for half in reversed(batch.halves):
+            part.again(half)
 
     # -- the end of a batch
 
-    def _fail(self, part: _Partition, batch: Batch, error: LogbusError) -> None:
+    def _fail(self, part: PartitionQueue, batch: Batch, error: LogbusError) -> None:
         """A batch ends without having been written; what follows it needs other sequences."""
         if batch.sequence >= 0 and batch.identity == part.identity:
             part.spoiled = True
@@ -512,21 +334,9 @@ class Delivery:
         batch.columns = batch.encoded = None
         self.done.append(batch)
 
-    def _settle(self, where: TopicPartition, part: _Partition) -> None:
-        """After a batch came back: go on once nothing is under way."""
-        if not part.in_flight:
-            part.held = False
-            if part.spoiled:
-                part.spoiled = False
-                part.next_sequence = (part.acked_sequence + 1) & SEQUENCE_MASK
-                for batch in part.queue:
-                    if batch.sequence >= 0 and not batch.maybe_appended:
-                        batch.renumber()
-                    elif batch.sequence >= 0 and batch.identity == part.identity:
-                        # It keeps its numbers, so what follows must not have them.
-                        part.next_sequence = (batch.sequence + batch.row_count) & SEQUENCE_MASK
-            if not part.queue:
-                self._busy.pop(where, None)
+    def _settle(self, where: TopicPartition, part: PartitionQueue) -> None:
+        if part.settle():
+            self._busy.pop(where, None)
 
     def expire(self, now_ms: float) -> None:
         """Fail what has waited beyond its deadline."""
@@ -539,7 +349,7 @@ class Delivery:
             if late:
                 self._settle(where, part)
 
-    def _late(self, part: _Partition, batch: Batch) -> DeliveryTimedOutError:
+    def _late(self, part: PartitionQueue, batch: Batch) -> DeliveryTimedOutError:
         tries = f" (failures: {batch.attempts})" if batch.attempts else ""
         maybe = "; it may be in the log" if batch.maybe_appended else ""
         error = part.error or self.problem

@@ -14,8 +14,9 @@ from typing import Any
 
 from broker_lite.client import requests
 from broker_lite.client.accumulator import TopicShape, Waiting, split
+from broker_lite.client.batches import Identity, Outgoing
 from broker_lite.client.cluster import Cluster, ClusterView, backoff_ms
-from broker_lite.client.delivery import Delivery, Identity, Outgoing
+from broker_lite.client.delivery import Delivery
 from broker_lite.client.futures import Outcome
 from broker_lite.client.partitioner import Sticky
 from broker_lite.client.steps import ProduceExchange, Send, Shell, Timer, spawn

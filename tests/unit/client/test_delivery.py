@@ -9,8 +9,9 @@ import pytest
 from client_world import ONE, TOPIC_ID, TWO, view
 
 from broker_lite.client.arrays import binary_of
+from broker_lite.client.batches import Batch, Identity, Outgoing
 from broker_lite.client.cluster import ClusterView
-from broker_lite.client.delivery import Batch, Delivery, Identity, Outgoing
+from broker_lite.client.delivery import Delivery
 from broker_lite.client.futures import Outcome
 from broker_lite.errors import (
     DeliveryTimedOutError,
