@@ -350,7 +350,9 @@ class Admin:
         starts |= {tp: at.offset for tp, at in (self.list_offsets(new) if new else {}).items()}
         unread = {tp: start for tp, start in starts.items() if start < ends[tp].offset}
         firsts = self.record_times_each(unread) if unread else {}
-        return lag_of(committed, starts, ends, firsts, owners, now_ms)
+        return lag_of(
+            committed, starts=starts, ends=ends, firsts=firsts, owners=owners, now_ms=now_ms
+        )
 
     def group_members(self, group: str) -> dict[str, tuple[TopicPartition, ...]]:
         """The live members of a group and what each owns; none where there is no such group."""

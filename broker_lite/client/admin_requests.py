@@ -410,7 +410,7 @@ def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[
     request = CallExchange(group_removal.DeleteGroupsRequest((group,)))
     tried: list[LogbusError] = []
     try:
-        yield from on_coordinator(cluster, group, request, check, deadline_ms, tried)
+        yield from on_coordinator(cluster, group, request, check, deadline_ms, unanswered=tried)
     except GroupIdNotFoundError:
         if not tried:
             raise

@@ -72,9 +72,9 @@ class AsyncConsumer:
             self._shell,
             self._cluster,
             config,
-            group,
-            self._topics if partitions is None else (),
-            lambda starts: self._intake.begin(*starts),
+            group=group,
+            topics=self._topics if partitions is None else (),
+            on_found=lambda starts: self._intake.begin(*starts),
         )
         self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
         self._out_of_range: deque[tuple[TopicPartition, int]] = deque()

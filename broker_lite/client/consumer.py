@@ -139,7 +139,12 @@ class Consumer:
         config = self.config
         self._reactor = Reactor(config.client_id, "logbus-consumer")
         self._follower = Follower(
-            self._reactor, self._cluster, config, self.group, follows, self._found
+            self._reactor,
+            self._cluster,
+            config,
+            group=self.group,
+            topics=follows,
+            on_found=self._found,
         )
         self._engine = FetchEngine(
             self._reactor,

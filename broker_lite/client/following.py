@@ -52,6 +52,7 @@ class Follower:
         shell: Shell,
         cluster: Cluster,
         config: ConsumerConfig,
+        *,
         group: str | None,
         topics: Sequence[str],
         on_found: Callable[[Starts], None],

@@ -36,6 +36,7 @@ class PartitionLag(NamedTuple):
 
 def lag_of(
     committed: Mapping[TopicPartition, CommittedOffset],
+    *,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, ListedOffset],
     firsts: Mapping[TopicPartition, ListedOffset | LogbusError],

@@ -51,6 +51,7 @@ def on_coordinator(
     exchange: Exchange[T],
     check: Callable[[T], LogbusError | None],
     deadline_ms: float,
+    *,
     unanswered: list[LogbusError] | None = None,
 ) -> Operation[T]:
     """Ask the broker that keeps a group, wherever it moves to. ``unanswered`` takes what came of

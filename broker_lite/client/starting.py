@@ -138,7 +138,9 @@ def starting_offsets(
     rows: dict[TopicPartition, CommittedOffset] = {}
     former: set[str] = set()
     if group is not None:
-        rows = yield from _group_offsets(cluster, group, wheres, ids, deadline_ms, former)
+        rows = yield from _group_offsets(
+            cluster, group, wheres, ids=ids, former=former, deadline_ms=deadline_ms
+        )
     standings = {
         where: Standing(rows.get(where), where.topic in former, ids[where.topic])
         for where in wheres
@@ -172,9 +174,10 @@ def _group_offsets(
     cluster: Cluster,
     group: str,
     wheres: Sequence[TopicPartition],
+    *,
     ids: Mapping[str, str],
-    deadline_ms: float,
     former: set[str],
+    deadline_ms: float,
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
     """Where the group stands; absent where it has no offset."""
     found = requests.raise_first(

@@ -196,7 +196,7 @@ class LogReader:
         """A slice begins with a batch that is there: who meets a bad one asks for it again."""
         data = segment.file.pread(position, fmt.HEADER_BYTES)
         try:
-            chained_header(data, 0, position, segment.size_bytes, base, -1)
+            chained_header(data, 0, position, segment.size_bytes, expected=base, epoch=-1)
         except BadBatch as bad:
             raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
 

@@ -86,7 +86,7 @@ class InspectedBatch(NamedTuple):
 
 
 def chained_header(
-    data: bytes, at: int, position: int, end: int, expected: int, epoch: int
+    data: bytes | memoryview, at: int, position: int, end: int, *, expected: int, epoch: int
 ) -> BatchHeader:
     """The header at ``data[at:]`` (``position`` in the file) if it continues what precedes it."""
     try:
@@ -112,7 +112,7 @@ def walk_headers(
         if len(data) - at < fmt.HEADER_BYTES:
             chunk = FAR_CHUNK_BYTES if at > len(data) + FAR_CHUNK_BYTES else HEADERS_CHUNK_BYTES
             data, start, at = file.pread(position, min(chunk, end - position)), position, 0
-        header = chained_header(data, at, position, end, expected, epoch)
+        header = chained_header(data, at, position, end, expected=expected, epoch=epoch)
         yield FoundBatch(position, header)
         position += header.size_bytes
         expected, epoch = header.next_offset, header.leader_epoch
@@ -127,7 +127,7 @@ def walk_batches(
         at = position - start
         if len(data) - at < fmt.HEADER_BYTES:
             data, start, at = _window(file, position, end, BATCHES_CHUNK_BYTES), position, 0
-        header = chained_header(data, at, position, end, expected, epoch)  # type: ignore[arg-type]
+        header = chained_header(data, at, position, end, expected=expected, epoch=epoch)
         size = header.size_bytes
         if len(data) - at < size:
             length = max(size, BATCHES_CHUNK_BYTES)

@@ -370,7 +370,7 @@ class Segment:
         while position < end:
             if len(data) - at < fmt.HEADER_BYTES:
                 data, at = file.pread(position, min(FIND_CHUNK_BYTES, end - position)), 0
-            header = chained_header(data, at, position, end, expected, -1)
+            header = chained_header(data, at, position, end, expected=expected, epoch=-1)
             expected = header.next_offset
             if expected > offset:
                 return FoundBatch(position, header)
@@ -451,7 +451,7 @@ class Segment:
             return expected <= limit
         try:
             data = self.file.pread(after, fmt.HEADER_BYTES)
-            chained_header(data, 0, after, end, expected, header.leader_epoch)
+            chained_header(data, 0, after, end, expected=expected, epoch=header.leader_epoch)
         except BadBatch:
             return False
         return True

@@ -117,7 +117,13 @@ def stop_session() -> None:
 
 
 def start_counting(
-    spark: SparkSession, bootstrap: str, lines: str, counts: str, group: str, checkpoint: Path
+    spark: SparkSession,
+    bootstrap: str,
+    *,
+    lines: str,
+    counts: str,
+    group: str,
+    checkpoint: Path,
 ) -> StreamingQuery:
     """Start the query that counts the lines by minute and kind."""
     read = (

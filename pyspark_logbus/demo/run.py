@@ -90,7 +90,9 @@ def run(plan: Plan, screen: Screen) -> int:
         screen.open(directory / "output.log")
         with contextlib.ExitStack() as stack:
             try:
-                parts, cluster = _start(plan, lines, own_count, directory, screen, stack)
+                parts, cluster = _start(
+                    plan, lines, own_count, directory=directory, screen=screen, stack=stack
+                )
                 _follow(parts, cluster, screen, kill=plan.kill)
                 agrees = _reconcile(parts, cluster, screen)
             except (KeyboardInterrupt, SystemExit):
@@ -115,6 +117,7 @@ def _start(
     plan: Plan,
     lines: list[bytes],
     own_count: int,
+    *,
     directory: Path,
     screen: Screen,
     stack: contextlib.ExitStack,
@@ -149,16 +152,21 @@ def _start(
     if cluster.zookeeper_server is not None:
         logs.append(cluster.zookeeper_server.log)
     shipper = Shipper(
-        bus, LINES_TOPIC, lines, plan.seconds, sources.Tail(lambda: logs).lines, own_count
+        bus,
+        LINES_TOPIC,
+        lines,
+        seconds=plan.seconds,
+        own=sources.Tail(lambda: logs).lines,
+        own_count=own_count,
     )
     results = Results(bus, COUNTS_TOPIC)
     counting = query.start_counting(
         spark,
         cluster.bootstrap_servers,
-        LINES_TOPIC,
-        COUNTS_TOPIC,
-        GROUP,
-        directory / "checkpoint",
+        lines=LINES_TOPIC,
+        counts=COUNTS_TOPIC,
+        group=GROUP,
+        checkpoint=directory / "checkpoint",
     )
     stack.callback(_stop_query, counting)
     admin = stack.enter_context(Admin(cluster.bootstrap_servers, client_id="logbus-demo"))

@@ -26,6 +26,7 @@ class Shipper:
         bus: Bus,
         topic: str,
         lines: list[bytes],
+        *,
         seconds: float,
         own: Callable[[int], list[bytes]],
         own_count: int,

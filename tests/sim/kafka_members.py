@@ -268,9 +268,9 @@ class MachineMember(base.Member):
             self.wire,
             self.cluster,
             GROUP,
-            (TOPIC,),
-            None,
-            self.config,
+            topics=(TOPIC,),
+            pattern=None,
+            config=self.config,
             now_ms=self.wire.now_ms,
             is_alive=self.looked,
             on_change=self.share.queue.append,
@@ -357,9 +357,9 @@ class MachineMember(base.Member):
                     self.cluster,
                     GROUP,
                     self.share.pending,
-                    self.share.look,
-                    self.config,
-                    self.deadline_ms(),
+                    look=self.share.look,
+                    config=self.config,
+                    deadline_ms=self.deadline_ms(),
                 )
             )
             self.share.begin(begun.starts)
@@ -382,7 +382,14 @@ class MachineMember(base.Member):
         grants = self.share.grants(rows)
 
         async def carry_out() -> None:
-            operation = commit(self.cluster, GROUP, rows, grants, self.share, self.deadline_ms())
+            operation = commit(
+                self.cluster,
+                GROUP,
+                rows,
+                grants=grants,
+                seat=self.share,
+                deadline_ms=self.deadline_ms(),
+            )
             with suppress(LogbusError):
                 for error in (await self.wire.run(operation)).values():
                     self.world.counts["not owner"] += isinstance(error, NotOwnerError)

@@ -44,16 +44,18 @@ class AsyncMemberConsumer(AsyncConsumer):
         super().__init__(bootstrap_servers, topics, group=group, partitions=None, config=config)
         self._callbacks = callbacks
         # What a member reads is given to it; it finds nothing by itself.
-        self._follower = Follower(self._shell, self._cluster, config, group, (), lambda _: None)
+        self._follower = Follower(
+            self._shell, self._cluster, config, group=group, topics=(), on_found=lambda _: None
+        )
         self._share = Share(self._intake, deque())
         self._pulse = Pulse(self._intake)
         self._member = self._share.member = Member(
             self._shell,
             self._cluster,
             group,
-            self._topics,
-            pattern,
-            config,
+            topics=self._topics,
+            pattern=pattern,
+            config=config,
             now_ms=lease_ms,
             is_alive=self._pulse.look,
             on_change=self._heard,
@@ -136,9 +138,9 @@ class AsyncMemberConsumer(AsyncConsumer):
                 self._cluster,
                 self._group(),
                 share.pending,
-                share.look,
-                self.config,
-                self._deadline(),
+                look=share.look,
+                config=self.config,
+                deadline_ms=self._deadline(),
             )
         )
         new = share.begin(begun.starts)
@@ -172,7 +174,12 @@ class AsyncMemberConsumer(AsyncConsumer):
     ) -> None:
         if rows:
             operation = commit(
-                self._cluster, self._group(), rows, grants, self._share, self._deadline()
+                self._cluster,
+                self._group(),
+                rows,
+                grants=grants,
+                seat=self._share,
+                deadline_ms=self._deadline(),
             )
             requests.raise_first(await self._shell.run(operation))
 

@@ -74,9 +74,9 @@ class MemberConsumer(Consumer):
             self._reactor,
             self._cluster,
             group,
-            self._topics,
-            pattern,
-            config,
+            topics=self._topics,
+            pattern=pattern,
+            config=config,
             now_ms=lease_ms,
             is_alive=self._pulse.look,
             on_change=self._heard,
@@ -163,9 +163,9 @@ class MemberConsumer(Consumer):
                 self._cluster,
                 self._group(),
                 share.pending,
-                share.look,
-                self.config,
-                deadline_ms,
+                look=share.look,
+                config=self.config,
+                deadline_ms=deadline_ms,
             )
         )
         new = share.begin(begun.starts)
@@ -191,7 +191,14 @@ class MemberConsumer(Consumer):
         self, rows: Mapping[TopicPartition, CommittedOffset], deadline_ms: float
     ) -> Operation[PerPartition[None]]:
         share = self._share
-        return commit(self._cluster, self._group(), rows, share.grants(rows), share, deadline_ms)
+        return commit(
+            self._cluster,
+            self._group(),
+            rows,
+            grants=share.grants(rows),
+            seat=share,
+            deadline_ms=deadline_ms,
+        )
 
     def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
         """An automatic commit that is waited for; what is another's by now is no trouble."""

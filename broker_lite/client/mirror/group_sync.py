@@ -49,7 +49,9 @@ class GroupSync:
             if group.startswith(MIRROR_PREFIX):
                 continue
             there = self._target.admin.committed(group)
-            rows = planning.plan_group(group, commits, there, maps, source_ids, target_ids)
+            rows = planning.plan_group(
+                group, commits, there, maps=maps, source_ids=source_ids, target_ids=target_ids
+            )
             writes = {
                 row.where: CommittedOffset(
                     row.target_offset or 0,

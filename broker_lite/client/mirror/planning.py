@@ -185,6 +185,7 @@ def plan_group(
     group: str,
     at_source: Mapping[TopicPartition, CommittedOffset],
     at_target: Mapping[TopicPartition, CommittedOffset],
+    *,
     maps: Mapping[TopicPartition, OffsetMap],
     source_ids: Mapping[str, str],
     target_ids: Mapping[str, str],

@@ -140,7 +140,14 @@ class Target:
                     for topic in answer.topics:
                         for row in topic.partitions:
                             where = TopicPartition(names[topic.topic_id], row.partition)
-                            said = self._heard(where, row, queues, failed, refused, on_written)
+                            said = self._heard(
+                                where,
+                                row,
+                                queues=queues,
+                                failed=failed,
+                                refused=refused,
+                                on_written=on_written,
+                            )
                             problem = said or problem
             except LogbusError as error:
                 problem = error
@@ -210,6 +217,7 @@ class Target:
         self,
         where: TopicPartition,
         row: ProducedPartition,
+        *,
         queues: Mapping[TopicPartition, Queue],
         failed: set[TopicPartition],
         refused: dict[TopicPartition, LogbusError],

@@ -51,7 +51,14 @@ class NativeAsyncConsumer(AsyncConsumer):
         callbacks: Callbacks,
     ) -> None:
         super().__init__(bootstrap_servers, topics, group=group, partitions=None, config=config)
-        self._subscription = subscribe(topics, pattern, 1, group, session_timeout_ms, config)
+        self._subscription = subscribe(
+            topics,
+            pattern,
+            streams=1,
+            group=group,
+            session_timeout_ms=session_timeout_ms,
+            config=config,
+        )
         self._admin = admin
         self._callbacks = callbacks
         self._zookeeper = zookeeper
@@ -69,7 +76,9 @@ class NativeAsyncConsumer(AsyncConsumer):
             says_how_far=config.auto_commit,
         )
         # What a member reads is given to it; it finds nothing by itself.
-        self._follower = Follower(self._shell, self._cluster, config, group, (), lambda _: None)
+        self._follower = Follower(
+            self._shell, self._cluster, config, group=group, topics=(), on_found=lambda _: None
+        )
 
     async def _start(self) -> None:
         if self._topics:

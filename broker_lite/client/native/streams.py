@@ -106,7 +106,14 @@ def open_streams(
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
     """Join a native group with so many streams."""
-    subscription = subscribe(topics, pattern, streams, group, session_timeout_ms, config)
+    subscription = subscribe(
+        topics,
+        pattern,
+        streams=streams,
+        group=group,
+        session_timeout_ms=session_timeout_ms,
+        config=config,
+    )
     assert group is not None
     address = zookeeper_address(admin, zookeeper)
     name = consumer_name(config.client_id, subscription.host)
@@ -134,6 +141,7 @@ def open_streams(
 def subscribe(
     topics: Sequence[str],
     pattern: str | None,
+    *,
     streams: int,
     group: str | None,
     session_timeout_ms: int,

@@ -38,7 +38,9 @@ class Play:
         self.sent: list[tuple[int, set[TopicPartition]]] = []
         self.now = 0.0
         cluster = Cluster((Endpoint("one", 1),), lambda: self.now)
-        operation = commit(cluster, "g", ROWS, dict.fromkeys(ROWS, 1), seat, 3000.0)
+        operation = commit(
+            cluster, "g", ROWS, grants=dict.fromkeys(ROWS, 1), seat=seat, deadline_ms=3000.0
+        )
         left, result = list(codes), None
         try:
             while True:

@@ -122,7 +122,10 @@ def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planni
     known = OffsetMap((), 0, 0)
     known.add(100, 0, 50)
     there = {} if target is None else {WHERE: target}
-    return planning.plan_group("g", {WHERE: source}, there, {WHERE: known}, {"t": "s"}, IDS)
+    maps = {WHERE: known}
+    return planning.plan_group(
+        "g", {WHERE: source}, there, maps=maps, source_ids={"t": "s"}, target_ids=IDS
+    )
 
 
 def test_offsets_are_written_where_the_target_has_none_of_its_own() -> None:

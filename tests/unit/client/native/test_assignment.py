@@ -98,7 +98,14 @@ def test_a_consumer_s_name_is_what_a_path_of_zookeeper_s_can_hold() -> None:
 
 def test_what_cannot_be_registered_is_refused_before_anything_is_asked() -> None:
     def registered(*topics: str, group: str = "g", pattern: str | None = None) -> Subscription:
-        return subscribe(topics, pattern, 1, group, 6000, ConsumerConfig())
+        return subscribe(
+            topics,
+            pattern,
+            streams=1,
+            group=group,
+            session_timeout_ms=6000,
+            config=ConsumerConfig(),
+        )
 
     assert registered("𝒳" * 10, group="𝒳").topics == ("𝒳" * 10,)
     with pytest.raises(InvalidGroupIdError, match="surrogate"):
