@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.record import arrow
 from broker_lite.record.records import Row, encode_rows

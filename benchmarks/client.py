@@ -71,7 +71,7 @@ def bench_send(bus: Bus, seconds: float, *, reported: bool = False) -> dict[str,
 
 def bench_send_call() -> dict[str, Any]:
     """The call alone: no broker answers, nothing is sent."""
-    from broker_lite.client.producer import Producer
+    from broker_lite.client.producing.producer import Producer
     from broker_lite.config import ProducerConfig
 
     producer = Producer(

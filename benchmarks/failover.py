@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 from broker_lite.client import Bus, connect
-from broker_lite.client.cluster import TopicMetadata
-from broker_lite.client.futures import RecordFuture
+from broker_lite.client.operations.cluster import TopicMetadata
+from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from broker_lite.client.query_lease import holder_of, lease_text
+from broker_lite.client.administration.query_lease import holder_of, lease_text
 from broker_lite.errors import GroupLeaseHeldError, LogbusError, UnknownTopicIdError
 from broker_lite.model import CommittedOffset, TopicPartition
 from pyspark_logbus.offsets import SourceOffset

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from broker_lite.client.admin import Admin
-from broker_lite.client.cluster import ClusterView, TopicMetadata, unknown_topic
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.operations.cluster import ClusterView, TopicMetadata, unknown_topic
 from broker_lite.errors import (
     DataLossError,
     InvalidConfigError,

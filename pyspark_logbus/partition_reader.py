@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from broker_lite.client.admin import Admin
-from broker_lite.client.blocking import shared_pool
-from broker_lite.client.fetcher import FetchedBatch, read_range
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.consuming.fetcher import FetchedBatch, read_range
 from broker_lite.client.received import offsets_of, timestamps_of
+from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.errors import (
     CorruptMessageError,
     DataLossError,

@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker_lite.client.admin import Admin
-from broker_lite.client.blocking import shared_pool
-from broker_lite.client.cluster import unknown_topic
-from broker_lite.client.producer import Producer
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.operations.cluster import unknown_topic
+from broker_lite.client.producing.producer import Producer
+from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     InvalidPartitionsError,

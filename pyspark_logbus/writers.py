@@ -131,8 +131,8 @@ def _check_topic(options: WriteOptions) -> None:
     if now - _checked.get(key, float("-inf")) < CHECKED_S:
         return
     # Only the planning process comes here, once: the committing one must not import the client.
-    from broker_lite.client.admin import Admin
-    from broker_lite.client.cluster import unknown_topic
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.operations.cluster import unknown_topic
 
     with Admin(
         options.bootstrap_servers,

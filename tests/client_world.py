@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from broker_lite.client.cluster import ClusterView, PartitionMetadata, TopicMetadata
-from broker_lite.client.steps import Send
+from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
+from broker_lite.client.transport.steps import Send
 from broker_lite.errors import LogbusError, RequestTimedOutError
 from broker_lite.model import Endpoint
 from broker_lite.wire import fetch, produce

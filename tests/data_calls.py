@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from plain_connection import PlainConnection
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.record import arrow
 from broker_lite.record.batch import BatchHeader, check_crc, iter_headers

@@ -9,7 +9,7 @@ from pathlib import Path
 from patience import PATIENCE_S, until
 
 from broker_lite.client import Bus
-from broker_lite.client.futures import RecordMetadata
+from broker_lite.client.producing.futures import RecordMetadata
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_calls import columns_batch, rows_batch
 
-from broker_lite.client.local_files import LocalRange
+from broker_lite.client.in_place.local_files import LocalRange
 from broker_lite.client.received import RawBatch
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header, stamp

@@ -23,7 +23,7 @@ from pathlib import Path
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from peers import fetch
 

@@ -19,8 +19,8 @@ from broker_lite.cli.context import (
 from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
-    from broker_lite.client.consumer import Consumer
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.consuming.consumer import Consumer
 
 _POLL_SECONDS = 0.5
 _SESSION_MS = 10_000
@@ -95,7 +95,7 @@ def consume(
     -p nothing is shared.
     """
     from broker_lite.cli.records import printer
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
     from broker_lite.client.options import only_of_members
 
     given = key_values(settings, "-X")
@@ -148,7 +148,7 @@ class _Reader:
 
     def open(self, partitions: list[TopicPartition] | None) -> Consumer:
         """A group's member where no partitions are chosen."""
-        from broker_lite.client.consumer import Consumer
+        from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.options import build
         from broker_lite.config import ConsumerConfig
 

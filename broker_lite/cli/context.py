@@ -13,8 +13,8 @@ import click
 from broker_lite.errors import LogbusError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
-    from broker_lite.client.cluster import ClusterView, TopicMetadata
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,7 +65,7 @@ def bootstrap(bootstrap_servers: str | None, zookeeper: str | None) -> str:
 
 def open_admin(bootstrap_servers: str | None, zookeeper: str | None) -> Admin:
     """An admin client (no pyarrow, no kazoo unless ZooKeeper is named); the caller closes it."""
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
 
     return Admin(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-cli")
 

@@ -260,7 +260,7 @@ def disk() -> Finding:
 
 def cluster() -> Finding:
     from broker_lite.client import discovery
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
 
     try:
         servers = discovery.resolve()
@@ -296,8 +296,8 @@ def _cluster_cure(servers: str) -> str:
 
 def replicas() -> Finding:
     from broker_lite.client import discovery
-    from broker_lite.client.admin import Admin
-    from broker_lite.client.health import cluster_health
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.administration.health import cluster_health
     from broker_lite.config import min_insync_of
 
     try:

@@ -11,8 +11,8 @@ import click
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
 from broker_lite.cli.progress import group_progress, uncounted
-from broker_lite.client.group_lag import owned_by
-from broker_lite.client.query_lease import holder_of, lease_of
+from broker_lite.client.administration.group_lag import owned_by
+from broker_lite.client.administration.query_lease import holder_of, lease_of
 from broker_lite.errors import (
     GroupIdNotFoundError,
     GroupLeaseHeldError,
@@ -24,8 +24,8 @@ from broker_lite.errors import (
 from broker_lite.model import CommittedOffset, TopicPartition
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin, GroupListing
-    from broker_lite.client.cluster import TopicMetadata
+    from broker_lite.client.administration.admin import Admin, GroupListing
+    from broker_lite.client.operations.cluster import TopicMetadata
 
 
 @click.group()

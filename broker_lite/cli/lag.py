@@ -16,7 +16,7 @@ from broker_lite.config import nearest
 from broker_lite.errors import GroupIdNotFoundError, LogbusError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
 
 
 @click.command()

@@ -18,7 +18,7 @@ import click
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d+)([smhd])")

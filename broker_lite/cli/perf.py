@@ -140,7 +140,7 @@ def _rates(records: int, size: float, seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def _topic(servers: str, named: str | None, partitions: int) -> Iterator[str]:
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
 
     with Admin(servers, client_id="logbus-perf") as admin:
         if named is not None:
@@ -160,7 +160,7 @@ def _produce(servers: str, topic: str, load: _Load) -> float:
 
     from broker_lite.client.arrays import binary_of
     from broker_lite.client.options import build
-    from broker_lite.client.producer import Producer
+    from broker_lite.client.producing.producer import Producer
     from broker_lite.config import ProducerConfig
 
     records = load.records
@@ -185,7 +185,7 @@ def _consume(
 ) -> tuple[float, int]:
     import pyarrow.compute as pc
 
-    from broker_lite.client.consumer import Consumer
+    from broker_lite.client.consuming.consumer import Consumer
     from broker_lite.client.options import build
     from broker_lite.config import ConsumerConfig
 
@@ -214,8 +214,8 @@ def _consume(
 
 
 def _round_trips(servers: str, topic: str, records: int, size: int) -> list[float]:
-    from broker_lite.client.consumer import Consumer
-    from broker_lite.client.producer import Producer
+    from broker_lite.client.consuming.consumer import Consumer
+    from broker_lite.client.producing.producer import Producer
     from broker_lite.config import ConsumerConfig, ProducerConfig
 
     value, times = b"x" * size, []

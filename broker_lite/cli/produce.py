@@ -22,7 +22,7 @@ from broker_lite.cli.context import (
 
 if TYPE_CHECKING:
     from broker_lite.cli.lines import LineRule
-    from broker_lite.client.producer import Producer
+    from broker_lite.client.producing.producer import Producer
 
 _WATCHED_MAX = 1000
 
@@ -74,9 +74,9 @@ def produce(
     timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}.
     """
     from broker_lite.cli.lines import LineRule, form_of
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
     from broker_lite.client.options import build
-    from broker_lite.client.producer import Producer
+    from broker_lite.client.producing.producer import Producer
     from broker_lite.config import ProducerConfig
 
     if key is not None and key_delimiter is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from broker_lite.cli.output import iso
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
 
 
 def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import cluster_options, found_topic, open_admin
-from broker_lite.client import replica_plans
+from broker_lite.client.administration import replica_plans
 from broker_lite.errors import (
     ElectionNotNeededError,
     InvalidReplicaAssignmentError,
@@ -21,10 +21,10 @@ from broker_lite.errors import (
 from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
-    from broker_lite.client.cluster import ClusterView
-    from broker_lite.client.replica_plans import Ongoing, Plan
-    from broker_lite.client.replica_requests import Reassignment
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.administration.replica_plans import Ongoing, Plan
+    from broker_lite.client.administration.replica_requests import Reassignment
+    from broker_lite.client.operations.cluster import ClusterView
 
     Planner = Callable[[ClusterView, Ongoing, list[TopicPartition]], Plan]
 

@@ -16,7 +16,7 @@ from broker_lite.cli.context import (
     open_admin,
 )
 from broker_lite.cli.replicas import elect, reassign
-from broker_lite.client.health import partition_health
+from broker_lite.client.administration.health import partition_health
 from broker_lite.config import min_insync_of
 from broker_lite.errors import UnknownTopicOrPartitionError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -24,9 +24,9 @@ from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartiti
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker_lite.client.admin import Admin, ConfigEntry
-    from broker_lite.client.cluster import ClusterView, TopicMetadata
-    from broker_lite.client.replica_requests import Reassignment
+    from broker_lite.client.administration.admin import Admin, ConfigEntry
+    from broker_lite.client.administration.replica_requests import Reassignment
+    from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 
 
 @click.group()

@@ -26,7 +26,7 @@ from broker_lite.client import discovery
 from broker_lite.errors import DirectoryLockedError, LogbusError, PortInUseError
 
 if TYPE_CHECKING:
-    from broker_lite.client.cluster import ClusterView
+    from broker_lite.client.operations.cluster import ClusterView
 
 STOP_SECONDS = 45.0
 START_SECONDS = 90.0
@@ -169,8 +169,8 @@ def status(directory: Path | None, form: str | None) -> int:
 
 
 def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    from broker_lite.client.admin import Admin
-    from broker_lite.client.health import broker_loads
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.administration.health import broker_loads
     from broker_lite.local import process
 
     marks: dict[str, str] = facts.get("processes") or {}
@@ -208,7 +208,7 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 def _replicas(view: ClusterView) -> dict[str, Any]:
     """Says to the person what is not as it should be, and why."""
-    from broker_lite.client.health import cluster_health
+    from broker_lite.client.administration.health import cluster_health
 
     found = cluster_health(view)
     lacking = [row for row in found if row.state != "ok"]

@@ -1,9 +1,9 @@
 """Clients of a logbus cluster: ``connect`` is the way in. Start at README.md, then ``bus``.
 
-Operations are written once, as generators (``requests``, ``admin_requests`` over ``steps``), and
-carried out by a shell: ``blocking`` (sockets, threads) or ``aio`` (asyncio). Producers and
-consumers are engines without I/O of their own (``delivery``, ``fetching``) under both. Importing
-this package imports none of pyarrow, numpy, asyncio, kazoo: names are looked up when used.
+Operations are written once, as generators (``operations``, ``administration``), and carried out by
+a shell of ``transport``: sockets and threads, or asyncio. Producers and consumers are engines
+without I/O of their own (in ``producing`` and ``consuming``) under both. Importing this package
+imports none of pyarrow, numpy, asyncio, kazoo: names are looked up when used.
 """
 
 from __future__ import annotations
@@ -12,39 +12,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from broker_lite.client.admin import Admin
+    from broker_lite.client.administration.admin import Admin
     from broker_lite.client.aio import AsyncBus, AsyncProducer, aconnect
-    from broker_lite.client.aio_consumer import AsyncConsumer
     from broker_lite.client.bus import Bus, connect
-    from broker_lite.client.cluster import ClusterView, PartitionMetadata, TopicMetadata
-    from broker_lite.client.consumer import Consumer
-    from broker_lite.client.ends import EndOffsetsWatch
-    from broker_lite.client.fetcher import FetchedBatch, read_range
-    from broker_lite.client.futures import BatchFuture, BatchMetadata, RecordFuture, RecordMetadata
-    from broker_lite.client.producer import Producer
+    from broker_lite.client.consuming.aio_consumer import AsyncConsumer
+    from broker_lite.client.consuming.consumer import Consumer
+    from broker_lite.client.consuming.ends import EndOffsetsWatch
+    from broker_lite.client.consuming.fetcher import FetchedBatch, read_range
+    from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
+    from broker_lite.client.producing.futures import (
+        BatchFuture,
+        BatchMetadata,
+        RecordFuture,
+        RecordMetadata,
+    )
+    from broker_lite.client.producing.producer import Producer
     from broker_lite.client.received import Record
 
 _HOMES = {
-    "Admin": "admin",
+    "Admin": "administration.admin",
     "AsyncBus": "aio",
-    "AsyncConsumer": "aio_consumer",
+    "AsyncConsumer": "consuming.aio_consumer",
     "AsyncProducer": "aio",
-    "BatchFuture": "futures",
-    "BatchMetadata": "futures",
+    "BatchFuture": "producing.futures",
+    "BatchMetadata": "producing.futures",
     "Bus": "bus",
-    "ClusterView": "cluster",
-    "Consumer": "consumer",
-    "EndOffsetsWatch": "ends",
-    "FetchedBatch": "fetcher",
-    "PartitionMetadata": "cluster",
-    "Producer": "producer",
+    "ClusterView": "operations.cluster",
+    "Consumer": "consuming.consumer",
+    "EndOffsetsWatch": "consuming.ends",
+    "FetchedBatch": "consuming.fetcher",
+    "PartitionMetadata": "operations.cluster",
+    "Producer": "producing.producer",
     "Record": "received",
-    "RecordFuture": "futures",
-    "RecordMetadata": "futures",
-    "TopicMetadata": "cluster",
+    "RecordFuture": "producing.futures",
+    "RecordMetadata": "producing.futures",
+    "TopicMetadata": "operations.cluster",
     "aconnect": "aio",
     "connect": "bus",
-    "read_range": "fetcher",
+    "read_range": "consuming.fetcher",
 }
 
 __all__ = [

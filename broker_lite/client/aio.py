@@ -12,20 +12,21 @@ from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from broker_lite.client import admin_requests, requests
-from broker_lite.client.admin import Admin
-from broker_lite.client.aio_consumer import AsyncConsumer
-from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.administration import admin_requests
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
-from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.consuming.aio_consumer import AsyncConsumer
 from broker_lite.client.discovery import parse_endpoints, resolve
-from broker_lite.client.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
-from broker_lite.client.loop import LoopShell, resolve_with
 from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
 from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.options import build, check_names
-from broker_lite.client.producer import Producer
+from broker_lite.client.producing.futures import BatchFuture, BatchMetadata, Outcome, RecordMetadata
+from broker_lite.client.producing.producer import Producer
 from broker_lite.client.reading import membership, reading
+from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.loop import LoopShell, resolve_with
 from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
 from broker_lite.errors import (
     BufferFullError,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
-from broker_lite.client.cluster import ClusterView
 from broker_lite.client.discovery import resolve
 from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.client.options import build, check_names
 from broker_lite.client.reading import membership, reading
 from broker_lite.config import ConsumerConfig, ProducerConfig
@@ -21,9 +21,9 @@ from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
-    from broker_lite.client.consumer import Consumer
+    from broker_lite.client.consuming.consumer import Consumer
     from broker_lite.client.native.streams import MessageStreams
-    from broker_lite.client.producer import Producer
+    from broker_lite.client.producing.producer import Producer
 
 
 def connect(
@@ -75,7 +75,7 @@ class Bus:
         ("none", "lz4", "zstd"), ``delivery_timeout_ms`` (120,000), … ``conf/client.conf`` explains
         them. Raises InvalidConfigError.
         """
-        from broker_lite.client.producer import Producer
+        from broker_lite.client.producing.producer import Producer
 
         return Producer(self.bootstrap_servers, build(ProducerConfig, options, self._options))
 
@@ -110,7 +110,7 @@ class Bus:
         UnknownTopicOrPartitionError, InvalidConfigError,
         InconsistentGroupProtocolError where the group's members are native ones.
         """
-        from broker_lite.client.consumer import Consumer
+        from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.membership.consumer import MemberConsumer
 
         group = options.pop("group_id", group) if group is None else group

@@ -16,8 +16,8 @@ import logging
 import socket
 from typing import Any, Protocol
 
-from broker_lite.client.connection import Connection
-from broker_lite.client.steps import FetchExchange
+from broker_lite.client.transport.connection import Connection
+from broker_lite.client.transport.steps import FetchExchange
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import ClosedError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot

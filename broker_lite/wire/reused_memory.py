@@ -4,7 +4,8 @@ Megabytes that are allocated and freed go back to the system each time, which th
 untouched pages one by one: that takes longer than filling them. A block is free when nobody has a
 view of it any more, on any thread and whatever made of it, so that nobody has to give anything
 back. What was not taken between two sweeps is given up. One thread takes and sweeps: a broker's
-loop for what it receives, a producer's for what it encodes. (``client/rooms.py``: all threads.)
+loop for what it receives, a producer's for what it encodes. (The client's
+``transport.rooms``: all threads.)
 """
 
 from __future__ import annotations

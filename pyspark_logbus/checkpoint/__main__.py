@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from broker_lite.client import discovery
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.mirror.mirror import Mirror
 from broker_lite.errors import InvalidConfigError, LogbusError, UnknownTopicOrPartitionError
 from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition

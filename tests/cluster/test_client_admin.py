@@ -171,7 +171,7 @@ def test_finding_the_cluster(
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker_lite.client.requests.FIRST_CONTACT_MS", 300)
+    monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 300)
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1"):
         client.connect("127.0.0.1:1")
     with pytest.raises(InvalidConfigError, match="did you mean 'linger_ms'"):

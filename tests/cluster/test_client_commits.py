@@ -390,7 +390,7 @@ def test_partitions_that_users_left_out_of_their_commits_begin_by_start(
 def test_a_new_partition_whose_first_records_are_gone_begins_at_its_earliest(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_lite.client.fetching.REFRESH_MS", 300)
+    monkeypatch.setattr("broker_lite.client.consuming.fetching.REFRESH_MS", 300)
     where = TopicPartition(topic, 3)
 
     async def follow() -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from patience import until
 
 from broker_lite.client import Bus, EndOffsetsWatch, read_range
-from broker_lite.client.intake import JOINED_BYTES
+from broker_lite.client.consuming.intake import JOINED_BYTES
 from broker_lite.client.received import records
 from broker_lite.errors import (
     InvalidConfigError,
@@ -326,7 +326,7 @@ def test_the_watch_follows_a_pattern(bus: Bus, topic: str) -> None:
 def test_new_partitions_are_read_from_their_beginning(
     bus: Bus, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_lite.client.fetching.REFRESH_MS", 100)
+    monkeypatch.setattr("broker_lite.client.consuming.fetching.REFRESH_MS", 100)
     with bus.consumer(topic) as consumer:
         assert consumer.poll(0.1) == []
         bus.admin.create_partitions(topic, 4)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from broker_lite import client
-from broker_lite.client.query_lease import lease_text
+from broker_lite.client.administration.query_lease import lease_text
 from broker_lite.errors import GroupLeaseHeldError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition

@@ -29,7 +29,7 @@ from data_calls import (
 from plain_connection import PlainConnection
 
 from broker_lite import errors
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import set_crc

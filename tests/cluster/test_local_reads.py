@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 from patience import until
 
-from broker_lite.client import Bus, fetcher, in_place, read_range
-from broker_lite.client.consumer import Consumer
-from broker_lite.client.disk_parts import DIRECT, is_in_memory
-from broker_lite.client.local_files import LocalRange
+from broker_lite.client import Bus, read_range
+from broker_lite.client.consuming import fetcher
+from broker_lite.client.consuming.consumer import Consumer
+from broker_lite.client.in_place import partitions
+from broker_lite.client.in_place.disk_parts import DIRECT, is_in_memory
+from broker_lite.client.in_place.local_files import LocalRange
 from broker_lite.client.received import NOTHING, Cut, offsets_of
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
 from broker_lite.local.cluster import LocalCluster
@@ -89,7 +91,7 @@ def reading(
             found.opened.append(stored)
 
     monkeypatch.setattr(fetcher, "LocalRange", Seen)
-    monkeypatch.setattr(in_place, "LocalRange", Seen)
+    monkeypatch.setattr(partitions, "LocalRange", Seen)
     return found
 
 
@@ -176,7 +178,7 @@ def test_a_deleted_segment_is_read_to_its_end_and_sent_from_then_on(reading: Rea
 def test_records_are_sent_from_where_a_file_was_cut(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_lite.client.local_files.READ_BYTES", 200_000)
+    monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
     reads = 0
     whole = LocalRange.read
 
@@ -254,8 +256,8 @@ def open_files() -> list[str]:
 def test_a_consumer_in_the_middle_of_a_file_gives_it_back(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_lite.client.local_files.READ_BYTES", 200_000)
-    monkeypatch.setattr("broker_lite.client.fetching.AHEAD_BYTES", 400_000)
+    monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
+    monkeypatch.setattr("broker_lite.client.consuming.fetching.AHEAD_BYTES", 400_000)
     with reading.consumer(**small({})) as consumer:
         reading.consumed(consumer, 4000)
         assert str(reading.path) in open_files()
@@ -285,7 +287,7 @@ def test_a_consumer_is_sent_what_a_file_does_not_give(
         return whole(self, offset, *_)
 
     whole = LocalRange.read
-    monkeypatch.setattr("broker_lite.client.local_files.READ_BYTES", 200_000)
+    monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)
     monkeypatch.setattr(LocalRange, "read", refuse)
     with reading.consumer(**small({})) as consumer:
         assert reading.consumed(consumer, ROWS) == list(range(ROWS))

@@ -18,7 +18,7 @@ from replicated import Load, Watched
 
 from broker_lite import errors
 from broker_lite.client import AsyncBus, AsyncConsumer, Consumer, aconnect, connect, read_range
-from broker_lite.client.following import Reset
+from broker_lite.client.consuming.following import Reset
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.model import TopicPartition

@@ -19,7 +19,7 @@ import pytest
 
 from broker_lite.cli import keeper
 from broker_lite.client import discovery
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import (
     BrokerNotAvailableError,
     DirectoryLockedError,

@@ -26,7 +26,7 @@ from client_programs import JAVA, OLD_KAFKA, Note
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker_lite import client
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
 from broker_lite.model import TopicPartition

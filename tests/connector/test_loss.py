@@ -11,7 +11,7 @@ from patience import until
 from spark_planning import begin_query, ends, fails, fill, rows, step, values_of
 
 import pyspark_logbus as logbus
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import DataLossError, UnknownTopicOrPartitionError
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import iter_headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from patience import until
 from spark_planning import ends, fails, fill, rows, step
 
-from broker_lite.client.query_lease import lease_of
+from broker_lite.client.administration.query_lease import lease_of
 from broker_lite.errors import DataLossError, GroupLeaseHeldError
 from broker_lite.model import CommittedOffset, TopicPartition
 from pyspark_logbus import group_progress, offset_reader

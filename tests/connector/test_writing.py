@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from patience import until
 
-from broker_lite.client.delivery import Delivery
-from broker_lite.client.producer import Producer
+from broker_lite.client.producing.delivery import Delivery
+from broker_lite.client.producing.producer import Producer
 from broker_lite.errors import (
     DeliveryTimedOutError,
     InvalidPartitionsError,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_lite import client
-from broker_lite.client.futures import RecordFuture
+from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import LogbusError, RetriableError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

@@ -19,7 +19,7 @@ from faults.machine import LoopDisk, Network, private_mounts, why_no_disks
 from plain_connection import PlainConnection
 
 from broker_lite.client import Admin, ClusterView
-from broker_lite.client.requests import view_of
+from broker_lite.client.operations.requests import view_of
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster

@@ -35,7 +35,7 @@ from plain_connection import PlainConnection
 
 from broker_lite import errors
 from broker_lite.client import connect
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition

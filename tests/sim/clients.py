@@ -21,10 +21,10 @@ from sim.net import CLIENTS, Answered, Channel
 from sim.process import Process
 from sim.scheduler import OUTSIDE, Handle, stream
 
-from broker_lite.client.accumulator import Chunk
-from broker_lite.client.cluster import Cluster
-from broker_lite.client.sender import Sender
-from broker_lite.client.steps import CallExchange, FetchExchange, ProduceExchange, Send
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.producing.accumulator import Chunk
+from broker_lite.client.producing.sender import Sender
+from broker_lite.client.transport.steps import CallExchange, FetchExchange, ProduceExchange, Send
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import ClosedError, DeliveryTimedOutError, LogbusError, NetworkError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView

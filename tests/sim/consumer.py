@@ -18,12 +18,12 @@ from sim.cluster import SimCluster, pick
 from sim.history import Commit, History
 from sim.workload import Client
 
-from broker_lite.client import requests
-from broker_lite.client.cluster import Cluster, ClusterView
-from broker_lite.client.fetching import FetchEngine
-from broker_lite.client.intake import Intake, Parts
+from broker_lite.client.consuming.fetching import FetchEngine
+from broker_lite.client.consuming.intake import Intake, Parts
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import Slice
-from broker_lite.client.steps import spawn
+from broker_lite.client.transport.steps import spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import CorruptMessageError, LogbusError, UnknownTopicIdError
 from broker_lite.model import CommittedOffset, Endpoint, PartitionKey, TopicPartition

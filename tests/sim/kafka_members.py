@@ -22,12 +22,12 @@ from sim.scheduler import Owner
 from sim.seeded import main, play
 from sim.shell import LoopShell
 
-from broker_lite.client.cluster import Cluster
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Share
 from broker_lite.client.membership.member import Member
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.steps import Send
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Send
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import LogbusError, NotOwnerError, wire_code
 from broker_lite.metadata import znodes

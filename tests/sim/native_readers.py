@@ -20,14 +20,14 @@ from sim.scheduler import Owner
 from sim.shell import LoopShell
 from sim.zk import SimZk
 
-from broker_lite.client.cluster import Cluster
-from broker_lite.client.fetching import FetchEngine
-from broker_lite.client.intake import Intake
+from broker_lite.client.consuming.fetching import FetchEngine
+from broker_lite.client.consuming.intake import Intake
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.member import Member
 from broker_lite.client.native.session import Dispatcher
-from broker_lite.client.steps import Send
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Send
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     ClosedError,

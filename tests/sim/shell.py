@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from broker_lite.client.steps import Operation, Send, Timer, spawn
+from broker_lite.client.transport.steps import Operation, Send, Timer, spawn
 from broker_lite.errors import LogbusError
 from broker_lite.model import Endpoint
 

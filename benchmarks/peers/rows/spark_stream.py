@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import LogbusServers

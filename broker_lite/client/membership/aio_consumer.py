@@ -9,12 +9,10 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from broker_lite.client import requests
-from broker_lite.client.aio_consumer import AsyncConsumer
-from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import Callbacks, done
-from broker_lite.client.following import Follower
-from broker_lite.client.gone import GoneTopics
+from broker_lite.client.consuming.aio_consumer import AsyncConsumer
+from broker_lite.client.consuming.following import Follower
+from broker_lite.client.consuming.gone import GoneTopics
 from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
@@ -22,6 +20,8 @@ from broker_lite.client.membership.consumer import GONE_SLACK_MS, JOIN_WAIT_S, L
 from broker_lite.client.membership.events import Lose, Take
 from broker_lite.client.membership.member import Change, Member
 from broker_lite.client.membership.settings import MemberConfig
+from broker_lite.client.operations import requests
+from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.errors import LogbusError, NotOwnerError
 from broker_lite.model import CommittedOffset, TopicPartition
 

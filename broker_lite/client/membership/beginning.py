@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker_lite.client import group_requests, requests
-from broker_lite.client.cluster import Cluster, backoff_ms
+from broker_lite.client.consuming.starting import Begun, Standing, begin, find_topics
 from broker_lite.client.membership.events import Identity
-from broker_lite.client.requests import PerPartition
-from broker_lite.client.starting import Begun, Standing, begin, find_topics
-from broker_lite.client.steps import Operation, Pause
+from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.operations.requests import PerPartition
+from broker_lite.client.transport.steps import Operation, Pause
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     FencedInstanceIdError,

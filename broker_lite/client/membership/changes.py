@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from broker_lite.client.intake import Intake
+from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.consuming.starting import Starts
 from broker_lite.client.membership.beginning import FirstLook
 from broker_lite.client.membership.events import Give, Identity, Lose, Take
 from broker_lite.client.membership.member import Change, Member
-from broker_lite.client.starting import Starts
 from broker_lite.model import TopicPartition
 
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
-from broker_lite.client.consumer import LAST_COMMIT_TIMEOUT_MS, OPERATION_TIMEOUT_MS, Consumer
-from broker_lite.client.gone import GoneTopics
+from broker_lite.client.consuming.consumer import (
+    LAST_COMMIT_TIMEOUT_MS,
+    OPERATION_TIMEOUT_MS,
+    Consumer,
+)
+from broker_lite.client.consuming.gone import GoneTopics
+from broker_lite.client.consuming.starting import Starts
 from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.events import Lose, Take
 from broker_lite.client.membership.member import Change, Member
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.requests import PerPartition
-from broker_lite.client.starting import Starts
-from broker_lite.client.steps import Operation
+from broker_lite.client.operations.requests import PerPartition
+from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.steps import Operation
 from broker_lite.errors import LogbusError, NotOwnerError
 from broker_lite.model import CommittedOffset, TopicPartition
 

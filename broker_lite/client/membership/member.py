@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from broker_lite.client import group_requests, requests
-from broker_lite.client.cluster import Cluster, ClusterView
 from broker_lite.client.membership.events import (
     Answered,
     Ask,
@@ -39,7 +37,9 @@ from broker_lite.client.membership.events import (
 )
 from broker_lite.client.membership.machine import Machine
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.steps import CallExchange, Operation, Send, Shell, Timer, spawn
+from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.transport.steps import CallExchange, Operation, Send, Shell, Timer, spawn
 from broker_lite.errors import InconsistentGroupProtocolError, LogbusError
 from broker_lite.model import Endpoint, TopicPartition
 

@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from threading import Event, Thread
 from typing import Any
 
-from broker_lite.client import admin_requests, group_requests
-from broker_lite.client.blocking import Pool, monotonic_ms
-from broker_lite.client.cluster import Cluster
+from broker_lite.client.administration import admin_requests
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.lease_clock import lease_ms
-from broker_lite.client.steps import CallExchange, Operation
+from broker_lite.client.operations import group_requests
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.blocking import Pool, monotonic_ms
+from broker_lite.client.transport.steps import CallExchange, Operation
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,

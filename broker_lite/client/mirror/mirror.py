@@ -12,8 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
-from broker_lite.client.blocking import monotonic_ms
-from broker_lite.client.cluster import ClusterView, backoff_ms
 from broker_lite.client.mirror import notes, planning, positions
 from broker_lite.client.mirror.carrying import Piece, Walked, carry
 from broker_lite.client.mirror.claim import SESSION_MS, Claim
@@ -25,6 +23,8 @@ from broker_lite.client.mirror.resuming import Resumer
 from broker_lite.client.mirror.source import Source, Wanted
 from broker_lite.client.mirror.target import Target
 from broker_lite.client.mirror.telling import Telling
+from broker_lite.client.operations.cluster import ClusterView, backoff_ms
+from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.errors import (
     InvalidConfigError,
     LogbusError,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from broker_lite.client.admin import Admin
-from broker_lite.client.fetcher import read_range
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.consuming.fetcher import read_range
 from broker_lite.client.mirror import planning, positions
 from broker_lite.client.mirror.carrying import Piece
 from broker_lite.client.mirror.claim import Claim

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from broker_lite.client.admin import ConfigEntry
-from broker_lite.client.cluster import ClusterView
+from broker_lite.client.administration.admin import ConfigEntry
 from broker_lite.client.mirror.offset_map import OffsetMap
+from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.config import TopicConfig, parse, text
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import MIRROR_PREFIX, NULL_TOPIC_ID, CommittedOffset, TopicPartition

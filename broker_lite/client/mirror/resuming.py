@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_lite.client.fetcher import read_range
+from broker_lite.client.consuming.fetcher import read_range
 from broker_lite.client.mirror import positions
 from broker_lite.client.mirror.carrying import Content, carry, contents, piece_contents
 from broker_lite.client.mirror.copies import Copy

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from broker_lite import __version__
-from broker_lite.client import requests
-from broker_lite.client.admin import Admin
-from broker_lite.client.blocking import Pool, monotonic_ms
-from broker_lite.client.cluster import Cluster, ClusterView
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.mirror import positions
 from broker_lite.client.mirror.carrying import Walked, walk
-from broker_lite.client.steps import CallExchange, FetchExchange, Send
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.transport.blocking import Pool, monotonic_ms
+from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
 from broker_lite.errors import (
     GroupIdNotFoundError,
     LogbusError,

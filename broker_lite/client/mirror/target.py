@@ -11,13 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from broker_lite.client import requests
-from broker_lite.client.admin import Admin
-from broker_lite.client.blocking import Pool, PooledConnection, monotonic_ms
-from broker_lite.client.cluster import Cluster, backoff_ms
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.mirror.carrying import Piece, signed
-from broker_lite.client.steps import ProduceExchange
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms
+from broker_lite.client.transport.steps import ProduceExchange
 from broker_lite.errors import (
     LogbusError,
     NetworkError,

@@ -10,12 +10,10 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from broker_lite.client import requests
-from broker_lite.client.admin import Admin
-from broker_lite.client.aio_consumer import AsyncConsumer
-from broker_lite.client.blocking import monotonic_ms
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callbacks, done
-from broker_lite.client.following import Follower
+from broker_lite.client.consuming.aio_consumer import AsyncConsumer
+from broker_lite.client.consuming.following import Follower
 from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
@@ -28,6 +26,8 @@ from broker_lite.client.native.session import (
     stamped,
 )
 from broker_lite.client.native.streams import subscribe, zookeeper_address
+from broker_lite.client.operations import requests
+from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import CoordinationUnavailableError, LogbusError, NotOwnerError
 from broker_lite.metadata.zookeeper import ZooKeeperStore

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_lite.client.cluster import Cluster
+from broker_lite.client.consuming.starting import Begun, Standing, begin, find_topics
 from broker_lite.client.native.events import Start
-from broker_lite.client.starting import Begun, Standing, begin, find_topics
-from broker_lite.client.steps import Operation
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Operation
 from broker_lite.config import ConsumerConfig
 from broker_lite.model import TopicPartition
 

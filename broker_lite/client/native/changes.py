@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from broker_lite.client.fetching import FetchEngine
-from broker_lite.client.gone import GoneTopics
-from broker_lite.client.intake import Intake
+from broker_lite.client.consuming.fetching import FetchEngine
+from broker_lite.client.consuming.gone import GoneTopics
+from broker_lite.client.consuming.intake import Intake
 from broker_lite.client.native.events import Give, Lose, Start, Take
 from broker_lite.model import CommittedOffset, TopicPartition
 

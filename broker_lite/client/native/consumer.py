@@ -11,14 +11,14 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
-from broker_lite.client import requests
-from broker_lite.client.blocking import monotonic_ms
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
-from broker_lite.client.consumer import OPERATION_TIMEOUT_MS, Consumer
+from broker_lite.client.consuming.consumer import OPERATION_TIMEOUT_MS, Consumer
+from broker_lite.client.consuming.starting import Starts
 from broker_lite.client.native.beginning import beginnings
 from broker_lite.client.native.changes import Change, Changes
 from broker_lite.client.native.session import GroupSession, raise_worst
-from broker_lite.client.starting import Starts
+from broker_lite.client.operations import requests
+from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import ClosedError, LogbusError
 from broker_lite.model import CommittedOffset, TopicPartition

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.discovery import ENV_ZOOKEEPER
 from broker_lite.client.native.consumer import NativeConsumer

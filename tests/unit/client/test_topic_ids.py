@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World, view
 
-from broker_lite.client import group_requests, requests
-from broker_lite.client.cluster import Cluster, ClusterView
-from broker_lite.client.fetching import FetchEngine
-from broker_lite.client.intake import Intake
-from broker_lite.client.starting import Starts, starting_offsets
-from broker_lite.client.steps import spawn
+from broker_lite.client.consuming.fetching import FetchEngine
+from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.consuming.starting import Starts, starting_offsets
+from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.transport.steps import spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import LogbusError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, ListedOffset, TopicPartition

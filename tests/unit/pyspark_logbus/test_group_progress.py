@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from broker_lite.client.query_lease import lease_of, lease_text
+from broker_lite.client.administration.query_lease import lease_of, lease_text
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
     GroupLeaseHeldError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import (
     InvalidTopicError,
     LogbusError,

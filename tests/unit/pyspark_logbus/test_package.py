@@ -43,7 +43,7 @@ def test_the_process_that_commits_imports_neither_pyarrow_nor_the_client():
         "writer = source.streamWriter(schema=schema, overwrite=False)\n"
         "writer.commit([], 0)\n"
     )
-    assert not {"pyarrow", "numpy", "kazoo", "broker_lite.client.admin"} & found
+    assert not {"pyarrow", "numpy", "kazoo", "broker_lite.client.administration.admin"} & found
     assert not {name for name in found if name.startswith("broker_lite.wire")}
 
 
@@ -196,7 +196,7 @@ def test_executors_do_not_import_pandas_for_nothing():
         "import pyarrow as pa, numpy as np\n"
         "from broker_lite.record import arrow\n"
         "from broker_lite.record.batch import read_header\n"
-        "from broker_lite.client.fetcher import FetchedBatch\n"
+        "from broker_lite.client.consuming.fetcher import FetchedBatch\n"
         "from broker_lite.record.arrays import binary\n"
         "from broker_lite.record.arrow import Columns, TIMESTAMP_TYPE, HEADERS_TYPE\n"
         "from pyspark_logbus import partition_reader as reader, partition_writer as writer\n"

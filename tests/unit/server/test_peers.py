@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from broker_lite.client.connection import Connection
+from broker_lite.client.transport.connection import Connection
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import LogbusError
 from broker_lite.metadata.cache import MetadataSnapshot

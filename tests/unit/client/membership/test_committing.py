@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from broker_lite.client.cluster import Cluster
 from broker_lite.client.membership.beginning import FirstLook, commit
 from broker_lite.client.membership.events import Identity
-from broker_lite.client.steps import Pause, Send
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Pause, Send
 from broker_lite.errors import LogbusError, NotOwnerError, RebalanceInProgressError
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPartition
 from broker_lite.wire.calls import groups

@@ -7,16 +7,16 @@ from collections import deque
 from typing import Any
 
 from broker_lite.client.callbacks import NO_CALLBACKS
-from broker_lite.client.cluster import Cluster
-from broker_lite.client.fetching import FetchEngine
-from broker_lite.client.intake import Intake
+from broker_lite.client.consuming.fetching import FetchEngine
+from broker_lite.client.consuming.intake import Intake
+from broker_lite.client.consuming.starting import Begun, Starts
 from broker_lite.client.membership.aio_consumer import AsyncMemberConsumer
 from broker_lite.client.membership.changes import Share
 from broker_lite.client.membership.consumer import MemberConsumer
 from broker_lite.client.membership.events import Give, Lose
 from broker_lite.client.membership.member import Change
 from broker_lite.client.membership.settings import MemberConfig
-from broker_lite.client.starting import Begun, Starts
+from broker_lite.client.operations.cluster import Cluster
 from broker_lite.model import Endpoint, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

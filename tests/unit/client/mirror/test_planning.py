@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker_lite.client.admin import ConfigEntry
-from broker_lite.client.cluster import ClusterView, TopicMetadata
+from broker_lite.client.administration.admin import ConfigEntry
 from broker_lite.client.mirror import planning
 from broker_lite.client.mirror.offset_map import OffsetMap
+from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 from broker_lite.config import TopicConfig, parse
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import CommittedOffset, TopicPartition

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker_lite.client.admin import Admin
+from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import NO_CALLBACKS
+from broker_lite.client.consuming.starting import Begun, Starts
 from broker_lite.client.native import aio_consumer, consumer
 from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
 from broker_lite.client.native.consumer import NativeConsumer
 from broker_lite.client.native.events import Give, Lose, Start
 from broker_lite.client.native.session import GroupSession, raise_worst
-from broker_lite.client.starting import Begun, Starts
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
 from broker_lite.metadata.znodes import Subscription

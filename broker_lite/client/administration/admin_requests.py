@@ -1,0 +1,462 @@
+"""Administration, each operation once, as generators: topics, settings, groups, disks.
+
+What changes the cluster goes to the controller and follows it when it moves. Such a request may
+have taken effect although its answer was lost, so a repeated one takes "already so" for success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from broker_lite.client.operations.bounds import check_offsets
+from broker_lite.client.operations.cluster import Cluster, ClusterView, backoff_ms, group_by_topic
+from broker_lite.client.operations.group_requests import on_coordinator
+from broker_lite.client.operations.requests import (
+    PerPartition,
+    on_any_broker,
+    per_partition,
+    refresh,
+    view_of,
+)
+from broker_lite.client.transport.steps import (
+    CallExchange,
+    Exchange,
+    Operation,
+    Pause,
+    Send,
+    SendAll,
+)
+from broker_lite.errors import (
+    GroupIdNotFoundError,
+    InvalidPartitionsError,
+    LogbusError,
+    NoBrokersError,
+    NonEmptyGroupError,
+    RequestTimedOutError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import NO_BROKER, Endpoint, TopicPartition
+from broker_lite.wire.calls import cluster as cluster_calls
+from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, topics
+
+SETTINGS_WAIT_MS = 3_000
+"""A change of settings was made; nobody waits longer for the last broker to hear of it."""
+
+LIST_ATTEMPT_MS = 5_000
+"""How long a broker that hangs is waited for before all are asked again: it may be gone by then."""
+
+T = TypeVar("T")
+
+
+def on_controller(
+    cluster: Cluster,
+    exchange: Exchange[T],
+    check: Callable[[T, bool], LogbusError | None],
+    deadline_ms: float,
+) -> Operation[T]:
+    """Ask the controller, wherever it moves to.
+
+    ``check`` gets the answer and whether an earlier attempt may have taken effect.
+    """
+    attempt, is_repeat = 0, False
+    while True:
+        problem: LogbusError | None
+        try:
+            endpoint = yield from _controller(cluster, attempt > 0, deadline_ms)
+            answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
+            problem = check(answer, is_repeat)
+            if problem is None:
+                return answer
+        except LogbusError as error:
+            problem = error
+        is_repeat = is_repeat or not problem.definite
+        pause = backoff_ms(attempt)
+        # The controller makes topics itself, so one that it does not know does not exist.
+        is_final = isinstance(problem, UnknownTopicOrPartitionError) or not problem.retriable
+        if is_final or cluster.now_ms() + pause >= deadline_ms:
+            raise problem
+        yield Pause(pause)
+        attempt += 1
+
+
+def _no_topic(name: str) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+
+
+def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[Endpoint]:
+    if renew or cluster.view.controller_id not in cluster.view.brokers:
+        yield from refresh(cluster, (), deadline_ms)
+    known = cluster.view.brokers.get(cluster.view.controller_id)
+    # Without a controller any broker says so in its own words.
+    return known if known is not None else cluster.candidates()[0]
+
+
+def create_topic(
+    cluster: Cluster, topic: topics.CreatableTopic, *, validate_only: bool, deadline_ms: float
+) -> Operation[str]:
+    """Make a topic and wait until every live broker knows it; its id."""
+    topic_id = ""
+
+    def check(answer: topics.CreateTopicsResponse, is_repeat: bool) -> LogbusError | None:
+        nonlocal topic_id
+        row = answer.topics[0]
+        topic_id = row.topic_id
+        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        if is_repeat and isinstance(error, TopicExistsError):
+            topic_id = ""
+            return None
+        return error
+
+    call = topics.CreateTopicsRequest(
+        (topic,), max(1, int(deadline_ms - cluster.now_ms())), validate_only
+    )
+    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    if not validate_only:
+        found = yield from _await_everywhere(
+            cluster,
+            topic.name,
+            lambda view: (
+                bool(view.partitions_of(topic.name))
+                and all(view.leader(where) is not None for where in view.partitions_of(topic.name))
+            ),
+            deadline_ms,
+        )
+        topic_id = topic_id or found.topic_id(topic.name)
+    return topic_id
+
+
+def _await_everywhere(
+    cluster: Cluster, topic: str, is_done: Callable[[ClusterView], bool], deadline_ms: float
+) -> Operation[ClusterView]:
+    """Wait until each live broker's own view says so; raises RequestTimedOutError.
+
+    A broker that does not answer is not waited for: it learns everything when it comes back.
+    """
+    attempt = 0
+    exchange = CallExchange(cluster_calls.MetadataRequest((topic,)))
+    yield from refresh(cluster, (topic,), deadline_ms)
+    while True:
+        brokers = list(cluster.view.brokers.values())
+        answers = yield SendAll([Send(endpoint, exchange, 5000) for endpoint in brokers])
+        views = [view_of(answer) for answer in answers if not isinstance(answer, LogbusError)]
+        if views and all(is_done(view) for view in views):
+            return cluster.learn(views[-1], everything=False)
+        pause = min(50.0, backoff_ms(attempt, 2))
+        if cluster.now_ms() + pause >= deadline_ms:
+            raise RequestTimedOutError(
+                f"the change of topic {topic!r} was made, but has not reached every broker"
+            )
+        yield Pause(pause)
+        attempt += 1
+
+
+def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
+    """Delete a topic and wait until every live broker has forgotten it."""
+
+    def check(answer: topics.DeleteTopicsResponse, is_repeat: bool) -> LogbusError | None:
+        row = answer.responses[0]
+        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        if isinstance(error, UnknownTopicOrPartitionError):
+            error = None if is_repeat else _no_topic(name)
+        return error
+
+    view = yield from refresh(cluster, (name,), deadline_ms)
+    topic_id = view.topic_id(name)
+    call = topics.DeleteTopicsRequest((name,))
+    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    yield from _await_everywhere(
+        cluster,
+        name,
+        lambda view: not view.partitions_of(name) or view.topic_id(name) != topic_id,
+        deadline_ms,
+    )
+
+
+def create_partitions(
+    cluster: Cluster, name: str, count: int, deadline_ms: float
+) -> Operation[None]:
+    """Give a topic more partitions, ``count`` in all, and wait until every broker knows them."""
+
+    def check(answer: topics.CreatePartitionsResponse, is_repeat: bool) -> LogbusError | None:
+        row = answer.results[0]
+        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        if isinstance(error, UnknownTopicOrPartitionError):
+            return _no_topic(name)
+        if is_repeat and isinstance(error, InvalidPartitionsError):
+            return None
+        return error
+
+    call = topics.CreatePartitionsRequest((topics.PartitionsToCreate(name, count),))
+    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    yield from _await_everywhere(
+        cluster,
+        name,
+        lambda view: (
+            len(view.partitions_of(name)) >= count
+            and all(view.leader(where) is not None for where in view.partitions_of(name))
+        ),
+        deadline_ms,
+    )
+
+
+def alter_configs(
+    cluster: Cluster,
+    topic: str,
+    changes: Mapping[str, str | None],
+    *,
+    validate_only: bool,
+    deadline_ms: float,
+) -> Operation[None]:
+    """Change a topic's settings; None puts one back to its default."""
+
+    def check(answer: configs.IncrementalAlterConfigsResponse, _: bool) -> LogbusError | None:
+        row = answer.responses[0]
+        error = error_for(row.error_code, row.error_message or "") if row.error_code else None
+        return _no_topic(topic) if isinstance(error, UnknownTopicOrPartitionError) else error
+
+    rows = tuple(
+        configs.AlterableConfig(
+            key, configs.OPERATION_DELETE if value is None else configs.OPERATION_SET, value
+        )
+        for key, value in changes.items()
+    )
+    resource = configs.AlterConfigsResource(configs.RESOURCE_TOPIC, topic, rows)
+    call = configs.IncrementalAlterConfigsRequest((resource,), validate_only)
+    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    if not validate_only:
+        yield from _await_settings(cluster, topic, changes, deadline_ms)
+
+
+def _await_settings(
+    cluster: Cluster, topic: str, changes: Mapping[str, str | None], deadline_ms: float
+) -> Operation[None]:
+    """Give every live broker the time to hear of a change, so that who reads it next sees it."""
+    until_ms = min(deadline_ms, cluster.now_ms() + SETTINGS_WAIT_MS)
+    resource = configs.ConfigResource(configs.RESOURCE_TOPIC, topic, tuple(changes))
+    exchange = CallExchange(configs.DescribeConfigsRequest((resource,)))
+    attempt = 0
+    while True:
+        answers = yield from on_every_broker(cluster, exchange, until_ms)
+        good = [answer for answer in answers.values() if not isinstance(answer, LogbusError)]
+        if all(_has_settings(answer, changes) for answer in good):
+            return
+        pause = min(50.0, backoff_ms(attempt, 2))
+        if cluster.now_ms() + pause >= until_ms:
+            return
+        yield Pause(pause)
+        attempt += 1
+
+
+def _has_settings(
+    answer: configs.DescribeConfigsResponse, changes: Mapping[str, str | None]
+) -> bool:
+    for row in answer.results:
+        for item in row.configs:
+            wanted = changes.get(item.name)
+            is_own = item.config_source == configs.SOURCE_TOPIC
+            if item.name in changes and (is_own, item.value if is_own else None) != (
+                wanted is not None,
+                wanted,
+            ):
+                return False
+    return True
+
+
+def describe_configs(
+    cluster: Cluster, resources: Sequence[configs.ConfigResource], deadline_ms: float
+) -> Operation[list[configs.DescribeConfigsResult]]:
+    """Settings: a topic's from any broker, a broker's from itself."""
+    found: list[configs.DescribeConfigsResult] = []
+
+    def check(answer: configs.DescribeConfigsResponse) -> LogbusError | None:
+        for row in answer.results:
+            if row.error_code:
+                error = error_for(row.error_code, row.error_message or "")
+                if isinstance(error, UnknownTopicOrPartitionError):
+                    raise _no_topic(row.resource_name)
+                return error
+        found.extend(answer.results)
+        return None
+
+    def request(rows: Sequence[configs.ConfigResource]) -> CallExchange[Any]:
+        return CallExchange(configs.DescribeConfigsRequest(tuple(rows), include_documentation=True))
+
+    of_topics = [row for row in resources if row.resource_type == configs.RESOURCE_TOPIC]
+    if of_topics:
+        yield from on_any_broker(cluster, request(of_topics), check, deadline_ms)
+    of_brokers = [row for row in resources if row.resource_type == configs.RESOURCE_BROKER]
+    if of_brokers:
+        yield from refresh(cluster, (), deadline_ms)
+    for row in of_brokers:
+        broker_id = int(row.resource_name) if row.resource_name.isdigit() else NO_BROKER
+        endpoint = cluster.view.brokers.get(broker_id)
+        if endpoint is None:
+            raise NoBrokersError(f"broker {row.resource_name!r} is not alive")
+        answer = yield Send(endpoint, request((row,)))
+        error = check(answer)
+        if error is not None:
+            raise error
+    return found
+
+
+def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int], deadline_ms: float
+) -> Operation[PerPartition[int]]:
+    """Delete what is before these offsets (-1: the high watermark); the first offsets left."""
+    check_offsets(before, at_least=-1)
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        rows = tuple(
+            topics.DeleteRecordsTopic(
+                name,
+                tuple(
+                    topics.DeleteRecordsPartition(where.partition, before[where])
+                    for where in wheres
+                ),
+            )
+            for name, wheres in group_by_topic(group).items()
+        )
+        return CallExchange(topics.DeleteRecordsRequest(rows))
+
+    def read(
+        answer: topics.DeleteRecordsResponse, group: list[TopicPartition]
+    ) -> PerPartition[int]:
+        return {
+            TopicPartition(topic.name, row.partition_index): error_for(row.error_code)
+            if row.error_code
+            else row.low_watermark
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+
+    return per_partition(cluster, before, make, read, deadline_ms)
+
+
+def on_every_broker(
+    cluster: Cluster, exchange: Exchange[T], deadline_ms: float
+) -> Operation[dict[int, T | LogbusError]]:
+    """Ask all live brokers; their answers or errors by broker id."""
+    view = yield from refresh(cluster, (), deadline_ms)
+    ids = list(view.brokers)
+    answers = yield SendAll(
+        [
+            Send(view.brokers[each], exchange, max(1.0, deadline_ms - cluster.now_ms()))
+            for each in ids
+        ]
+    )
+    return dict(zip(ids, answers))
+
+
+def list_groups(
+    cluster: Cluster, deadline_ms: float, *, with_types: bool = True
+) -> Operation[list[groups.ListedGroup]]:
+    """All groups, each once, by name. ``with_types``: brokers before Kafka 3.8 have none.
+
+    Nobody but its coordinator tells of a group, so all brokers are asked again until each has
+    answered or has left the cluster. Raises what the last of them answered, naming it.
+    """
+    call = groups.ListGroupsRequest() if with_types else groups.ListUntypedGroupsRequest()
+    attempt = 0
+    while True:
+        until_ms = min(deadline_ms, cluster.now_ms() + LIST_ATTEMPT_MS)
+        try:
+            answers = yield from on_every_broker(cluster, CallExchange(call), until_ms)
+            return _all_groups(answers)
+        except LogbusError as error:
+            pause = backoff_ms(attempt)
+            if not error.retriable or cluster.now_ms() + pause >= deadline_ms:
+                raise
+        yield Pause(pause)
+        attempt += 1
+
+
+def _all_groups(
+    answers: Mapping[int, groups.ListGroupsResponse | LogbusError],
+) -> list[groups.ListedGroup]:
+    found: dict[str, groups.ListedGroup] = {}
+    for broker_id, answer in answers.items():
+        if isinstance(answer, LogbusError) or answer.error_code:
+            error = answer if isinstance(answer, LogbusError) else error_for(answer.error_code)
+            raise type(error)(f"broker {broker_id} does not tell of its groups: {error.message}")
+        found.update((row.group_id, row) for row in answer.groups)
+    return [found[name] for name in sorted(found)]
+
+
+def describe_groups(
+    cluster: Cluster, names: Iterable[str], deadline_ms: float
+) -> Operation[dict[str, groups.DescribedGroup]]:
+    """What the coordinators know of groups."""
+    found: dict[str, groups.DescribedGroup] = {}
+    for name in names:
+        answer = yield from on_coordinator(
+            cluster,
+            name,
+            CallExchange(groups.DescribeGroupsRequest((name,))),
+            lambda answer: (
+                error_for(answer.groups[0].error_code, answer.groups[0].error_message or "")
+                if answer.groups[0].error_code
+                else None
+            ),
+            deadline_ms,
+        )
+        found[name] = answer.groups[0]
+    return found
+
+
+def delete_group(cluster: Cluster, group: str, deadline_ms: float) -> Operation[None]:
+    """A group that has no members, and its offsets. That it is not there is no error where an
+    attempt before went unanswered, and so may have deleted it."""
+
+    def check(answer: group_removal.DeleteGroupsResponse) -> LogbusError | None:
+        code = answer.results[0].error_code if answer.results else -1
+        return error_for(code, _group_problem(group, code)) if code else None
+
+    request = CallExchange(group_removal.DeleteGroupsRequest((group,)))
+    tried: list[LogbusError] = []
+    try:
+        yield from on_coordinator(cluster, group, request, check, deadline_ms, unanswered=tried)
+    except GroupIdNotFoundError:
+        if not tried:
+            raise
+
+
+def delete_offsets(
+    cluster: Cluster, group: str, partitions: Sequence[TopicPartition], deadline_ms: float
+) -> Operation[PerPartition[None]]:
+    """A group's offsets of topics that no member is subscribed to."""
+    topics = tuple(
+        group_removal.OffsetDeleteTopic(name, tuple(where.partition for where in wheres))
+        for name, wheres in group_by_topic(partitions).items()
+    )
+
+    def check(answer: group_removal.OffsetDeleteResponse) -> LogbusError | None:
+        code = answer.error_code
+        return error_for(code, _group_problem(group, code)) if code else None
+
+    request = CallExchange(group_removal.OffsetDeleteRequest(group, topics))
+    answer = yield from on_coordinator(cluster, group, request, check, deadline_ms)
+    return {
+        TopicPartition(topic.name, row.partition_index): error_for(row.error_code)
+        if row.error_code
+        else None
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+def _group_problem(group: str, code: int) -> str:
+    """The answers have no room for a message."""
+    return {
+        GroupIdNotFoundError.code: f"there is no group {group!r}; see: logbus groups list",
+        NonEmptyGroupError.code: f"group {group!r} has live members; stop them first",
+    }.get(code, f"group {group!r}")
+
+
+def describe_log_dirs(
+    cluster: Cluster, deadline_ms: float
+) -> Operation[dict[int, log_dirs.DescribeLogDirsResponse | LogbusError]]:
+    """Every live broker's data directories."""
+    return on_every_broker(cluster, CallExchange(log_dirs.DescribeLogDirsRequest()), deadline_ms)

@@ -1,0 +1,127 @@
+"""How partitions do: who leads, who is in sync, and why it is not all of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata
+from broker_lite.model import NO_BROKER, TopicPartition
+
+if TYPE_CHECKING:
+    from broker_lite.client.administration.replica_requests import Reassignment
+
+State = Literal["ok", "under-replicated", "too few in sync", "no leader"]
+
+
+class PartitionHealth(NamedTuple):
+    """``why`` is empty where all is well.
+
+    too few in sync: acks=all is refused; no leader: nothing can be written or read.
+    """
+
+    where: TopicPartition
+    state: State
+    why: str
+
+
+class BrokerLoad(NamedTuple):
+    """What a broker has to do."""
+
+    leaders: int
+    replicas: int
+    in_sync: int
+
+
+def partition_health(
+    where: TopicPartition,
+    partition: PartitionMetadata,
+    live: Iterable[int],
+    *,
+    adding: Iterable[int] = (),
+    min_insync: int = 1,
+) -> PartitionHealth:
+    """``adding`` ones, of a reassignment, need not be in sync yet."""
+    up = set(live)
+    missing = [
+        broker_id
+        for broker_id in partition.replicas
+        if broker_id not in partition.isr and broker_id not in adding
+    ]
+    if partition.leader == NO_BROKER:
+        return PartitionHealth(where, "no leader", _why_leaderless(partition, up))
+    down = [broker_id for broker_id in missing if broker_id not in up]
+    behind = [broker_id for broker_id in missing if broker_id in up]
+    why = "; ".join(
+        text
+        for brokers, text in (
+            (down, f"{_brokers(down)} down"),
+            (behind, f"{_brokers(behind)} catching up"),
+        )
+        if brokers
+    )
+    if len(partition.isr) < min_insync:
+        text = f"{len(partition.isr)} in sync, acks=all needs {min_insync}"
+        return PartitionHealth(where, "too few in sync", f"{text}; {why}" if why else text)
+    return PartitionHealth(where, "under-replicated" if missing else "ok", why)
+
+
+def cluster_health(
+    view: ClusterView,
+    *,
+    moves: Mapping[TopicPartition, Reassignment] | None = None,
+    min_insync: Callable[[str, int], int] = lambda topic, replicas: 1,
+) -> list[PartitionHealth]:
+    """Every partition of the view; ``min_insync`` by topic and number of replicas, without those
+    that a reassignment is about to remove."""
+    found = []
+    for name, topic in view.topics.items():
+        for partition in topic.partitions:
+            where = TopicPartition(name, partition.partition)
+            move = (moves or {}).get(where)
+            adding, removing = ((), ()) if move is None else (move.adding, move.removing)
+            least = min_insync(name, len(partition.replicas) - len(removing))
+            found.append(
+                partition_health(where, partition, view.brokers, adding=adding, min_insync=least)
+            )
+    return found
+
+
+def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
+    """By broker, live or named by a partition."""
+    leaders: dict[int, int] = {}
+    replicas: dict[int, int] = {}
+    in_sync: dict[int, int] = {}
+    for topic in view.topics.values():
+        for partition in topic.partitions:
+            leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
+            for broker_id in partition.replicas:
+                replicas[broker_id] = replicas.get(broker_id, 0) + 1
+            for broker_id in partition.isr:
+                in_sync[broker_id] = in_sync.get(broker_id, 0) + 1
+    return {
+        broker_id: BrokerLoad(
+            leaders.get(broker_id, 0), replicas.get(broker_id, 0), in_sync.get(broker_id, 0)
+        )
+        for broker_id in sorted({*view.brokers, *replicas})
+    }
+
+
+def _why_leaderless(partition: PartitionMetadata, up: set[int]) -> str:
+    alive = [broker_id for broker_id in partition.isr if broker_id in up]
+    if alive:
+        return (
+            f"{_brokers(alive)} up, but with another data directory than the one that has the "
+            "records, or about to be elected"
+        )
+    several = len(partition.isr) > 1
+    return (
+        f"{_brokers(list(partition.isr))} down, and nobody else has all records: start "
+        f"{'one of them' if several else 'it'}"
+    )
+
+
+def _brokers(ids: list[int]) -> str:
+    if len(ids) == 1:
+        return f"broker {ids[0]} is"
+    return f"brokers {', '.join(map(str, ids))} are"

@@ -1,0 +1,159 @@
+"""Which brokers partitions should move to: plans for ``Admin.reassign``. Pure.
+
+A plan names the replicas that a partition is to have, the preferred leader first; what stays as it
+is is left out. Replicas that are new go to the live brokers that hold the fewest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from broker_lite.client.administration.health import broker_loads
+from broker_lite.client.administration.replica_requests import Reassignment
+from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata
+from broker_lite.config import INT_MAX
+from broker_lite.errors import (
+    BrokerIdNotRegisteredError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
+from broker_lite.model import TopicPartition
+
+Plan = dict[TopicPartition, tuple[int, ...]]
+Ongoing = Mapping[TopicPartition, Reassignment]
+
+
+def to_brokers(
+    view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], brokers: tuple[int, ...]
+) -> Plan:
+    """To these brokers; each partition begins with the next one, so that all of them lead."""
+    if not brokers or len(set(brokers)) != len(brokers):
+        raise InvalidReplicaAssignmentError(f"brokers {list(brokers)}: give different ones")
+    _check_ids(brokers)
+    plan = {}
+    for number, where in enumerate(wheres):
+        turn = number % len(brokers)
+        plan[where] = brokers[turn:] + brokers[:turn]
+    return _changed(view, ongoing, plan)
+
+
+def to_factor(
+    view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], factor: int
+) -> Plan:
+    """As many replicas as ``factor``: those that are in sync stay first."""
+    if not 1 <= factor <= len(view.brokers):
+        raise InvalidReplicationFactorError(
+            f"replication factor {factor}: give 1 to {len(view.brokers)}, as many as brokers live"
+        )
+    loads = _loads(view)
+    plan = {}
+    for where in wheres:
+        partition = _partition(view, where)
+        present = target(partition, ongoing.get(where))
+        row = list(present)
+        while len(row) > factor:
+            # The last that is not in sync, else the last.
+            lagging = [broker for broker in row if broker not in partition.isr]
+            row.remove(lagging[-1] if lagging else row[-1])
+        while len(row) < factor:
+            row.append(_least(loads, row, where))
+        plan[where] = tuple(row)
+    return _changed(view, ongoing, plan)
+
+
+def off_broker(
+    view: ClusterView, ongoing: Ongoing, wheres: Iterable[TopicPartition], broker_id: int
+) -> Plan:
+    """Off this broker: another one takes its place, also as preferred leader. Raises
+    BrokerIdNotRegisteredError where nobody knows of it."""
+    if broker_id not in broker_loads(view):
+        raise BrokerIdNotRegisteredError(
+            f"there is no broker {broker_id}, and no partition names it; live brokers: "
+            f"{sorted(view.brokers)}"
+        )
+    loads = _loads(view)
+    loads.pop(broker_id, None)
+    plan = {}
+    for where in wheres:
+        row = list(target(_partition(view, where), ongoing.get(where)))
+        if broker_id in row:
+            row[row.index(broker_id)] = _least(loads, row, where)
+            plan[where] = tuple(row)
+    return _changed(view, ongoing, plan)
+
+
+def from_text(text: str) -> Plan:
+    """A plan as Kafka's tools write it: ``{"partitions": [{"topic", "partition", "replicas"}]}``.
+
+    Raises InvalidReplicaAssignmentError for anything else, and for a partition that is there twice.
+    """
+    plan: Plan = {}
+    try:
+        rows = json.loads(text)["partitions"]
+        if not isinstance(rows, list):
+            raise TypeError("partitions is not a list")
+        for row in rows:
+            where, brokers = _planned(row)
+            if where in plan:
+                raise InvalidReplicaAssignmentError(f"partition {where} is there twice")
+            plan[where] = brokers
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidReplicaAssignmentError(
+            f'not {{"partitions": [{{"topic", "partition", "replicas"}}]}}: {error!r}'
+        ) from None
+    return plan
+
+
+def _planned(row: Any) -> tuple[TopicPartition, tuple[int, ...]]:
+    brokers = tuple(map(int, row["replicas"]))
+    _check_ids(brokers)
+    return TopicPartition(str(row["topic"]), int(row["partition"])), brokers
+
+
+def _check_ids(brokers: Sequence[int]) -> None:
+    for broker_id in brokers:
+        if not 0 <= broker_id <= INT_MAX:
+            raise InvalidReplicaAssignmentError(
+                f"broker {broker_id}: ids are numbers from 0 to {INT_MAX}"
+            )
+
+
+def target(partition: PartitionMetadata, ongoing: Reassignment | None) -> tuple[int, ...]:
+    """The replicas that a partition has, or is on its way to."""
+    if ongoing is None:
+        return partition.replicas
+    return tuple(broker for broker in ongoing.replicas if broker not in ongoing.removing)
+
+
+def _changed(view: ClusterView, ongoing: Ongoing, plan: Plan) -> Plan:
+    return {
+        where: row
+        for where, row in plan.items()
+        if row != target(_partition(view, where), ongoing.get(where))
+    }
+
+
+def _partition(view: ClusterView, where: TopicPartition) -> PartitionMetadata:
+    found = view.partition(where)
+    if found is None:
+        raise InvalidReplicaAssignmentError(f"there is no partition {where}")
+    return found
+
+
+def _loads(view: ClusterView) -> dict[int, int]:
+    loads = broker_loads(view)
+    return {broker_id: loads[broker_id].replicas for broker_id in view.brokers}
+
+
+def _least(loads: dict[int, int], row: list[int], where: TopicPartition) -> int:
+    free = [broker_id for broker_id in loads if broker_id not in row]
+    if not free:
+        raise InvalidReplicaAssignmentError(
+            f"partition {where} has a replica on every other live broker: start one more, or give "
+            "it fewer replicas"
+        )
+    chosen = min(free, key=lambda broker_id: (loads[broker_id], broker_id))
+    loads[chosen] += 1
+    return chosen

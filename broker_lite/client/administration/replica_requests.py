@@ -1,0 +1,150 @@
+"""Operations on replicas: elections, reassignments, retirement. The controller is asked, wherever
+it moves to; each of them may be repeated without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from broker_lite.client.administration.admin_requests import on_controller
+from broker_lite.client.operations.cluster import Cluster, group_by_topic
+from broker_lite.client.operations.requests import on_any_broker
+from broker_lite.client.transport.steps import CallExchange, Operation
+from broker_lite.errors import (
+    ElectionNotNeededError,
+    LogbusError,
+    NoReassignmentInProgressError,
+    error_for,
+)
+from broker_lite.model import TopicPartition
+from broker_lite.wire.calls import replicas as calls
+
+Outcomes = dict[TopicPartition, LogbusError | None]
+
+
+class Reassignment(NamedTuple):
+    """A partition on its way: ``replicas`` are those of both ends, the target's first."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+def elect_leaders(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition] | None,
+    *,
+    unclean: bool,
+    deadline_ms: float,
+) -> Operation[Outcomes]:
+    """Outcomes by partition; with ``partitions`` None only those that were tried."""
+    repeated = False
+
+    def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:
+        nonlocal repeated
+        repeated = is_repeat
+        return _error(answer.error_code, None)
+
+    call = calls.ElectLeadersRequest(
+        calls.ELECTION_UNCLEAN if unclean else calls.ELECTION_PREFERRED,
+        None if partitions is None else _rows(partitions),
+        _timeout(cluster, deadline_ms),
+    )
+    answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    outcomes = {
+        TopicPartition(topic.topic, row.partition_id): _error(row.error_code, row.error_message)
+        for topic in answer.replica_election_results
+        for row in topic.partition_result
+    }
+    if repeated:
+        # An earlier try, whose answer was lost, may have elected them.
+        for where, error in outcomes.items():
+            outcomes[where] = None if isinstance(error, ElectionNotNeededError) else error
+    return outcomes
+
+
+def reassign(
+    cluster: Cluster,
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    deadline_ms: float,
+) -> Operation[Outcomes]:
+    """Begin to move partitions to these brokers; None takes a move back."""
+    repeated = False
+
+    def check(
+        answer: calls.AlterPartitionReassignmentsResponse, is_repeat: bool
+    ) -> LogbusError | None:
+        nonlocal repeated
+        repeated = is_repeat
+        return _error(answer.error_code, answer.error_message)
+
+    rows = tuple(
+        calls.ReassignableTopic(
+            name,
+            tuple(
+                calls.ReassignablePartition(where.partition, _tuple(targets[where]))
+                for where in wheres
+            ),
+        )
+        for name, wheres in group_by_topic(list(targets)).items()
+    )
+    call = calls.AlterPartitionReassignmentsRequest(rows, _timeout(cluster, deadline_ms))
+    answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    outcomes = {
+        TopicPartition(topic.name, row.partition_index): _error(row.error_code, row.error_message)
+        for topic in answer.responses
+        for row in topic.partitions
+    }
+    if repeated:
+        for where, error in outcomes.items():
+            taken_back = isinstance(error, NoReassignmentInProgressError)
+            outcomes[where] = None if taken_back else error
+    return outcomes
+
+
+def reassignments(
+    cluster: Cluster, deadline_ms: float
+) -> Operation[dict[TopicPartition, Reassignment]]:
+    """What is on its way, as the controller knows it."""
+
+    def check(answer: calls.ListPartitionReassignmentsResponse, _: bool) -> LogbusError | None:
+        return _error(answer.error_code, answer.error_message)
+
+    call = calls.ListPartitionReassignmentsRequest(None, _timeout(cluster, deadline_ms))
+    answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    return {
+        TopicPartition(topic.name, row.partition_index): Reassignment(
+            row.replicas, row.adding_replicas, row.removing_replicas
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Operation[None]:
+    """Forget a broker; raises InvalidRequestError where it runs or holds replicas."""
+
+    def check(answer: calls.UnregisterBrokerResponse) -> LogbusError | None:
+        return _error(answer.error_code, answer.error_message)
+
+    exchange = CallExchange(calls.UnregisterBrokerRequest(broker_id))
+    yield from on_any_broker(cluster, exchange, check, deadline_ms)
+
+
+def _rows(partitions: Collection[TopicPartition]) -> tuple[calls.TopicPartitions, ...]:
+    return tuple(
+        calls.TopicPartitions(name, tuple(where.partition for where in wheres))
+        for name, wheres in group_by_topic(list(partitions)).items()
+    )
+
+
+def _error(code: int, text: str | None) -> LogbusError | None:
+    return error_for(code, text or "") if code else None
+
+
+def _tuple(replicas: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if replicas is None else tuple(replicas)
+
+
+def _timeout(cluster: Cluster, deadline_ms: float) -> int:
+    return max(1, int(deadline_ms - cluster.now_ms()))

@@ -1,0 +1,401 @@
+"""``AsyncConsumer``: the consumer's engine and intake on the running event loop.
+
+Decisions are those of ``Consumer``; what blocks there is awaited here. A call that has taken rows
+waits for nothing more, so a cancellation loses none. All methods are for the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from broker_lite.client.consuming.fetching import FetchEngine
+from broker_lite.client.consuming.following import Follower, Reset
+from broker_lite.client.consuming.intake import JOINED_ROWS, Intake, Parts, arrow_rows
+from broker_lite.client.consuming.starting import (
+    reset_offsets,
+    resolve_partitions,
+    starting_offsets,
+)
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.received import Record
+from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.loop import LoopShell
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import ClosedError, InvalidGroupIdError, LogbusError, NotOwnerError
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    CommittedOffset,
+    TopicPartition,
+)
+
+OPERATION_TIMEOUT_MS = 30_000
+RECORDS_AHEAD = 1024
+
+
+class AsyncConsumer:
+    """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end.
+
+    Commits by itself at least once, as ``Consumer`` does: what is under way when the process dies,
+    or an exception leaves the ``async with`` block, comes again.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Sequence[str],
+        *,
+        group: str | None,
+        partitions: Iterable[TopicPartition | int] | None,
+        config: ConsumerConfig,
+    ) -> None:
+        self.config = config
+        self.group = group
+        self.commit_error: LogbusError | None = None
+        self._topics = tuple(dict.fromkeys(topics))
+        self._partitions = None if partitions is None else list(partitions)
+        self._shell = LoopShell(config.client_id)
+        self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
+        self._news = asyncio.Event()
+        self._engine = FetchEngine(
+            self._shell,
+            self._cluster,
+            config,
+            on_arrival=self._news.set,
+            on_view=lambda view: self._follower.look(view, self._intake.assignment()),
+        )
+        self._follower = Follower(
+            self._shell,
+            self._cluster,
+            config,
+            group=group,
+            topics=self._topics if partitions is None else (),
+            on_found=lambda starts: self._intake.begin(*starts),
+        )
+        self._intake = Intake(self._engine, skips_corrupt=config.on_corrupt == "skip")
+        self._out_of_range: deque[tuple[TopicPartition, int]] = deque()
+        self._commit_due_ms = float("inf")
+        self._committing: asyncio.Task[None] | None = None
+        self._end: LogbusError | None = None
+        self._is_started = False
+
+    async def start(self) -> None:
+        """Find the partitions and where to begin; done by ``async with`` and by the first read."""
+        if self._is_started:
+            return
+        self._is_started = True
+        try:
+            await self._start()
+        except BaseException:
+            # Failed or cancelled: the next read begins anew, it does not read nothing.
+            self._is_started = False
+            raise
+
+    async def _start(self) -> None:
+        deadline_ms = self._deadline()
+        wheres = await self._shell.run(
+            resolve_partitions(self._cluster, self._topics, self._partitions, deadline_ms)
+        )
+        starts = await self._shell.run(
+            starting_offsets(
+                self._cluster,
+                self.group,
+                wheres,
+                self.config,
+                deadline_ms,
+            )
+        )
+        self._intake.begin(*starts)
+        if self.group is not None and self.config.auto_commit:
+            self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
+
+    def _deadline(self) -> float:
+        return monotonic_ms() + OPERATION_TIMEOUT_MS
+
+    # -- reading
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        intake, held_back = self._intake, self._intake.is_held_back
+        while True:
+            intake.settle()
+            await self._fill(None)
+            at = intake.at
+            for record in intake.peek_records(RECORDS_AHEAD):
+                at += 1
+                intake.at = at
+                yield record
+                if intake.at != at or not intake.is_single or self._is_commit_due():
+                    break
+                if self._has_changes() or (held_back is not None and held_back()):
+                    break
+
+    async def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
+        """The next records; [] if none came in ``timeout_s``."""
+        self._intake.settle()
+        found: list[Record] = []
+        try:
+            while len(found) < max_records and await self._fill(
+                0.0 if found else timeout_s, bool(found)
+            ):
+                found += self._intake.take_records(max_records - len(found))
+            return found
+        except BaseException:
+            self._intake.give_back()
+            raise
+
+    async def poll_arrow(
+        self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
+    ) -> pa.RecordBatch:
+        """The next rows as Arrow; see ``Consumer.poll_arrow``."""
+        self._intake.settle()
+        parts = Parts()
+        limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
+        try:
+            while parts.row_count < limit and await self._fill(
+                0.0 if parts.slices else timeout_s, bool(parts.slices)
+            ):
+                left = None if max_rows is None else max_rows - parts.row_count
+                if not self._intake.take_rows(parts, left):
+                    break
+            return arrow_rows(parts.slices, headers=headers)
+        except BaseException:
+            self._intake.give_back()
+            raise
+
+    async def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
+        """As in ``Consumer``. With ``is_more`` it never waits, so that nothing that the call has
+        taken can be lost to a cancellation."""
+        await self.start()
+        deadline_ms = float("inf") if timeout_s is None else monotonic_ms() + timeout_s * 1000
+        while True:
+            if self._end is not None:
+                raise self._end
+            if not is_more and self._is_commit_due():
+                self._auto_commit()
+            if not is_more and self._has_changes():
+                await self._take_changes()
+            self._news.clear()
+            try:
+                if self._intake.advance(self._note_out_of_range):
+                    return True
+            except LogbusError:
+                if is_more:
+                    return False
+                raise
+            if is_more:
+                return False
+            if self._out_of_range:
+                await self._reset(*self._out_of_range[0])
+                self._out_of_range.popleft()
+                continue
+            left_ms = deadline_ms - monotonic_ms()
+            if left_ms <= 0:
+                return False
+            left_ms = min(left_ms, max(0.0, self._commit_due_ms - monotonic_ms()))
+            try:
+                async with asyncio.timeout(None if left_ms == float("inf") else left_ms / 1000.0):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    def _note_out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
+        position = self._intake.position(where) or 0
+        goes_on_at = self._follower.truncated_at(error)
+        if goes_on_at is not None:
+            self._intake.go_on(where, goes_on_at)
+            self._follower.note_truncation(where, position, goes_on_at.offset)
+            return
+        if self._follower.reset_timestamp(where, position) is None:
+            raise error
+        self._out_of_range.append((where, position))
+
+    async def _reset(self, where: TopicPartition, before: int) -> None:
+        timestamp = self._follower.reset_timestamp(where, before)
+        if timestamp is None or self._intake.position(where) != before:
+            return  # sought meanwhile
+        await self._seek_listed(timestamp, (where,))
+        self._follower.note_reset(where, before, self._intake.position(where) or 0)
+
+    @property
+    def resets(self) -> list[Reset]:
+        """Positions that the log no longer had, and where reading went on by ``start``."""
+        return self._follower.resets
+
+    # -- positions
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read; none before ``start``."""
+        return self._intake.assignment()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next record of each partition that will be handed out."""
+        return {where: self._intake.position(where) or 0 for where in self.assignment()}
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on from an offset."""
+        self._intake.begin({TopicPartition(topic, partition): offset})
+
+    async def seek_to_beginning(self, *wheres: TopicPartition) -> None:
+        """Go on from the oldest record of these partitions, or of all."""
+        await self._seek_listed(EARLIEST_TIMESTAMP, wheres)
+
+    async def seek_to_end(self, *wheres: TopicPartition) -> None:
+        """Go on behind the newest record of these partitions, or of all."""
+        await self._seek_listed(LATEST_TIMESTAMP, wheres)
+
+    async def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
+        """Go on from the first record at or after a time, else from the end."""
+        await self._seek_listed(int(timestamp_ms), wheres)
+
+    async def _seek_listed(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> None:
+        self._intake.begin(
+            await self._list(timestamp_ms, lambda: list(wheres) or self.assignment())
+        )
+
+    async def _list(
+        self, timestamp_ms: int, chosen: Callable[[], Sequence[TopicPartition]]
+    ) -> dict[TopicPartition, int]:
+        """``chosen`` is asked behind the start: there is no assignment before."""
+        await self.start()
+        return await self._shell.run(
+            reset_offsets(self._cluster, chosen(), timestamp_ms, self.config, self._deadline())
+        )
+
+    def pause(self, *wheres: TopicPartition) -> None:
+        """Hand out nothing more of these partitions, or of all."""
+        self._intake.pause(wheres or self.assignment(), True)
+
+    def resume(self, *wheres: TopicPartition) -> None:
+        """Go on with these partitions, or with all."""
+        self._intake.pause(wheres or self.assignment(), False)
+        self._news.set()
+
+    async def end_offsets(self) -> dict[TopicPartition, int]:
+        """Where the partitions end now (exclusive)."""
+        return await self._list(LATEST_TIMESTAMP, self.assignment)
+
+    async def beginning_offsets(self) -> dict[TopicPartition, int]:
+        """The oldest offsets that are there now."""
+        return await self._list(EARLIEST_TIMESTAMP, self.assignment)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets the positions are behind the ends."""
+        ends, positions = await self.end_offsets(), self.positions()
+        return {where: max(0, ends[where] - positions[where]) for where in ends}
+
+    # -- the group
+
+    async def committed(self) -> dict[TopicPartition, CommittedOffset]:
+        """The group's offsets of the partitions that are read."""
+        await self.start()
+        operation = group_requests.committed(
+            self._cluster, self._group(), self.assignment(), self._deadline()
+        )
+        return requests.raise_first(await self._shell.run(operation))
+
+    def settled(self) -> dict[TopicPartition, CommittedOffset]:
+        """The positions without what is under way: what an automatic commit takes."""
+        return self._intake.settled()
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
+    ) -> None:
+        """Commit these offsets (the next to read), or the positions: behind everything handed out,
+        the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
+        made again; the other topics' offsets are committed."""
+        rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
+        grants = self._grants(rows)
+        await self._await_commit()
+        await self._commit(rows, grants)
+
+    async def _await_commit(self) -> None:
+        """One that is under way would undo a later one."""
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
+
+    def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """By which a group's member has these now: to be asked with how far it came."""
+        return {}
+
+    async def _commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
+        if not rows:
+            return
+        operation = group_requests.commit_offsets(
+            self._cluster, self._group(), rows, self._deadline()
+        )
+        requests.raise_first(await self._shell.run(operation))
+
+    def _has_changes(self) -> bool:
+        """Whether partitions were given or taken: a group's members have them."""
+        return False
+
+    async def _take_changes(self) -> None:
+        """Read what was given, stop reading what was taken."""
+
+    def _is_commit_due(self) -> bool:
+        return monotonic_ms() >= self._commit_due_ms
+
+    def _auto_commit(self) -> None:
+        """Send off what is done with; nobody waits for the answer."""
+        self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
+        if self._committing is None or self._committing.done():
+            rows = self._intake.settled()
+            self._committing = self._shell.loop.create_task(
+                self._try_commit(rows, self._grants(rows))
+            )
+
+    async def _try_commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+    ) -> None:
+        """What is another member's by now is no trouble: it has what was committed, and goes on."""
+        try:
+            with contextlib.suppress(NotOwnerError):
+                await self._commit(rows, grants)
+            self.commit_error = None
+        except LogbusError as error:
+            self.commit_error = error
+
+    def _group(self) -> str:
+        if self.group is None:
+            raise InvalidGroupIdError("this consumer has no group; make it with group='…'")
+        return self.group
+
+    async def close(self) -> None:
+        """Commit, if the consumer does so by itself, and end; see ``Consumer.close``."""
+        await self._close(is_done=sys.exc_info()[0] is None)
+
+    async def _close(self, *, is_done: bool) -> None:
+        if self._end is not None:
+            return
+        try:
+            if self._commit_due_ms != float("inf"):
+                await self.commit(None if is_done else self._intake.settled())
+        finally:
+            self._end = ClosedError("the consumer was closed")
+            self._news.set()
+            self._shell.close()
+
+    async def __aenter__(self) -> AsyncConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            await self._close(is_done=kind is None)
+        except LogbusError:
+            if kind is None:
+                raise

@@ -1,0 +1,565 @@
+"""The consumer's engine: keeps every partition's next records fetched, on one shell's thread.
+
+Each leader is asked over two connections: one for partitions that have more to give, answered at
+once; one for partitions read to the end, a long poll. So an idle partition never holds up a busy
+one. (A third, where of those with more some must be sent.) What arrives is cut into batches and
+queued as ``Arrival``s, at most ``buffer_bytes`` a partition; checking and decoding are the
+reader's. Every seek begins a new generation, whose arrivals alone count. Other threads use ``post``
+and read ``arrivals``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from broker_lite.client.consuming.source import Source
+from broker_lite.client.in_place.partitions import AHEAD_BYTES, InPlace
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import (
+    Cluster,
+    ClusterView,
+    backoff_ms,
+    group_by_topic,
+    made_again,
+    unknown_topic,
+)
+from broker_lite.client.received import Cut, LogTruncatedError, RawBatch, cut
+from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    CorruptMessageError,
+    LogbusError,
+    NetworkError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, OffsetAndEpoch, TopicPartition
+from broker_lite.record.format import BODY_VERSION
+from broker_lite.wire.fetch import (
+    FLAG_CHECKS_CRC,
+    FLAG_DOUBTS,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+
+REFRESH_MS = 30_000
+"""How often new partitions are looked for."""
+BUFFERED_FETCHES = 2
+LATE_MS = 500
+"""After so long beyond its wait without an answer others are asked whether a leader still leads."""
+REPAIR_MS = 10_000
+"""How long a damaged batch may take to be repaired where other replicas have it."""
+NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
+LOCAL_BYTES_MIN = 256 << 10
+"""Whoever allows a partition less of an answer reads no files: that is the least of one."""
+GONE_AFTER = 3
+"""So many looks in a row that do not find a topic: it is gone."""
+
+
+class Arrival(NamedTuple):
+    """Batches of one partition, or the error that stopped it; void if of an old generation."""
+
+    where: TopicPartition
+    generation: int
+    batches: list[RawBatch]
+    size_bytes: int
+    error: LogbusError | None
+    skipped: tuple[int, int] | None = None
+
+
+class FetchEngine:
+    """Fetches for one consumer. ``on_arrival`` is called after each append to ``arrivals``;
+    ``on_view`` when the metadata was renewed. ``in_place``: to read files of brokers on this
+    machine, which blocks the shell's thread while a disk does; None: never."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        *,
+        on_arrival: Callable[[], None],
+        on_view: Callable[[ClusterView], None],
+        in_place: InPlace | None = None,
+    ) -> None:
+        self.arrivals: deque[Arrival] = deque()
+        self._shell = shell
+        self._cluster = cluster
+        self._config = config
+        self._isolation_level = requests.isolation_code(config.isolation_level)
+        self._on_arrival = on_arrival
+        self._on_view = on_view
+        self._in_place = in_place or InPlace(lambda endpoint, lane: False)
+        self.topic_ids: dict[str, str] = {}
+        """Which topic of each name is read: for good, since another's offsets mean nothing here."""
+        self._sources: dict[TopicPartition, Source] = {}
+        self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, tuple[int, int]]] = {}
+        """What each open fetch asked for: its own object, so that no answer is another's."""
+        self._due_ms: dict[tuple[Endpoint, str], float] = {}
+        """When the answer of each poll is late."""
+        self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
+        self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
+        self._total_bytes = 0
+        self._takes: deque[tuple[TopicPartition, int, int]] = deque()
+        """What the reader has taken and ``pump`` has not counted yet."""
+        self._is_held = False
+        """Whether a partition is not read on because of what is buffered."""
+        self._is_renewing = False
+        self._missing: dict[str, int] = {}
+        self._timer: Timer | None = None
+        self._late_timer: Timer | None = None
+        self._refresh_timer: Timer | None = None
+
+    # -- what the reader asks for; on the shell's thread (by ``post`` from others)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run on the shell's thread; from any thread."""
+        self._shell.call_soon(callback)
+
+    def pin(self, topic: str) -> str:
+        """The id of the topic that is read under a name, from the first time on; any thread."""
+        topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
+        return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
+
+    def doubt(self, where: TopicPartition, offset: int, generation: int) -> None:
+        """``begin`` where a batch was damaged: the leader is to check it, and to have it repaired,
+        and whoever leads then is asked again."""
+        self._in_place.refuse(where)
+        self.begin({where: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
+
+    def begin(
+        self,
+        offsets: Mapping[TopicPartition, tuple[int, int]],
+        doubted_until_ms: float = 0.0,
+        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+    ) -> None:
+        """Read these partitions from (offset, generation) on. ``epochs``: what was read before an
+        offset, by this reader or another, is of that leader epoch; the log is checked for it."""
+        for where, (offset, generation) in offsets.items():
+            source = self._sources.get(where)
+            if source is None:
+                source = Source(self.pin(where.topic), offset, generation)
+                source.lineage.begin(offset, epochs.get(where, NO_EPOCH))
+                self._sources[where] = source
+            else:
+                self._total_bytes -= source.buffered_bytes
+                source.begin(offset, generation, doubted_until_ms, epochs.get(where, NO_EPOCH))
+                self._abandon(where, source)
+        if self._refresh_timer is None:
+            self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
+        self.pump()
+
+    def end(self, where: TopicPartition) -> None:
+        """Read a partition no more."""
+        source = self._sources.get(where)
+        if source is not None:
+            self._total_bytes -= source.buffered_bytes
+            # Hanging up answers at once, which would fetch it again.
+            source.is_stopped = True
+            self._abandon(where, source)
+            self._in_place.end(where)
+            del self._sources[where]
+            self.pump()
+
+    def close(self) -> None:
+        """Once the shell's thread has ended: give back what it had open."""
+        self._in_place.close_all()
+
+    def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
+        """Fetch these no longer, or again."""
+        for where in wheres:
+            if where in self._sources:
+                self._sources[where].is_paused = is_paused
+                if is_paused:
+                    # An open file keeps what retention or DeleteRecords have removed.
+                    self._in_place.close(where)
+        self.pump()
+
+    def taken(self, arrival: Arrival) -> None:
+        """The reader has taken an arrival, so there is room; any thread.
+
+        The shell's thread is woken only where it waits for room, for it would take the interpreter
+        from the reader. One of the two sees what the other did: here it is put down before
+        ``_is_held`` is looked at, ``pump`` says that before it looks at what was put down.
+        """
+        self._takes.append((arrival.where, arrival.generation, arrival.size_bytes))
+        if self._is_held:
+            self.post(self.pump)
+
+    def _count_taken(self) -> None:
+        while self._takes:
+            where, generation, size_bytes = self._takes.popleft()
+            source = self._sources.get(where)
+            if source is not None and source.generation == generation:
+                source.buffered_bytes -= size_bytes
+                self._total_bytes -= size_bytes
+
+    def _abandon(self, where: TopicPartition, source: Source) -> None:
+        """A fetch of the old offset is under way: the partition is free for a new one."""
+        self._in_place.close(where)
+        for (endpoint, lane), wheres in list(self._polls.items()):
+            if where in wheres and source.lane == lane:
+                # Its answer may be half a second away; others in it are asked for again.
+                self._hang_up(endpoint, lane)
+
+    def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
+        for where in self._polls.pop((endpoint, lane)):
+            self._sources[where].lane = ""
+        self._shell.disconnect(endpoint, lane)
+
+    # -- fetching
+
+    def pump(self) -> None:
+        """Keep fetches open to all leaders."""
+        self._is_held = False
+        self._count_taken()
+        now_ms = self._shell.now_ms()
+        plan: dict[tuple[Endpoint, str], list[TopicPartition]] = {}
+        due_ms = float("inf")
+        for where, source in self._sources.items():
+            if source.lane or source.is_paused or source.is_stopped:
+                continue
+            if where in self._in_place:
+                self._read_on(where, source)
+                if where in self._in_place:
+                    self._is_held = True
+                    continue
+            if (
+                source.buffered_bytes >= self._buffer_bytes
+                or self._total_bytes >= self._total_bytes_max
+            ):
+                self._is_held = True
+                continue
+            if source.retry_at_ms > now_ms:
+                due_ms = min(due_ms, source.retry_at_ms)
+                continue
+            leader = self._cluster.view.leader(where)
+            if leader is None:
+                self._renew()
+                continue
+            is_behind = source.high_watermark < 0 or source.offset < source.high_watermark
+            plan.setdefault((leader, "fetch" if is_behind else "tail"), []).append(where)
+        for (leader, group), wheres in plan.items():
+            for lane, part in self._in_place.lanes(leader, group, wheres):
+                if (leader, lane) not in self._polls:
+                    self._fetch(leader, lane, part)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ms != float("inf"):
+            self._timer = self._shell.later(due_ms - now_ms, self.pump)
+        if self._is_held and self._takes:
+            self.post(self.pump)
+
+    def _fetch(self, leader: Endpoint, lane: str, wheres: list[TopicPartition]) -> None:
+        config, view = self._config, self._cluster.view
+        topics = []
+        asked: dict[TopicPartition, tuple[int, int]] = {}
+        for rows in group_by_topic(wheres).values():
+            partitions = []
+            for where in rows:
+                source = self._sources[where]
+                source.lane = lane
+                asked[where] = (source.generation, view.leader_epoch(where))
+                partitions.append(
+                    FetchPartition(
+                        where.partition,
+                        source.offset,
+                        config.partition_fetch_bytes,
+                        current_leader_epoch=view.leader_epoch(where),
+                        last_fetched_epoch=source.lineage.last_epoch,
+                    )
+                )
+            topics.append(FetchTopic("", self._sources[rows[0]].topic_id, partitions))
+        self._polls[leader, lane] = asked
+        is_tail = lane == "tail"
+        doubts = any(self._sources[where].doubted_until_ms for where in wheres)
+        wait_ms = config.fetch_max_wait_ms if is_tail or config.fetch_min_bytes > 1 else 0
+        self._due_ms[leader, lane] = self._shell.now_ms() + wait_ms + LATE_MS
+        if self._late_timer is None:
+            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+        machine, file_bytes = b"", 0
+        if not is_tail and not doubts and config.partition_fetch_bytes >= LOCAL_BYTES_MIN:
+            machine, file_bytes = self._in_place.asks(leader, lane, wheres)
+        request = FetchRequest(
+            topics,
+            wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            isolation_level=self._isolation_level,
+            columns_body_version=BODY_VERSION,
+            flags=FLAG_DOUBTS if doubts else FLAG_CHECKS_CRC,
+            machine=machine,
+            file_bytes=file_bytes,
+        )
+        timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
+        self._shell.request(
+            Send(leader, FetchExchange(request), timeout_ms, lane),
+            lambda answer: self._fetched(leader, lane, asked, answer),
+        )
+
+    def _fetched(
+        self,
+        leader: Endpoint,
+        lane: str,
+        asked: dict[TopicPartition, tuple[int, int]],
+        answer: FetchResponse | LogbusError,
+    ) -> None:
+        live = [where for where, row in asked.items() if self._is_live(where, row[0], lane)]
+        if self._polls.get((leader, lane)) is asked:
+            del self._polls[leader, lane]
+            for where in asked:
+                self._sources[where].lane = ""
+        rows: dict[TopicPartition, FetchedPartition] = {}
+        problem: LogbusError | None = None
+        if isinstance(answer, LogbusError):
+            problem = answer
+        elif answer.error_code:
+            problem = error_for(answer.error_code)
+        else:
+            known = [where for where in asked if where in self._sources]
+            names = {self._sources[where].topic_id: where.topic for where in known}
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    rows[TopicPartition(names.get(topic.topic_id, ""), row.partition)] = row
+        for where in live:
+            if problem is not None:
+                self._again(where, problem)
+            elif where in rows:
+                self._take(where, rows[where], asked[where][1])
+            else:
+                self._again(where, NetworkError(f"{leader} said nothing of {where}"))
+        self.pump()
+
+    def _is_live(self, where: TopicPartition, generation: int, lane: str) -> bool:
+        source = self._sources.get(where)
+        return source is not None and source.generation == generation and source.lane == lane
+
+    def _take(self, where: TopicPartition, row: FetchedPartition, leader_epoch: int) -> None:
+        source = self._sources[where]
+        if row.error_code:
+            self._again(where, error_for(row.error_code))
+            return
+        if row.diverging is not None:
+            goes_on_at = source.lineage.cut(row.diverging, source.offset, leader_epoch)
+            if goes_on_at is not None:
+                self._truncated(where, goes_on_at)
+            else:
+                source.lineage.forget()
+            return
+        source.high_watermark = row.high_watermark
+        source.failures = 0
+        source.doubted_until_ms = 0.0
+        if row.stored is not None:
+            if source.is_paused:
+                return  # Asked for again when it is resumed.
+            self._in_place.open(where, row.stored, leader_epoch)
+            return
+        if not len(row.records):
+            # Read to the end of what may be seen: wait in the other lane.
+            source.high_watermark = min(source.high_watermark, source.offset)
+            return
+        found = cut(
+            row.records,
+            where,
+            source.offset,
+            leader_epoch,
+            at_boundary=source.at_boundary,
+            after_epoch=source.after_epoch,
+        )
+        if found.batches:
+            self._add(where, source, found, leader_epoch)
+        elif found.damage is not None:
+            self._damaged(where, found.damage)
+
+    def _read_on(self, where: TopicPartition, source: Source) -> None:
+        """Out of the open range, a little ahead of the reader."""
+        while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
+            read = self._in_place.read(where, source.offset, source.at_boundary, source.after_epoch)
+            if read is not None:
+                self._add(where, source, *read)
+            if where not in self._in_place:
+                return
+
+    def _add(self, where: TopicPartition, source: Source, found: Cut, leader_epoch: int) -> None:
+        size_bytes = sum(batch.header.size_bytes for batch in found.batches)
+        source.lineage.read(found.batches, source.offset, leader_epoch)
+        source.offset = found.next_offset
+        source.at_boundary = True
+        source.buffered_bytes += size_bytes
+        self._total_bytes += size_bytes
+        self._arrive(Arrival(where, source.generation, found.batches, size_bytes, None))
+
+    def _arrive(self, arrival: Arrival) -> None:
+        self.arrivals.append(arrival)
+        self._on_arrival()
+
+    def _stop(self, where: TopicPartition, error: LogbusError) -> None:
+        """The reader must decide: nothing more of this partition until it seeks."""
+        source = self._sources[where]
+        source.is_stopped = True
+        self._in_place.close(where)
+        self._arrive(Arrival(where, source.generation, [], 0, error))
+
+    def _truncated(self, where: TopicPartition, goes_on_at: OffsetAndEpoch) -> None:
+        """What was read from there on is not in the log any more, whatever is there now."""
+        message = (
+            f"{where} offset {self._sources[where].offset}: an unclean election lost what was "
+            f"there from offset {goes_on_at.offset} on"
+        )
+        self._stop(where, LogTruncatedError(message, *goes_on_at))
+
+    def _again(self, where: TopicPartition, problem: LogbusError) -> None:
+        source = self._sources[where]
+        if isinstance(problem, CorruptMessageError):
+            self._damaged(where, problem)
+            return
+        if isinstance(problem, OffsetOutOfRangeError) or not problem.retriable:
+            self._stop(where, type(problem)(f"{where} offset {source.offset}: {problem.message}"))
+            return
+        pause_ms = backoff_ms(source.failures, self._config.retry_backoff_ms)
+        source.retry_at_ms = self._shell.now_ms() + pause_ms
+        source.failures += 1
+        if not self._is_renewing:
+            self._cluster.ask_another()
+        self._renew()
+
+    def may_be_whole(self, where: TopicPartition) -> bool:
+        """Whether a damaged batch may be whole elsewhere, or was when it was read; any thread."""
+        return self._in_place.was_read(where) or self._cluster.view.has_copies(where)
+
+    def _is_repaired(self, where: TopicPartition) -> bool:
+        """Whether it is worth to ask again; that is arranged then."""
+        source, now_ms = self._sources[where], self._shell.now_ms()
+        if not self._cluster.view.has_copies(where):
+            return False
+        if not source.doubted_until_ms:
+            source.doubted_until_ms = now_ms + REPAIR_MS
+        elif now_ms >= source.doubted_until_ms:
+            return False
+        source.retry_at_ms = now_ms + backoff_ms(source.failures, self._config.retry_backoff_ms)
+        source.failures += 1
+        if not self._is_renewing:
+            self._cluster.ask_another()
+        self._renew()
+        return True
+
+    def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
+        source = self._sources[where]
+        # It may be the epoch before that is wrong: the leader, which checks now, knows.
+        source.lineage.forget()
+        if self._is_repaired(where):
+            return
+        if self._config.on_corrupt != "skip":
+            message = error.message
+            if f"topic {where.topic!r}" not in message:
+                message = (
+                    f"topic {where.topic!r} partition {where.partition} offset {source.offset}: "
+                    f"{message}"
+                )
+            self._stop(where, CorruptMessageError(f"{message}; on_corrupt='skip' goes past it"))
+            return
+        generation, offset = source.generation, source.offset
+        source.retry_at_ms = float("inf")
+
+        def passed(found: Any) -> None:
+            if self._sources.get(where) is not source or source.generation != generation:
+                return
+            result = found if isinstance(found, LogbusError) else found[where]
+            source.retry_at_ms = 0.0
+            if isinstance(result, LogbusError):
+                self._stop(where, result)
+            elif result[0] <= offset:
+                self._stop(where, error)
+            else:
+                source.offset, source.at_boundary = result[0], True
+                source.lineage.forget()
+                skipped = (offset, result[0])
+                self._arrive(Arrival(where, generation, [], 0, None, skipped))
+            self.pump()
+
+        deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
+        topic_ids = {where.topic: source.topic_id}
+        operation = requests.offsets_for_bytes(
+            self._cluster, {where: (offset, 1)}, deadline_ms, topic_ids
+        )
+        spawn(self._shell, operation, passed)
+
+    # -- metadata
+
+    def _late(self) -> list[tuple[Endpoint, str]]:
+        now_ms = self._shell.now_ms()
+        return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
+
+    def _look_for_late(self) -> None:
+        """A leader that hangs says nothing; the others know whether it was deposed."""
+        self._late_timer = None
+        late = self._late()
+        for endpoint in {endpoint for endpoint, _ in late}:
+            self._cluster.failed(endpoint)
+        if late:
+            self._renew()
+        if self._polls:
+            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+
+    def _give_up_deposed(self) -> None:
+        """What a leader that was deposed has not answered is asked of the next one."""
+        view = self._cluster.view
+        for endpoint, lane in self._late():
+            wheres = self._polls[endpoint, lane]
+            if any(view.leader(where) not in (None, endpoint) for where in wheres):
+                self._hang_up(endpoint, lane)
+
+    def _refresh(self) -> None:
+        self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
+        self._renew()
+
+    def _renew(self) -> None:
+        if self._is_renewing:
+            return
+        self._is_renewing = True
+        names = tuple({where.topic: None for where in self._sources})
+        spawn(self._shell, requests.refresh_once(self._cluster, names), self._renewed)
+
+    def _renewed(self, found: ClusterView | LogbusError) -> None:
+        if isinstance(found, ClusterView):
+            topics = {where.topic for where in self._sources}
+            others = {topic for topic in topics if not self._check_identity(topic, found)}
+            if others:
+                rest = {name: row for name, row in found.topics.items() if name not in others}
+                found = replace(found, topics=rest)
+            self._on_view(found)
+            self._give_up_deposed()
+
+        def go_on() -> None:
+            self._is_renewing = False
+            self.pump()
+
+        failures = max((source.failures for source in self._sources.values()), default=0)
+        self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
+
+    def _check_identity(self, topic: str, view: ClusterView) -> bool:
+        """A topic that is gone, or another one under the name, ends its partitions: False."""
+        known = view.topics.get(topic)
+        error: LogbusError | None = None
+        wheres = [where for where in self._sources if where.topic == topic]
+        if known is None or isinstance(known.error, UnknownTopicOrPartitionError):
+            self._missing[topic] = self._missing.get(topic, 0) + 1
+            if self._missing[topic] >= GONE_AFTER:
+                error = unknown_topic(topic)
+        else:
+            self._missing.pop(topic, None)
+            if known.error is None and known.topic_id != self._sources[wheres[0]].topic_id:
+                error = made_again(topic)
+        for where in wheres:
+            if error is not None and not self._sources[where].is_stopped:
+                self._stop(where, error)
+        return error is None

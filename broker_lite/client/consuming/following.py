@@ -1,0 +1,137 @@
+"""What a consumer decides about where to read while it runs: partitions that were made after it
+began, and positions that the log no longer has. For both faces.
+
+A partition found later is read from the group's offset, else from its earliest record, whatever
+``start`` says: all of it was produced while the consumer was there. ``look`` runs on the shell's
+thread, the rest on the reader's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from broker_lite.client.consuming.starting import Starts, starting_offsets
+from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.received import LogTruncatedError
+from broker_lite.client.transport.steps import Shell, spawn
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import LogbusError
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    OffsetAndEpoch,
+    TopicPartition,
+)
+
+LOOKUP_TIMEOUT_MS = 30_000
+
+logger = logging.getLogger("logbus.consumer")
+
+
+class Reset(NamedTuple):
+    """A position that was not in the log, and where reading went on instead: by ``start``, or
+    where an unclean election had cut the log."""
+
+    where: TopicPartition
+    from_offset: int
+    to_offset: int
+
+
+class Follower:
+    """Finds new partitions of one consumer's topics and keeps its resets.
+
+    ``on_found`` gets where new partitions begin, on the shell's thread.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        *,
+        group: str | None,
+        topics: Sequence[str],
+        on_found: Callable[[Starts], None],
+    ) -> None:
+        self.resets: list[Reset] = []
+        self._shell = shell
+        self._cluster = cluster
+        self._config = config
+        self._group = group
+        self._topics = topics
+        self._on_found = on_found
+        self._looked_up: set[TopicPartition] = set()
+        self._began: dict[TopicPartition, int] = {}
+
+    def look(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
+        """Look in a new view for partitions that are not read yet."""
+        new = [
+            where
+            for topic in self._topics
+            for where in view.partitions_of(topic)
+            if where not in known and where not in self._looked_up
+        ]
+        if new:
+            self._looked_up.update(new)
+            operation = starting_offsets(
+                self._cluster,
+                self._group,
+                new,
+                replace(self._config, start="earliest"),
+                self._shell.now_ms() + LOOKUP_TIMEOUT_MS,
+            )
+            spawn(self._shell, operation, partial(self._found, new))
+
+    def _found(self, wheres: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
+        if isinstance(found, LogbusError):
+            # The next view will show them again.
+            self._looked_up.difference_update(wheres)
+            return
+        self._began.update(found.offsets)
+        self._on_found(found)
+
+    def reset_timestamp(self, where: TopicPartition, position: int) -> int | None:
+        """Where to go on from a position that is not in the log: the earliest or the latest
+        record; None: nowhere, it is an error."""
+        if self._config.start == "earliest" or self._began.get(where) == position:
+            return EARLIEST_TIMESTAMP
+        return LATEST_TIMESTAMP if self._config.start == "latest" else None
+
+    def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
+        """Where to go on in a log that was truncated, and the epoch of what stays before that;
+        None: it was not, or a user must say it."""
+        if isinstance(error, LogTruncatedError) and self._config.start != "none":
+            return OffsetAndEpoch(error.offset, error.epoch)
+        return None
+
+    def note_truncation(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
+        """Keep a reset to where a log was truncated; never silent, since records were lost."""
+        logger.warning(
+            "topic %r partition %d: an unclean election lost what was read from offset %d to %d; "
+            "reading goes on at %d, with what was written since",
+            where.topic,
+            where.partition,
+            to_offset,
+            from_offset - 1,
+            to_offset,
+        )
+        self.resets.append(Reset(where, from_offset, to_offset))
+
+    def note_reset(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
+        """Keep a reset; the first one of each partition is a warning in the log."""
+        if all(each.where != where for each in self.resets):
+            logger.warning(
+                "topic %r partition %d: offset %d is not in the log (any more); reading goes on at "
+                "%d, as start=%r says. Records in between were not read; further resets of this "
+                "partition are only counted (consumer.resets)",
+                where.topic,
+                where.partition,
+                from_offset,
+                to_offset,
+                self._config.start,
+            )
+        self.resets.append(Reset(where, from_offset, to_offset))

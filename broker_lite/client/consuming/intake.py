@@ -1,0 +1,442 @@
+"""The reader's side of a consumer: decodes what arrived and keeps the positions. Never waits.
+
+A position is the offset of the next record to hand out; it moves when a record is handed out, not
+when it arrives. What was handed out is under way until the reader asks for more (``settle``): till
+then it is not ``settled`` and not committed by itself. One slice (the rows of one batch) is open at
+a time; records and Arrow rows are both taken from it. Used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from broker_lite.client.arrays import fixed, topic_column
+from broker_lite.client.consuming.fetching import NO_EPOCHS, Arrival, FetchEngine
+from broker_lite.client.operations.bounds import check_offsets
+from broker_lite.client.received import (
+    RawBatch,
+    Record,
+    Slice,
+    decode,
+    each_record,
+    offsets_of,
+    records,
+    timestamps_of,
+)
+from broker_lite.errors import (
+    CorruptMessageError,
+    LogbusError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.model import (
+    NO_EPOCH,
+    NULL_TOPIC_ID,
+    CommittedOffset,
+    OffsetAndEpoch,
+    TopicPartition,
+)
+from broker_lite.record.arrow import HEADERS_TYPE
+
+TIMESTAMP_US = pa.timestamp("us", tz="UTC")
+ROW_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP_US),
+        ("timestampType", pa.int32()),
+    ]
+)
+"""The columns of Spark's Kafka source; ``headers`` is an eighth on request."""
+ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
+GONE = (UnknownTopicOrPartitionError, UnknownTopicIdError)
+JOINED_ROWS = 4096
+"""Slices smaller than this are joined, larger ones handed out as they lie."""
+JOINED_BYTES = 64 << 20
+"""What is joined, which copies it, is no larger than this; an Arrow column ends at 2 GiB."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """Slices of one ``poll_arrow``, to be joined."""
+
+    slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
+    row_count: int = 0
+    size_bytes: int = 0
+
+
+class Intake:
+    """Positions and the open slice of one consumer."""
+
+    def __init__(
+        self,
+        engine: FetchEngine,
+        *,
+        skips_corrupt: bool,
+        is_held_back: Callable[[], bool] | None = None,
+    ) -> None:
+        self.puts_off: Callable[[Arrival], bool] | None = None
+        """Whether the news that a topic is gone, or is another one, has to wait."""
+        self.is_held_back = is_held_back
+        """Whether nothing at all may be handed out now; None: never."""
+        self.skipped: list[tuple[TopicPartition, int, int]] = []
+        """Ranges that ``on_corrupt="skip"`` went past: partition, first offset, next offset."""
+        self._engine = engine
+        self._skips_corrupt = skips_corrupt
+        self._positions: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        self._generations: dict[TopicPartition, int] = {}
+        self._doubted: dict[TopicPartition, int] = {}
+        """Where a damaged batch was fetched again: once for each."""
+        self._paused: set[TopicPartition] = set()
+        self._batches: list[RawBatch] = []
+        self._where: TopicPartition | None = None
+        self._slice: Slice | None = None
+        self.at = 0
+        """How many rows of the open slice were handed out; ``Consumer``'s loop moves it."""
+        self.is_single = False
+        """Records are handed out one by one: only the last before ``at`` is under way."""
+        self._under_way: dict[TopicPartition, CommittedOffset] = {}
+
+    # -- positions
+
+    def begin(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+    ) -> None:
+        """Read these from here on; what was fetched of them before is void. ``epochs``: the leader
+        epochs of what lies before, where that is known."""
+        check_offsets(offsets)
+        rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
+        self._epochs.update(epochs)
+        self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
+
+    def go_on(self, where: TopicPartition, at: OffsetAndEpoch) -> None:
+        """``begin`` where a log was truncated; that what stays is the same is looked at again."""
+        epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {where: at.leader_epoch}
+        self.begin({where: at.offset}, epochs)
+
+    def end(self, where: TopicPartition) -> None:
+        """Read a partition no more; what was handed out of it is nobody's business here."""
+        if where not in self._positions:
+            return
+        if where == self._where:
+            self._drop()
+        self._generations[where] += 1
+        for rows in (self._positions, self._epochs, self._doubted, self._under_way):
+            rows.pop(where, None)
+        self._paused.discard(where)
+        if all(other.topic != where.topic for other in self._positions):
+            self._engine.topic_ids.pop(where.topic, None)
+        self._engine.post(partial(self._engine.end, where))
+
+    def _begin(self, where: TopicPartition, offset: int) -> int:
+        """The new generation of a partition that is read from ``offset`` on."""
+        generation = self._generations[where] = self._generations.get(where, 0) + 1
+        self._positions[where] = offset
+        self._engine.pin(where.topic)
+        self._epochs.pop(where, None)
+        if where == self._where:
+            self._drop()
+        return generation
+
+    def _drop(self) -> None:
+        self._note_single()
+        self.is_single = False
+        self._where, self._slice, self.at = None, None, 0
+        self._batches = []
+
+    def assignment(self) -> list[TopicPartition]:
+        """All partitions that are read."""
+        return list(self._positions)
+
+    def position(self, where: TopicPartition) -> int | None:
+        """The offset of the next record to hand out; None if the partition is not read."""
+        if where == self._where and self._slice is not None and self.at:
+            return self._open_position()
+        return self._positions.get(where)
+
+    def _open_position(self) -> int:
+        assert self._slice is not None
+        return self._slice_end() if self.at >= self._slice.row_count else self._offset_at(self.at)
+
+    def _offset_at(self, row: int) -> int:
+        assert self._slice is not None
+        rows = self._slice
+        at = rows.first_row + row
+        deltas = rows.columns.offset_deltas
+        return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
+
+    def _slice_end(self) -> int:
+        """Behind the open slice: the end of its batch, gaps included."""
+        assert self._slice is not None
+        return self._slice.header.next_offset
+
+    def commitable(self) -> dict[TopicPartition, CommittedOffset]:
+        """Positions as a group commits them, each with the id of the topic that it is of."""
+        return {
+            where: self._commit_at(where, self.position(where) or 0) for where in self._positions
+        }
+
+    def stamped(
+        self, offsets: Mapping[TopicPartition, CommittedOffset | int]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """A reader's own offsets: of the topics as they are read here, unless they say which."""
+        found = {}
+        for where, row in offsets.items():
+            commit = CommittedOffset(row) if isinstance(row, int) else row
+            if commit.leader_epoch < 0 and commit.offset == self.position(where):
+                commit = commit._replace(leader_epoch=self._epochs.get(where, -1))
+            if commit.topic_id == NULL_TOPIC_ID:
+                topic_id = self._engine.topic_ids.get(where.topic, NULL_TOPIC_ID)
+                commit = commit._replace(topic_id=topic_id)
+            found[where] = commit
+        return found
+
+    def _commit_at(self, where: TopicPartition, offset: int) -> CommittedOffset:
+        epoch, topic_id = self._epochs.get(where, -1), self._engine.pin(where.topic)
+        return CommittedOffset(offset, epoch, topic_id=topic_id)
+
+    def settle(self) -> None:
+        """The reader asks for more: whatever was handed out before is done with."""
+        self._under_way.clear()
+        self.is_single = False
+
+    def settled(self) -> dict[TopicPartition, CommittedOffset]:
+        """``commitable`` without what is under way; a seek does not get past that either."""
+        self._note_single()
+        rows = self.commitable()
+        for where, before in self._under_way.items():
+            if before.offset < rows[where].offset:
+                rows[where] = before
+        return rows
+
+    def _note_single(self) -> None:
+        if self.is_single and self._slice is not None and self._where is not None and self.at:
+            before = self._commit_at(self._where, self._offset_at(self.at - 1))
+            self._under_way[self._where] = before
+
+    def _note_taken(self, where: TopicPartition) -> None:
+        before = self._commit_at(where, self.position(where) or 0)
+        self._under_way.setdefault(where, before)
+
+    def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
+        """Hand out nothing more of these, or again."""
+        chosen = [where for where in wheres if where in self._positions]
+        (self._paused.update if is_paused else self._paused.difference_update)(chosen)
+        if is_paused and self._where in chosen:
+            # What is left of the open batches is fetched again when the partition is resumed.
+            where = self._where
+            epochs = {where: self._epochs[where]} if where in self._epochs else NO_EPOCHS
+            self.begin({where: self.position(where) or 0}, epochs)
+        self._engine.post(partial(self._engine.pause, chosen, is_paused))
+
+    def paused(self) -> list[TopicPartition]:
+        """Partitions of which nothing is handed out."""
+        return sorted(self._paused)
+
+    # -- arrivals
+
+    def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
+        """Make sure that rows are open; False if nothing has arrived.
+
+        Raises what stopped a partition; ``on_out_of_range`` may settle an offset that is not in
+        the log by seeking, or raise.
+        """
+        if self.is_held_back is not None and self.is_held_back():
+            return False
+        while True:
+            if self._slice is not None:
+                if self.at < self._slice.row_count:
+                    return True
+                self._close_slice()
+            if self._batches:
+                self._open_next()
+                continue
+            arrival = self._next_arrival()
+            if arrival is None:
+                return False
+            if arrival.error is not None:
+                if isinstance(arrival.error, GONE) and self.puts_off and self.puts_off(arrival):
+                    continue
+                try:
+                    if not isinstance(arrival.error, OffsetOutOfRangeError):
+                        raise arrival.error
+                    on_out_of_range(arrival.where, arrival.error)
+                    continue
+                except LogbusError:
+                    # Until a seek it stays so: the next call says it again.
+                    self._engine.arrivals.appendleft(arrival)
+                    raise
+            if arrival.skipped is not None:
+                first, after = arrival.skipped
+                self.skipped.append((arrival.where, first, after))
+                self._positions[arrival.where] = after
+                continue
+            self._where, self._batches = arrival.where, arrival.batches[::-1]
+            self._engine.taken(arrival)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether there is certainly nothing more to hand out now; a cheap look."""
+        left = self._slice is not None and self.at < self._slice.row_count
+        return not (left or self._batches or self._engine.arrivals)
+
+    def has_arrivals(self) -> bool:
+        """Whether something has arrived that may be handed out."""
+        if self.is_held_back is not None and self.is_held_back():
+            return False
+        return any(
+            arrival.where not in self._paused
+            and self._generations.get(arrival.where) == arrival.generation
+            for arrival in list(self._engine.arrivals)
+        )
+
+    def _next_arrival(self) -> Arrival | None:
+        arrivals, aside = self._engine.arrivals, []
+        found = None
+        while arrivals:
+            arrival = arrivals.popleft()
+            if self._generations.get(arrival.where) != arrival.generation:
+                continue
+            if arrival.where in self._paused:
+                aside.append(arrival)
+                continue
+            found = arrival
+            break
+        arrivals.extendleft(reversed(aside))
+        return found
+
+    def _open_next(self) -> None:
+        assert self._where is not None
+        batch, where = self._batches[-1], self._where
+        start = self._positions[where]
+        try:
+            rows = decode(batch, where, start, None)
+        except CorruptMessageError:
+            if self._fetch_again(where, start, batch.header.base_offset):
+                return
+            if not self._skips_corrupt:
+                raise
+            first = max(start, batch.header.base_offset)
+            self.skipped.append((where, first, batch.header.next_offset))
+            rows = None
+        self._batches.pop()
+        self._epochs[where] = batch.header.leader_epoch
+        if rows is None:
+            self._positions[where] = batch.header.next_offset
+            return
+        self._slice, self.at = rows, 0
+
+    def _fetch_again(self, where: TopicPartition, start: int, base_offset: int) -> bool:
+        """Whether a damaged batch is asked for once more, since another replica may have it."""
+        if self._doubted.get(where) == base_offset or not self._engine.may_be_whole(where):
+            return False
+        self._doubted[where] = base_offset
+        generation = self._begin(where, start)
+        self._engine.post(partial(self._engine.doubt, where, start, generation))
+        return True
+
+    def _close_slice(self) -> None:
+        assert self._where is not None
+        self._positions[self._where] = self._slice_end()
+        self._slice, self.at = None, 0
+
+    # -- handing out
+
+    def peek_records(self, count: int) -> Iterator[Record]:
+        """The next records of the open slice, at most ``count``, to be handed out one by one: the
+        caller moves ``at``."""
+        assert self._slice is not None and self._where is not None
+        self.is_single = True
+        return each_record(self._where, self._part(count))
+
+    def take_records(self, count: int) -> list[Record]:
+        """The next records of the open slice, at most ``count``."""
+        assert self._slice is not None and self._where is not None
+        self._note_taken(self._where)
+        found = records(self._where, self._part(count))
+        self.at += len(found)
+        return found
+
+    def take_rows(self, parts: Parts, count: int | None) -> bool:
+        """Add the next rows of the open slice as they lie, at most ``count``; False, and nothing
+        is taken, where they would make what is to be joined larger than JOINED_BYTES."""
+        assert self._slice is not None and self._where is not None
+        part = self._part(count)
+        size = _decoded_bytes(part)
+        if parts.slices and parts.size_bytes + size > JOINED_BYTES:
+            return False
+        self._note_taken(self._where)
+        self.at += part.row_count
+        parts.slices.append((self._where, part))
+        parts.size_bytes += size
+        parts.row_count += part.row_count
+        return True
+
+    def give_back(self) -> None:
+        """What was handed out since ``settle`` did not reach the reader: it comes again."""
+        self.is_single = False
+        rows = {where: before.offset for where, before in self._under_way.items()}
+        self._under_way.clear()
+        self.begin(rows)
+
+    def _part(self, count: int | None) -> Slice:
+        assert self._slice is not None
+        left = self._slice.row_count - self.at
+        taken = left if count is None else min(left, count)
+        return self._slice._replace(first_row=self._slice.first_row + self.at, row_count=taken)
+
+
+def _decoded_bytes(rows: Slice) -> int:
+    first, count, columns = rows.first_row, rows.row_count, rows.columns
+    arrays = (columns.key, columns.value, columns.headers)
+    return sum(each.slice(first, count).nbytes for each in arrays if each is not None)
+
+
+def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
+    """Rows as one record batch of ROW_SCHEMA, with ``headers`` as an eighth column."""
+    schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
+    if not parts:
+        empty = [pa.nulls(0, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(empty, schema=schema)
+    columns = [_row_columns(where, rows, headers) for where, rows in parts]
+    if len(columns) == 1:
+        return pa.RecordBatch.from_arrays(columns[0], schema=schema)
+    joined = [pa.concat_arrays(list(pieces)) for pieces in zip(*columns)]
+    return pa.RecordBatch.from_arrays(joined, schema=schema)
+
+
+def _row_columns(where: TopicPartition, rows: Slice, headers: bool) -> list[pa.Array]:
+    count, first = rows.row_count, rows.first_row
+
+    def column(array: pa.Array | None, kind: pa.DataType) -> pa.Array:
+        return pa.nulls(count, kind) if array is None else array.slice(first, count)
+
+    found = [
+        column(rows.columns.key, pa.binary()),
+        column(rows.columns.value, pa.binary()),
+        topic_column(where.topic, count),
+        fixed(np.full(count, where.partition, np.int32), pa.int32()),
+        fixed(offsets_of(rows), pa.int64()),
+        _timestamp_column(rows),
+        fixed(np.full(count, int(rows.header.is_log_append_time), np.int32), pa.int32()),
+    ]
+    if headers:
+        found.append(column(rows.columns.headers, HEADERS_TYPE))
+    return found
+
+
+def _timestamp_column(rows: Slice) -> pa.Array:
+    times = timestamps_of(rows)
+    return fixed(times * 1000, TIMESTAMP_US, times >= 0)

@@ -1,0 +1,216 @@
+"""Which partitions a consumer reads and where it begins, as operations for both shells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from broker_lite.client.operations import group_requests, requests
+from broker_lite.client.operations.cluster import Cluster, backoff_ms, made_again
+from broker_lite.client.transport.steps import Operation, Pause
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import (
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.model import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NULL_TOPIC_ID,
+    CommittedOffset,
+    TopicPartition,
+)
+
+LOOKUP_MS = 1000
+
+
+def resolve_partitions(
+    cluster: Cluster,
+    topics: Sequence[str],
+    partitions: Iterable[TopicPartition | int] | None,
+    deadline_ms: float,
+) -> Operation[list[TopicPartition]]:
+    """All partitions of the topics, or those that were chosen, which must exist."""
+    chosen: list[TopicPartition] | None = None
+    if partitions is not None:
+        chosen = []
+        for each in partitions:
+            if isinstance(each, TopicPartition):
+                chosen.append(each)
+            elif len(topics) == 1:
+                chosen.append(TopicPartition(topics[0], int(each)))
+            else:
+                raise InvalidConfigError(
+                    f"partition {each}: of which topic? give TopicPartition(topic, {each})"
+                )
+        topics = tuple(dict.fromkeys([*topics, *(where.topic for where in chosen)]))
+    if not topics:
+        raise InvalidConfigError("a consumer needs a topic: bus.consumer('topic')")
+    view = yield from requests.known_topics(cluster, topics, deadline_ms)
+    if chosen is None:
+        return [where for topic in topics for where in view.partitions_of(topic)]
+    for where in chosen:
+        if view.partition(where) is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {where.topic!r} has {len(view.partitions_of(where.topic))} partitions, "
+                f"numbered from 0; {where.partition} is none"
+            )
+    return list(dict.fromkeys(chosen))
+
+
+class Starts(NamedTuple):
+    """Where to begin. ``epochs``: of what the group has read before its offset, where it said; so
+    that a log that lost it since, by an unclean election, is not read on as if nothing were."""
+
+    offsets: dict[TopicPartition, int]
+    epochs: dict[TopicPartition, int]
+
+
+class Standing(NamedTuple):
+    """What a group knows of a partition that it is to read. ``committed`` is None where it has
+    committed nothing; ``is_added``: the partition was made after the group began to read."""
+
+    committed: CommittedOffset | None
+    is_added: bool
+    topic_id: str
+
+
+class Begun(NamedTuple):
+    """``commits``: what the group has to remember of ``starts``, since the end will be somewhere
+    else for whoever takes over after a crash."""
+
+    starts: Starts
+    commits: dict[TopicPartition, CommittedOffset]
+
+
+def begin(
+    cluster: Cluster,
+    group: str | None,
+    standings: Mapping[TopicPartition, Standing],
+    config: ConsumerConfig,
+    deadline_ms: float,
+) -> Operation[Begun]:
+    """What was committed; where nothing was, what ``start`` says, but the earliest of a partition
+    that was added. Raises OffsetOutOfRangeError for start='none' without an offset."""
+    offsets: dict[TopicPartition, int] = {}
+    epochs: dict[TopicPartition, int] = {}
+    early: list[TopicPartition] = []
+    late: list[TopicPartition] = []
+    for where, (committed, is_added, _) in standings.items():
+        if committed is not None:
+            offsets[where] = committed.offset
+            if committed.leader_epoch >= 0:
+                epochs[where] = committed.leader_epoch
+        elif is_added or config.start == "earliest":
+            early.append(where)
+        elif config.start == "latest":
+            late.append(where)
+        else:
+            raise OffsetOutOfRangeError(
+                f"group {group!r} has no offset for {where} and start='none' allows no other; "
+                "commit one, or give start='earliest' or 'latest'"
+            )
+    if early:
+        offsets |= yield from reset_offsets(cluster, early, EARLIEST_TIMESTAMP, config, deadline_ms)
+    commits = {}
+    if late:
+        ends = yield from reset_offsets(cluster, late, LATEST_TIMESTAMP, config, deadline_ms)
+        offsets |= ends
+        commits = {
+            where: CommittedOffset(at, topic_id=standings[where].topic_id)
+            for where, at in ends.items()
+        }
+    return Begun(Starts({where: offsets[where] for where in standings}, epochs), commits)
+
+
+def starting_offsets(
+    cluster: Cluster,
+    group: str | None,
+    wheres: Sequence[TopicPartition],
+    config: ConsumerConfig,
+    deadline_ms: float,
+) -> Operation[Starts]:
+    """Where to begin without a membership. All of a topic that was made again since the group read
+    the former one was written since. Raises UnknownTopicIdError for a topic that is made again
+    meanwhile: offsets of two topics would be mixed."""
+    ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
+    rows: dict[TopicPartition, CommittedOffset] = {}
+    former: set[str] = set()
+    if group is not None:
+        rows = yield from _group_offsets(
+            cluster, group, wheres, ids=ids, former=former, deadline_ms=deadline_ms
+        )
+    standings = {
+        where: Standing(rows.get(where), where.topic in former, ids[where.topic])
+        for where in wheres
+    }
+    begun = yield from begin(cluster, group, standings, config, deadline_ms)
+    for topic, topic_id in ids.items():
+        if cluster.view.topic_id(topic) != topic_id:
+            raise made_again(topic)
+    if begun.commits and group is not None and config.auto_commit:
+        done = yield from group_requests.commit_offsets(cluster, group, begun.commits, deadline_ms)
+        requests.raise_first(done)
+    return begun.starts
+
+
+def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:
+    """Ask for metadata until no topic is ``missing`` in it, for a second at most: brokers hear of
+    a topic at about the same time as the members of a group do."""
+    until_ms = cluster.now_ms() + LOOKUP_MS
+    attempt = 0
+    while topics := missing():
+        if attempt:
+            pause_ms = backoff_ms(attempt)
+            if cluster.now_ms() + pause_ms >= until_ms:
+                return
+            yield Pause(pause_ms)
+        yield from requests.refresh(cluster, sorted(topics), until_ms + LOOKUP_MS)
+        attempt += 1
+
+
+def _group_offsets(
+    cluster: Cluster,
+    group: str,
+    wheres: Sequence[TopicPartition],
+    *,
+    ids: Mapping[str, str],
+    former: set[str],
+    deadline_ms: float,
+) -> Operation[dict[TopicPartition, CommittedOffset]]:
+    """Where the group stands; absent where it has no offset."""
+    found = requests.raise_first(
+        (yield from group_requests.committed(cluster, group, wheres, deadline_ms, former))
+    )
+    for where, row in found.items():
+        if row.topic_id not in (NULL_TOPIC_ID, ids[where.topic]):
+            raise made_again(where.topic)
+    return found
+
+
+def reset_offsets(
+    cluster: Cluster,
+    wheres: Sequence[TopicPartition],
+    timestamp_ms: int,
+    config: ConsumerConfig,
+    deadline_ms: float,
+) -> Operation[dict[TopicPartition, int]]:
+    """Offsets by time (-2 earliest, -1 latest); the end where nothing is as new."""
+    isolation_level = requests.isolation_code(config.isolation_level)
+    listed = requests.raise_first(
+        (
+            yield from requests.list_offsets(
+                cluster,
+                dict.fromkeys(wheres, timestamp_ms),
+                isolation_level=isolation_level,
+                deadline_ms=deadline_ms,
+            )
+        )
+    )
+    offsets = {where: row.offset for where, row in listed.items()}
+    behind = [where for where, offset in offsets.items() if offset < 0]
+    if behind and timestamp_ms != LATEST_TIMESTAMP:
+        ends = yield from reset_offsets(cluster, behind, LATEST_TIMESTAMP, config, deadline_ms)
+        offsets.update(ends)
+    return offsets

@@ -1,0 +1,210 @@
+"""What a group's coordinator is asked, each operation once: where it is, offsets, commits.
+
+The group is followed wherever it moves to, until ``deadline_ms`` (on the cluster's clock). How a
+member joins is in ``membership``. No I/O; a shell carries the steps out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from broker_lite.client.operations.bounds import check_commits
+from broker_lite.client.operations.cluster import Cluster, backoff_ms, group_by_topic
+from broker_lite.client.operations.requests import PerPartition, may_retry, on_any_broker
+from broker_lite.client.transport.steps import CallExchange, Exchange, Operation, Pause, Send
+from broker_lite.errors import (
+    LogbusError,
+    NotCoordinatorError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPartition
+from broker_lite.wire.calls import groups
+
+COMMIT_ATTEMPTS = 4
+"""How often a commit is sent for a topic that the group's broker does not know."""
+
+NO_MEMBER = ("", -1, None)
+"""Who commits to a group without being in it: id, generation, instance id."""
+
+T = TypeVar("T")
+
+
+def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
+    """Who coordinates a group, as ListGroups says it: "Classic" (a broker), "Native" (its members);
+    "" where there is none."""
+    answer = yield from on_coordinator(
+        cluster,
+        group,
+        CallExchange(groups.ListGroupsRequest()),
+        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        deadline_ms,
+    )
+    return next((row.group_type for row in answer.groups if row.group_id == group), "")
+
+
+def on_coordinator(
+    cluster: Cluster,
+    group: str,
+    exchange: Exchange[T],
+    check: Callable[[T], LogbusError | None],
+    deadline_ms: float,
+    *,
+    unanswered: list[LogbusError] | None = None,
+) -> Operation[T]:
+    """Ask the broker that keeps a group, wherever it moves to. ``unanswered`` takes what came of
+    attempts that may have done all the same what was asked."""
+    attempt = 0
+    while True:
+        is_sent = False
+        try:
+            endpoint = yield from find_coordinator(cluster, group, deadline_ms)
+            is_sent = True
+            answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
+            problem = check(answer)
+            if problem is None:
+                return answer
+        except LogbusError as error:
+            problem = error
+        pause = backoff_ms(attempt)
+        if not problem.retriable or cluster.now_ms() + pause >= deadline_ms:
+            raise problem
+        if unanswered is not None and is_sent and not isinstance(problem, NotCoordinatorError):
+            unanswered.append(problem)
+        yield Pause(pause)
+        attempt += 1
+
+
+def find_coordinator(cluster: Cluster, group: str, deadline_ms: float) -> Operation[Endpoint]:
+    """The broker that keeps a group's offsets."""
+
+    def check(answer: groups.FindCoordinatorResponse) -> LogbusError | None:
+        if not answer.coordinators:
+            return error_for(15)
+        row = answer.coordinators[0]
+        return error_for(row.error_code, row.error_message or "") if row.error_code else None
+
+    answer = yield from on_any_broker(
+        cluster, CallExchange(groups.FindCoordinatorRequest((group,))), check, deadline_ms
+    )
+    row = answer.coordinators[0]
+    return Endpoint(row.host, row.port)
+
+
+def committed(
+    cluster: Cluster,
+    group: str,
+    wheres: Iterable[TopicPartition] | None,
+    deadline_ms: float,
+    former: set[str] | None = None,
+) -> Operation[PerPartition[CommittedOffset]]:
+    """A group's committed offsets; partitions without one are absent. ``former`` takes the topics
+    of whose former ones (deleted, and made again since) the group has an offset."""
+    topics = None
+    if wheres is not None:
+        topics = tuple(
+            groups.OffsetFetchTopic(name, tuple(where.partition for where in rows))
+            for name, rows in group_by_topic(list(wheres)).items()
+        )
+    exchange = CallExchange(groups.OffsetFetchRequest((groups.OffsetFetchGroup(group, topics),)))
+    found: PerPartition[CommittedOffset] = {}
+
+    def check(answer: groups.OffsetFetchResponse) -> LogbusError | None:
+        found.clear()
+        for each in answer.groups:
+            if each.error_code:
+                return error_for(each.error_code)
+            for topic in each.topics:
+                for row in topic.partitions:
+                    where = TopicPartition(topic.name, row.partition_index)
+                    if row.error_code:
+                        error = error_for(row.error_code)
+                        if error.retriable and not isinstance(error, UnknownTopicOrPartitionError):
+                            return error
+                        found[where] = error
+                    elif row.committed_offset >= 0:
+                        found[where] = CommittedOffset(
+                            row.committed_offset,
+                            row.committed_leader_epoch,
+                            row.metadata or "",
+                            row.topic_id,
+                            row.commit_ms,
+                        )
+                    elif row.topic_id != NULL_TOPIC_ID and former is not None:
+                        former.add(topic.name)
+        return None
+
+    yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
+    return found
+
+
+def commit_offsets(
+    cluster: Cluster,
+    group: str,
+    commits: Mapping[TopicPartition, CommittedOffset],
+    deadline_ms: float,
+    member: tuple[str, int, str | None] = NO_MEMBER,
+) -> Operation[PerPartition[None]]:
+    """Commit a group's offsets; the result says for each partition whether it was taken.
+
+    ``member``: id, generation and instance id; without one it is taken while the group has none.
+    One that names a topic id is refused with UnknownTopicIdError where the topic is another by now.
+    """
+    done: PerPartition[None] = {}
+
+    def check(answer: groups.OffsetCommitResponse) -> LogbusError | None:
+        for topic in answer.topics:
+            for row in topic.partitions:
+                where = TopicPartition(topic.name, row.partition_index)
+                error = error_for(row.error_code) if row.error_code else None
+                if isinstance(error, UnknownTopicIdError) and where in commits:
+                    error = _other_topic(where, commits[where])
+                elif may_retry(error) and not isinstance(error, UnknownTopicOrPartitionError):
+                    return error
+                done[where] = error
+        return None
+
+    check_commits(commits)
+    pending = commits
+    for attempt in range(COMMIT_ATTEMPTS):
+        exchange = CallExchange(
+            groups.OffsetCommitRequest(
+                group, _topics_to_commit(pending), member[1], member[0], member[2]
+            )
+        )
+        yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
+        # The group's broker may hear of a topic a little later than the broker that was read from.
+        pending = {
+            where: row
+            for where, row in pending.items()
+            if isinstance(done.get(where), (UnknownTopicIdError, UnknownTopicOrPartitionError))
+        }
+        pause = backoff_ms(attempt)
+        if not pending or cluster.now_ms() + pause >= deadline_ms:
+            break
+        if attempt + 1 < COMMIT_ATTEMPTS:
+            yield Pause(pause)
+    return done
+
+
+def _topics_to_commit(
+    commits: Mapping[TopicPartition, CommittedOffset],
+) -> tuple[groups.OffsetCommitTopic, ...]:
+    topics: dict[tuple[str, str], list[groups.OffsetToCommit]] = {}
+    for where, row in commits.items():
+        topics.setdefault((where.topic, row.topic_id), []).append(
+            groups.OffsetToCommit(where.partition, row.offset, row.leader_epoch, row.metadata)
+        )
+    return tuple(
+        groups.OffsetCommitTopic(name, tuple(rows), topic_id)
+        for (name, topic_id), rows in topics.items()
+    )
+
+
+def _other_topic(where: TopicPartition, commit: CommittedOffset) -> UnknownTopicIdError:
+    return UnknownTopicIdError(
+        f"topic {where.topic!r} was deleted and made again: {where}'s offset {commit.offset} is of "
+        f"the topic before (id {commit.topic_id}) and was not committed"
+    )

@@ -1,0 +1,403 @@
+"""Each operation of clients once, as a generator over steps: metadata, offsets of logs, identity.
+
+Policy lives here: whom to ask, what to try again and for how long. An operation renews the
+cluster's view when an answer says that it is stale; retriable errors are tried again until
+``deadline_ms`` (on the cluster's clock) and then returned or raised. What groups are asked is in
+``group_requests``, administration in ``admin_requests``. No I/O; a shell carries the steps out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from broker_lite.client.operations.bounds import check_offsets, check_times
+from broker_lite.client.operations.cluster import (
+    Cluster,
+    ClusterView,
+    PartitionMetadata,
+    TopicMetadata,
+    backoff_ms,
+    group_by_topic,
+    unknown_topic,
+)
+from broker_lite.client.transport.steps import (
+    CallExchange,
+    Exchange,
+    Operation,
+    Pause,
+    Send,
+    SendAll,
+)
+from broker_lite.errors import (
+    InvalidConfigError,
+    LogbusError,
+    NoBrokersError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    error_for,
+)
+from broker_lite.model import (
+    NULL_TOPIC_ID,
+    Endpoint,
+    ListedOffset,
+    TopicPartition,
+)
+from broker_lite.wire.calls import cluster as cluster_calls
+from broker_lite.wire.calls import offsets, producers
+
+METADATA_TIMEOUT_MS = 5_000
+FIRST_CONTACT_MS = 5_000
+"""How long brokers that never answered are tried before the caller hears of it."""
+UNKNOWN_TOPIC_GRACE_MS = 700
+"""A topic made just now may not have reached every broker; after that it does not exist."""
+
+ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
+ANY_TOPIC: Mapping[str, str] = MappingProxyType({})
+
+T = TypeVar("T")
+PerPartition = dict[TopicPartition, T | LogbusError]
+
+
+def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
+    """A broker's answer as users see it."""
+    topics = {}
+    for topic in answer.topics:
+        error: LogbusError | None = None
+        if topic.error_code:
+            error = error_for(topic.error_code)
+            if isinstance(error, UnknownTopicOrPartitionError):
+                error = unknown_topic(topic.name)
+        rows = tuple(
+            PartitionMetadata(
+                row.partition_index,
+                row.leader_id,
+                row.leader_epoch,
+                row.replica_nodes,
+                row.isr_nodes,
+                error_for(row.error_code) if row.error_code else None,
+            )
+            for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+        )
+        topics[topic.name] = TopicMetadata(topic.name, topic.topic_id, error, rows)
+    return ClusterView(
+        answer.cluster_id or "",
+        answer.controller_id,
+        {row.node_id: Endpoint(row.host, row.port) for row in answer.brokers},
+        topics,
+    )
+
+
+def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
+    """Ask brokers in turn until one answers; raises NoBrokersError when none does.
+
+    ``topics`` None renews the view of all topics; otherwise only these, missing ones included.
+    """
+    names = None if topics is None else tuple(dict.fromkeys(topics))
+    call = cluster_calls.MetadataRequest(names)
+    reasons = []
+    for endpoint in cluster.candidates():
+        try:
+            answer = yield Send(endpoint, CallExchange(call), METADATA_TIMEOUT_MS)
+        except LogbusError as error:
+            cluster.failed(endpoint)
+            reasons.append(error.message)
+            continue
+        return cluster.learn(view_of(answer), everything=names is None)
+    raise NoBrokersError("no broker answers: " + "; ".join(reasons))
+
+
+def refresh(
+    cluster: Cluster, topics: Iterable[str] | None, deadline_ms: float
+) -> Operation[ClusterView]:
+    """``refresh_once`` until the deadline; brokers never heard of get five seconds at most."""
+    names = None if topics is None else list(topics)
+    if cluster.view_ms == float("-inf"):
+        deadline_ms = min(deadline_ms, cluster.now_ms() + FIRST_CONTACT_MS)
+    attempt = 0
+    while True:
+        try:
+            view = yield from refresh_once(cluster, names)
+            return view
+        except NoBrokersError:
+            pause = backoff_ms(attempt)
+            if cluster.now_ms() + pause >= deadline_ms:
+                raise
+        yield Pause(pause)
+        attempt += 1
+
+
+def known_topics(
+    cluster: Cluster, names: Sequence[str], deadline_ms: float
+) -> Operation[ClusterView]:
+    """A view in which all these topics exist; raises UnknownTopicOrPartitionError."""
+    grace_ms = min(deadline_ms, cluster.now_ms() + UNKNOWN_TOPIC_GRACE_MS)
+    missing: list[str] = []
+    attempt = 0
+    while True:
+        missing = [name for name in names if not _is_known(cluster.view, name)]
+        if not missing:
+            return cluster.view
+        if attempt:
+            pause = backoff_ms(attempt)
+            if cluster.now_ms() + pause >= grace_ms:
+                break
+            yield Pause(pause)
+        yield from refresh(cluster, missing, deadline_ms)
+        attempt += 1
+    error = cluster.view.topics[missing[0]].error if missing[0] in cluster.view.topics else None
+    raise error or unknown_topic(missing[0])
+
+
+def _is_known(view: ClusterView, name: str) -> bool:
+    topic = view.topics.get(name)
+    return topic is not None and topic.error is None
+
+
+def per_partition(
+    cluster: Cluster,
+    wheres: Iterable[TopicPartition],
+    make: Callable[[list[TopicPartition]], Exchange[Any]],
+    read: Callable[[Any, list[TopicPartition]], Mapping[TopicPartition, T | LogbusError]],
+    deadline_ms: float,
+) -> Operation[PerPartition[T]]:
+    """Ask every partition's leader, until each partition has an answer or an error that stays.
+
+    UnknownTopicIdError stays, unless the view that was asked by is of a topic made again since.
+    """
+    results: PerPartition[T] = {}
+    pending = list(dict.fromkeys(wheres))
+    topics = list(group_by_topic(pending))
+    yield from known_topics(cluster, topics, deadline_ms)
+    attempt = 0
+    while pending:
+        by_leader, errors = cluster.by_leader(pending)
+        results.update(errors)
+        sends = [
+            Send(endpoint, make(group), max(1.0, deadline_ms - cluster.now_ms()))
+            for endpoint, group in by_leader.items()
+        ]
+        answers = yield SendAll(sends)
+        for (endpoint, group), answer in zip(by_leader.items(), answers):
+            if isinstance(answer, LogbusError):
+                cluster.failed(endpoint)
+                results.update(dict.fromkeys(group, answer))
+            else:
+                results.update(read(answer, group))
+        pending = [where for where in pending if _may_help(results[where])]
+        pause = backoff_ms(attempt)
+        if not pending or cluster.now_ms() + pause >= deadline_ms:
+            break
+        yield Pause(pause)
+        cluster.ask_another()
+        asked = cluster.view
+        yield from refresh(cluster, group_by_topic(pending), deadline_ms)
+        pending = [
+            where
+            for where in pending
+            if may_retry(results[where]) or _is_another(asked, cluster.view, where.topic)
+        ]
+        attempt += 1
+        if attempt > 4:
+            pending = [
+                where
+                for where in pending
+                if not isinstance(results[where], UnknownTopicOrPartitionError)
+            ]
+    return results
+
+
+def may_retry(result: Any) -> bool:
+    """Whether it is an error that may pass; that a topic is another one by now does not."""
+    return (
+        isinstance(result, LogbusError)
+        and result.retriable
+        and not isinstance(result, UnknownTopicIdError)
+    )
+
+
+def _may_help(result: Any) -> bool:
+    """Whether a look at the cluster may help, or an error is for good."""
+    return isinstance(result, LogbusError) and result.retriable
+
+
+def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
+    """Whether a topic was made again between two views of it."""
+    return now.topic_id(topic) not in (before.topic_id(topic), NULL_TOPIC_ID)
+
+
+def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
+    """The results, if no partition has an error; else the first error, naming its partition."""
+    good: dict[TopicPartition, T] = {}
+    for where, result in results.items():
+        if isinstance(result, LogbusError):
+            if str(where) in result.message or repr(where.topic) in result.message:
+                raise result
+            raise type(result)(f"{where}: {result.message}")
+        good[where] = result
+    return good
+
+
+def isolation_code(level: str) -> int:
+    """The wire's number for an isolation level; raises InvalidConfigError."""
+    if level not in ISOLATION_LEVELS:
+        raise InvalidConfigError(
+            f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
+        )
+    return ISOLATION_LEVELS[level]
+
+
+def list_offsets(
+    cluster: Cluster,
+    timestamps: Mapping[TopicPartition, int],
+    *,
+    isolation_level: int,
+    deadline_ms: float,
+) -> Operation[PerPartition[ListedOffset]]:
+    """First offset at or after a time; -1 latest, -2 earliest, -3 the newest record's."""
+    check_times(timestamps)
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        topics = tuple(
+            offsets.ListOffsetsTopic(
+                name,
+                tuple(
+                    offsets.ListOffsetsPartition(
+                        where.partition, timestamps[where], cluster.view.leader_epoch(where)
+                    )
+                    for where in rows
+                ),
+            )
+            for name, rows in group_by_topic(group).items()
+        )
+        return CallExchange(offsets.ListOffsetsRequest(topics, isolation_level))
+
+    def read(
+        answer: offsets.ListOffsetsResponse, group: list[TopicPartition]
+    ) -> PerPartition[ListedOffset]:
+        found: PerPartition[ListedOffset] = _all_missing(group)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                where = TopicPartition(topic.name, row.partition_index)
+                found[where] = (
+                    error_for(row.error_code)
+                    if row.error_code
+                    else ListedOffset(row.offset, row.timestamp, row.leader_epoch)
+                )
+        return found
+
+    return per_partition(cluster, timestamps, make, read, deadline_ms)
+
+
+def offsets_for_bytes(
+    cluster: Cluster,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    deadline_ms: float,
+    topic_ids: Mapping[str, str] = ANY_TOPIC,
+) -> Operation[PerPartition[tuple[int, int]]]:
+    """Where so many stored bytes after an offset end: (end offset, bytes), a batch boundary.
+
+    ``topic_ids``: which topics of these names are meant; of others, those that there are now.
+    """
+    check_offsets({where: start for where, (start, _) in ranges.items()})
+
+    def topic_id(name: str) -> str:
+        return topic_ids.get(name) or cluster.view.topic_id(name)
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        return CallExchange(
+            offsets.OffsetsForBytesRequest(
+                tuple(
+                    offsets.BytesPartition(topic_id(where.topic), where.partition, *ranges[where])
+                    for where in group
+                )
+            )
+        )
+
+    def read(
+        answer: offsets.OffsetsForBytesResponse, group: list[TopicPartition]
+    ) -> PerPartition[tuple[int, int]]:
+        found: PerPartition[tuple[int, int]] = _all_missing(group)
+        for where, row in zip(group, answer.answers):
+            found[where] = (
+                error_for(row.error_code) if row.error_code else (row.end_offset, row.size_bytes)
+            )
+        return found
+
+    return per_partition(cluster, ranges, make, read, deadline_ms)
+
+
+def record_times(
+    cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
+) -> Operation[PerPartition[ListedOffset]]:
+    """The first record at or after each offset and when it was written; -1 where there is none."""
+    check_offsets(after)
+
+    def make(group: list[TopicPartition]) -> Exchange[Any]:
+        return CallExchange(
+            offsets.RecordTimesRequest(
+                tuple(
+                    offsets.TimePartition(
+                        cluster.view.topic_id(where.topic), where.partition, after[where]
+                    )
+                    for where in group
+                )
+            )
+        )
+
+    def read(
+        answer: offsets.RecordTimesResponse, group: list[TopicPartition]
+    ) -> PerPartition[ListedOffset]:
+        found: PerPartition[ListedOffset] = _all_missing(group)
+        for where, row in zip(group, answer.answers):
+            found[where] = (
+                error_for(row.error_code)
+                if row.error_code
+                else ListedOffset(row.offset, row.timestamp)
+            )
+        return found
+
+    return per_partition(cluster, after, make, read, deadline_ms)
+
+
+def _all_missing(group: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+    return {where: error_for(-1, f"the broker said nothing of {where}") for where in group}
+
+
+def on_any_broker(
+    cluster: Cluster,
+    exchange: Exchange[T],
+    check: Callable[[T], LogbusError | None],
+    deadline_ms: float,
+) -> Operation[T]:
+    """Ask brokers in turn until one answers without a retriable error."""
+    attempt = 0
+    while True:
+        endpoint = cluster.candidates()[0]
+        try:
+            answer: T = yield Send(endpoint, exchange, max(1.0, deadline_ms - cluster.now_ms()))
+            problem = check(answer)
+            if problem is None:
+                return answer
+        except LogbusError as error:
+            problem = error
+        if not problem.retriable:
+            raise problem
+        cluster.failed(endpoint)
+        pause = backoff_ms(attempt)
+        if cluster.now_ms() + pause >= deadline_ms:
+            raise problem
+        yield Pause(pause if attempt >= len(cluster.candidates()) - 1 else 0)
+        attempt += 1
+
+
+def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[int, int]]:
+    """A fresh producer id and its epoch."""
+    answer = yield from on_any_broker(
+        cluster,
+        CallExchange(producers.InitProducerIdRequest()),
+        lambda answer: error_for(answer.error_code) if answer.error_code else None,
+        deadline_ms,
+    )
+    return answer.producer_id, answer.producer_epoch

@@ -1,0 +1,372 @@
+"""Records waiting to become batches: open rows of each topic, and Arrow chunks.
+
+``OpenRows`` are plain lists that ``Producer.send`` appends to under the producer's lock; nothing is
+hashed or built per record. When they are full or have lingered, ``split`` makes columns of them and
+gives each partition its rows, vectorised: keys by murmur2, the rest to the sticky partition. The
+order of rows within a partition is the order of sends. ``Chunk`` is the same for rows that came as
+Arrow. ``split`` runs on the sender's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker_lite.client.arrays import binary_of, fixed, headers_of
+from broker_lite.client.producing.batches import Batch
+from broker_lite.client.producing.futures import Outcome
+from broker_lite.client.producing.partitioner import Sticky, partitions_for
+from broker_lite.errors import (
+    InvalidPartitionsError,
+    InvalidRecordError,
+    InvalidSchemaError,
+    MessageTooLargeError,
+)
+from broker_lite.record import arrow
+from broker_lite.record.arrays import numpy_of
+from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
+
+ROW_OVERHEAD_BYTES = 20
+"""Offsets, validity and list slots of a row, roughly."""
+RECORD_OVERHEAD_BYTES = 1024
+"""What a batch of one record takes besides the record, at most."""
+PARTITIONS_FILLED_MAX = 8
+"""Rows with keys spread: so many batches' worth may be open before they are split."""
+
+PartitionIndex = npt.NDArray[np.int32]
+
+
+class OpenRows(Outcome):
+    """Rows of one topic that ``send`` appends to; the outcome that their futures look at."""
+
+    __slots__ = (
+        "has_keys",
+        "headers",
+        "is_open",
+        "keys",
+        "limit_bytes",
+        "partitions",
+        "size_bytes",
+        "timestamp_ms",
+        "values",
+    )
+
+    def __init__(
+        self, topic: str, waking: Any, wake: Callable[[Any], None], limit_bytes: int
+    ) -> None:
+        super().__init__(topic, waking, wake)
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.headers: dict[int, list[tuple[str, bytes | None]]] | None = None
+        self.partitions: dict[int, int] | None = None
+        self.has_keys = False
+        self.is_open = True
+        self.size_bytes = 0
+        self.limit_bytes = limit_bytes
+        self.timestamp_ms = -1
+
+    def add_rare(
+        self,
+        index: int,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """What most records do not have."""
+        if headers:
+            if self.headers is None:
+                self.headers = {}
+            self.headers[index] = list(headers)
+        if partition is not None:
+            if self.partitions is None:
+                self.partitions = {}
+            self.partitions[index] = partition
+        if timestamp_ms is not None:
+            if self.times is None:
+                self.times = {}
+            self.times[index] = timestamp_ms
+
+    def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
+        """The rows as columns, and the partitions that were asked for (-1: none)."""
+        count = len(self.values)
+        value = binary_of(self.values)
+        key = binary_of(self.keys) if self.has_keys else None
+        headers = timestamp = wanted = None
+        if self.headers is not None:
+            headers = headers_of([self.headers.get(index) for index in range(count)])
+        if self.times is not None:
+            times = np.full(count, self.timestamp_ms, np.int64)
+            times[list(self.times)] = list(self.times.values())
+            timestamp = fixed(times, TIMESTAMP_TYPE)
+        if self.partitions is not None:
+            wanted = np.full(count, -1, np.int32)
+            wanted[list(self.partitions)] = list(self.partitions.values())
+        self.values, self.keys, self.headers, self.partitions = [], [], None, None
+        return Columns(count, key, value, timestamp, headers), wanted
+
+
+class Chunk(Outcome):
+    """Rows that came as Arrow; ``wanted`` is a partition for all, one for each row, or None."""
+
+    __slots__ = ("columns", "size_bytes", "timestamp_ms", "wanted")
+
+    def __init__(
+        self,
+        topic: str,
+        waking: Any,
+        wake: Callable[[Any], None],
+        *,
+        columns: Columns,
+        wanted: PartitionIndex | int | None,
+        size_bytes: int,
+        timestamp_ms: int,
+    ) -> None:
+        super().__init__(topic, waking, wake)
+        self.columns: Columns | None = columns
+        self.wanted = wanted
+        self.size_bytes = size_bytes
+        self.timestamp_ms = timestamp_ms
+
+    def take_columns(self) -> tuple[Columns, PartitionIndex | int | None]:
+        assert self.columns is not None
+        columns, self.columns = self.columns, None
+        return columns, self.wanted
+
+
+Waiting = OpenRows | Chunk
+
+
+class Piece(NamedTuple):
+    """A part of what ``send_arrow`` was given: about a batch of it, or one for each partition."""
+
+    columns: Columns
+    wanted: PartitionIndex | int | None
+    size_bytes: int
+
+
+class TopicShape(NamedTuple):
+    """What splitting needs to know of a topic."""
+
+    partition_count: int
+    available: Sequence[int]
+    sticky: Sticky
+
+
+def split(rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float) -> list[Batch]:
+    """Make batches of rows, at most ``batch_bytes`` each (one row may be more).
+
+    Raises InvalidPartitionsError where a partition was asked for that the topic does not have.
+    """
+    columns, wanted = rows.take_columns()
+    placed = _place(columns, wanted, shape, rows.topic)
+    inverse = None
+    if isinstance(placed, int):
+        groups = [(placed, columns)]
+    else:
+        order = np.argsort(placed, kind="stable")
+        inverse = np.empty(len(order), np.int32)
+        inverse[order] = np.arange(len(order), dtype=np.int32)
+        groups = list(_groups(_take(columns, order), placed[order]))
+    # A little over is better than a small batch behind every full one.
+    is_small = rows.size_bytes <= batch_bytes + batch_bytes // 8
+    batches = []
+    for partition, part in groups:
+        for piece in (part,) if is_small else arrow.split(part, batch_bytes):
+            share = rows.size_bytes * piece.row_count // columns.row_count
+            batches.append(
+                Batch(
+                    rows.topic,
+                    partition,
+                    piece,
+                    timestamp_ms=rows.timestamp_ms,
+                    size_bytes=share,
+                    deadline_ms=deadline_ms,
+                    outcome=rows,
+                )
+            )
+    batches[0].size_bytes += rows.size_bytes - sum(batch.size_bytes for batch in batches)
+    rows.expect(batches, inverse)
+    return batches
+
+
+def _place(
+    columns: Columns, wanted: PartitionIndex | int | None, shape: TopicShape, topic: str
+) -> PartitionIndex | int:
+    """One partition for all rows, or one for each."""
+    count = shape.partition_count
+    if isinstance(wanted, int):
+        _check_partition(wanted, wanted, count, topic)
+        return wanted
+    if wanted is None and columns.key is None:
+        return shape.sticky.choose(count, shape.available)
+    if count == 1 and wanted is None:
+        return 0
+    if wanted is None:
+        placed = partitions_for(_plain(columns.key), count)
+    else:
+        _check_partition(int(wanted.min()), int(wanted.max()), count, topic, least=-1)
+        placed = wanted
+        if (placed < 0).any() and columns.key is not None:
+            placed = np.where(placed < 0, partitions_for(_plain(columns.key), count), placed)
+    if (placed < 0).any():
+        sticky = shape.sticky.choose(count, shape.available)
+        placed = np.where(placed < 0, np.int32(sticky), placed)
+    first = int(placed[0])
+    return first if (placed == first).all() else placed
+
+
+def _check_partition(low: int, high: int, count: int, topic: str, least: int = 0) -> None:
+    if low < least or high >= count:
+        wrong = low if low < least else high
+        raise InvalidPartitionsError(
+            f"partition {wrong} of topic {topic!r}: it has {count}, numbered from 0"
+        )
+
+
+def _plain(keys: pa.Array) -> pa.Array:
+    return keys if keys.type == pa.binary() else keys.cast(pa.binary())
+
+
+def _take(columns: Columns, order: npt.NDArray[np.int64]) -> Columns:
+    indexes = fixed(order, pa.int64())
+    taken = [
+        None if column is None else column.take(indexes)
+        for column in (columns.key, columns.value, columns.timestamp, columns.headers)
+    ]
+    return Columns(columns.row_count, *taken)
+
+
+def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Columns]]:
+    edges = np.flatnonzero(np.diff(placed)) + 1
+    starts = [0, *edges.tolist(), len(placed)]
+    for start, stop in pairwise(starts):
+        yield int(placed[start]), columns.slice(start, stop)
+
+
+# -- what send and send_arrow take
+
+
+def as_bytes(value: Any, what: str) -> bytes:
+    """A value or key of another type than bytes; raises InvalidRecordError for what is no text."""
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidRecordError(f"{what} is {type(value).__name__}; give bytes, str or None")
+
+
+def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
+    """Headers as a list of (text, bytes), and the bytes that they take."""
+    items = headers.items() if hasattr(headers, "items") else headers
+    checked, size = [], 0
+    for item in items:
+        try:
+            name, value = item
+        except (TypeError, ValueError):
+            raise InvalidRecordError(f"header {item!r}: give (name, value) pairs") from None
+        if not isinstance(name, str):
+            raise InvalidRecordError(f"header name {name!r}: give text")
+        if value is not None:
+            value = as_bytes(value, f"header {name!r}")
+            size += len(value)
+        size += len(name) + ROW_OVERHEAD_BYTES
+        checked.append((name, value))
+    return checked, size
+
+
+def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
+    """The record batches of a Table, RecordBatch, reader, DataFrame or Arrow stream."""
+    if isinstance(data, pa.RecordBatch):
+        yield data
+        return
+    if isinstance(data, pa.Table):
+        yield from data.to_batches()
+        return
+    if hasattr(data, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(data)
+        return
+    if isinstance(data, pa.RecordBatchReader):
+        yield from data
+        return
+    if hasattr(data, "to_arrow"):
+        yield from tables_of(data.to_arrow())
+        return
+    raise InvalidSchemaError(
+        f"send_arrow takes a pyarrow Table, RecordBatch or anything with __arrow_c_stream__, "
+        f"not {type(data).__name__}"
+    )
+
+
+def columns_of(
+    batch: pa.RecordBatch, key: str | None, value: str | None
+) -> tuple[Columns, PartitionIndex | None]:
+    """Columns and partitions of a record batch, by their names. Raises InvalidSchemaError."""
+    names = batch.schema.names
+    known = {"key", "value", "headers", "timestamp", "partition"}
+    for name in (key, value):
+        if name is not None and name not in names:
+            raise InvalidSchemaError(f"no column {name!r}; there are {', '.join(names)}")
+    if value is None and "value" not in names:
+        raise InvalidSchemaError(
+            f"no column 'value'; name it with value=…; there are {', '.join(names)}"
+        )
+    unknown = [name for name in names if name not in known | {key, value}]
+    if unknown:
+        raise InvalidSchemaError(
+            f"column {unknown[0]!r} has no place in a record; drop it, or name columns with "
+            "key=… and value=…"
+        )
+
+    def column(name: str) -> pa.Array | None:
+        return batch.column(name) if name in names else None
+
+    wanted = column("partition")
+    return (
+        Columns(
+            batch.num_rows,
+            _bytes_column(column(key or "key"), key or "key"),
+            _bytes_column(column(value or "value"), value or "value"),
+            column("timestamp"),
+            column("headers"),
+        ),
+        None if wanted is None else _partition_column(wanted),
+    )
+
+
+def _bytes_column(array: pa.Array | None, name: str) -> pa.Array | None:
+    if array is None or array.type == pa.binary():
+        return array
+    kind = array.type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if not (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+    ):
+        raise InvalidSchemaError(f"column {name!r} is {kind}; it must be binary or string")
+    try:
+        return array.cast(pa.binary())
+    except pa.ArrowInvalid as error:
+        raise MessageTooLargeError(f"column {name!r} exceeds 2 GiB in one chunk") from error
+
+
+def _partition_column(array: pa.Array) -> PartitionIndex:
+    if not pa.types.is_integer(array.type):
+        raise InvalidSchemaError(f"column 'partition' is {array.type}; it must be an integer")
+    try:
+        whole = array.cast(pa.int32()).fill_null(-1)
+    except pa.ArrowInvalid as error:
+        raise InvalidPartitionsError(f"column 'partition': {error}") from None
+    return numpy_of(whole, np.int32)

@@ -1,0 +1,125 @@
+"""A producer's batch, from the accumulator to the acknowledgement, and the requests of such.
+
+No I/O, no clock. A batch belongs to ``delivery`` once that has it; what it says at its end goes to
+those who wait by ``futures``. For the sender's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker_lite.client.producing.futures import Outcome
+from broker_lite.errors import LogbusError
+from broker_lite.model import NO_OFFSET, NO_TIMESTAMP, Endpoint, TopicPartition
+from broker_lite.record.arrow import Columns
+
+SEQUENCE_MASK = 0x7FFFFFFF
+
+
+class Identity(NamedTuple):
+    """What a broker knows an idempotent producer by."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Batch:
+    """Rows for one partition, from the accumulator to the acknowledgement."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "columns",
+        "deadline_ms",
+        "encoded",
+        "error",
+        "halves",
+        "identity",
+        "log_append_time_ms",
+        "maybe_appended",
+        "number",
+        "order",
+        "outcome",
+        "partition",
+        "row_count",
+        "sequence",
+        "size_bytes",
+        "timestamp_ms",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        columns: Columns,
+        *,
+        timestamp_ms: int,
+        size_bytes: int,
+        deadline_ms: float,
+        outcome: Outcome,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.columns: Columns | None = columns
+        self.row_count = columns.row_count
+        self.timestamp_ms = timestamp_ms
+        self.size_bytes = size_bytes
+        self.deadline_ms = deadline_ms
+        self.outcome = outcome
+        self.identity: Identity | None = None
+        self.sequence = -1
+        self.number = -1
+        """How many batches of its partition were sent before it."""
+        self.order = (0, 0)
+        self.attempts = 0
+        self.maybe_appended = False
+        self.encoded: memoryview | None = None
+        self.base_offset = NO_OFFSET
+        self.log_append_time_ms = NO_TIMESTAMP
+        self.error: LogbusError | None = None
+        self.halves: Sequence[Batch] = ()
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def renumber(self) -> None:
+        """Forget the sequence; only for a batch that is certainly not in the log."""
+        assert not self.maybe_appended
+        self.identity, self.sequence, self.encoded = None, -1, None
+
+    def halve(self) -> None:
+        """Into ``halves`` of its rows, which have its numbers and its place in the order; only of
+        one that has more than a row."""
+        assert self.columns is not None
+        middle = self.row_count // 2
+        size = self.size_bytes // 2
+        halves = []
+        for start, stop in ((0, middle), (middle, self.row_count)):
+            half = Batch(
+                self.topic,
+                self.partition,
+                self.columns.slice(start, stop),
+                timestamp_ms=self.timestamp_ms,
+                size_bytes=self.size_bytes - size if start else size,
+                deadline_ms=self.deadline_ms,
+                outcome=self.outcome,
+            )
+            half.order = (self.order[0], self.order[1] + start)
+            if self.sequence >= 0:
+                half.identity = self.identity
+                half.sequence = (self.sequence + start) & SEQUENCE_MASK
+            halves.append(half)
+        self.halves = halves
+        self.columns = self.encoded = None
+        self.outcome.split_again()
+
+
+class Outgoing(NamedTuple):
+    """One produce request: at most one batch a partition, all led by one broker."""
+
+    endpoint: Endpoint
+    batches: tuple[Batch, ...]
+    topic_ids: dict[str, str]

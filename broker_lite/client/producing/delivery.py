@@ -1,0 +1,382 @@
+"""Batches on their way to leaders: order, sequences, retries, deadlines. No I/O, no clock.
+
+Per partition a queue and at most ``max_in_flight`` batches under way. After a failure that may be
+tried again nothing more is sent to a partition until all that is under way has come back; then it
+goes on from the oldest, so order holds. An idempotent batch keeps producer id and sequence for as
+long as it may be in the log: it is sent again as it was, never anew, hence never twice. Only
+batches that are certainly not in the log are renumbered. Called by ``sender`` on its thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker_lite.client.operations.cluster import ClusterView, backoff_ms, no_leader
+from broker_lite.client.producing.batches import SEQUENCE_MASK, Batch, Identity, Outgoing
+from broker_lite.client.producing.partition_queue import PartitionQueue
+from broker_lite.errors import (
+    DeliveryTimedOutError,
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    LeaderNotAvailableError,
+    LogbusError,
+    MessageTooLargeError,
+    NetworkError,
+    NoBrokersError,
+    OutOfOrderSequenceError,
+    RecordListTooLargeError,
+    RequestTimedOutError,
+    StorageError,
+    UnknownProducerIdError,
+    error_for,
+)
+from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.record import arrow
+from broker_lite.record.arrow import Compression
+from broker_lite.wire.produce import ProducedPartition, ProduceResponse
+from broker_lite.wire.reused_memory import ReusedMemory
+
+REQUEST_BYTES_MAX = 16 << 20
+"""A request is closed when it holds this much: well below a broker's frame limit (64 MiB)."""
+
+
+class Delivery:
+    """The producer's decisions. After a call look at ``done``, ``stale``, ``wants_identity``."""
+
+    def __init__(
+        self,
+        *,
+        idempotent: bool,
+        max_in_flight: int,
+        retry_backoff_ms: float,
+        compression: Compression,
+        delivery_timeout_ms: int,
+        memory_bytes: int = 0,
+    ) -> None:
+        self.idempotent = idempotent
+        self.memory = ReusedMemory(memory_bytes)
+        """Of encoded batches; at most ``memory_bytes`` are kept for the next ones."""
+        self.identity: Identity | None = None
+        self.problem: LogbusError | None = None
+        """Why metadata or a producer id did not come, or None."""
+        self.done: list[Batch] = []
+        self.stale: set[str] = set()
+        self.limits_bytes: dict[str, int] = {}
+        """By topic: a batch of twice as much was refused as too large."""
+        self._max_in_flight = max_in_flight
+        self._retry_backoff_ms = retry_backoff_ms
+        self._compression: Compression = compression
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._partitions: dict[TopicPartition, PartitionQueue] = {}
+        self._busy: dict[TopicPartition, None] = {}
+        self._count = 0
+
+    # -- what is there
+
+    @property
+    def wants_identity(self) -> bool:
+        """Whether InitProducerId must be asked for before anything goes on."""
+        return self.idempotent and self.identity is None and bool(self._busy)
+
+    def is_backlogged(self, topic: str) -> bool:
+        """Whether batches of the topic wait for their turn: then a new one may as well linger."""
+        return any(where.topic == topic and self._partitions[where].queue for where in self._busy)
+
+    def topics(self) -> set[str]:
+        """Topics that have batches waiting."""
+        return {where.topic for where in self._busy if self._partitions[where].queue}
+
+    # -- in
+
+    def add(self, batches: Iterable[Batch]) -> None:
+        """New batches, in order."""
+        for batch in batches:
+            self._count += 1
+            batch.order = (self._count, 0)
+            where = batch.where
+            part = self._partitions.get(where)
+            if part is None:
+                part = self._partitions[where] = PartitionQueue()
+            part.queue.append(batch)
+            self._busy[where] = None
+
+    def set_identity(self, identity: Identity) -> None:
+        """The answer to ``wants_identity``."""
+        self.identity = identity
+
+    def fail_topic(self, topic: str, error: LogbusError) -> None:
+        """The topic does not exist (any more): what waits for it fails."""
+        for where in [where for where in self._busy if where.topic == topic]:
+            part = self._partitions[where]
+            while part.queue:
+                self._fail(part, part.queue.popleft(), error)
+            self._settle(where, part)
+
+    def fail_all(self, error: LogbusError) -> None:
+        """Everything that waits or is under way fails: the producer ends."""
+        for where in list(self._busy):
+            part = self._partitions[where]
+            for batch in (*part.in_flight, *part.queue):
+                self._finish(batch, error)
+            part.in_flight.clear()
+            part.queue.clear()
+        self._busy.clear()
+
+    # -- out
+
+    def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
+        """What to send now. Call again until it gives nothing."""
+        if self.idempotent and self.identity is None:
+            return []
+        chosen: dict[Endpoint, list[Batch]] = {}
+        sizes: dict[Endpoint, int] = {}
+        refused: list[tuple[PartitionQueue, Batch, LogbusError]] = []
+        for where in self._busy:
+            part = self._partitions[where]
+            leader_epoch = view.leader_epoch(where)
+            if not self._may_send(part, now_ms, leader_epoch):
+                continue
+            leader = view.leader(where)
+            if leader is None:
+                self.stale.add(where.topic)
+                known = view.partition(where)
+                part.error = part.error if known is None else no_leader(view, where, known)
+                continue
+            batch = part.queue[0]
+            if sizes.get(leader, 0) and sizes[leader] + batch.size_bytes > REQUEST_BYTES_MAX:
+                continue
+            try:
+                if not self._number(part, batch):
+                    continue
+            except LogbusError as problem:
+                refused.append((part, batch, problem))
+                continue
+            part.sent(batch, leader_epoch)
+            chosen.setdefault(leader, []).append(batch)
+            sizes[leader] = sizes.get(leader, 0) + batch.size_bytes
+        for part, batch, error in refused:
+            part.queue.remove(batch)
+            self._finish(batch, error)
+            self._settle(batch.where, part)
+        return [
+            Outgoing(
+                leader,
+                tuple(batches),
+                {batch.topic: view.topic_id(batch.topic) for batch in batches},
+            )
+            for leader, batches in chosen.items()
+        ]
+
+    def _may_send(self, part: PartitionQueue, now_ms: float, leader_epoch: int) -> bool:
+        return (
+            bool(part.queue)
+            and not part.held
+            and part.is_remembered(self._max_in_flight, idempotent=self.idempotent)
+            and (part.retry_at_ms <= now_ms or part.leader_epoch < leader_epoch)
+        )
+
+    def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
+        """Topics whose leader did not take what it was sent, without a newer one in ``view``."""
+        return {
+            where.topic
+            for where in self._busy
+            for part in (self._partitions[where],)
+            if part.retry_at_ms > now_ms and part.leader_epoch >= view.leader_epoch(where)
+        }
+
+    def _number(self, part: PartitionQueue, batch: Batch) -> bool:
+        """Give the batch its sequence and bytes; False while it must wait for its turn."""
+        identity, sequence = batch.identity, batch.sequence
+        is_new = self.idempotent and sequence < 0
+        if is_new:
+            if part.identity != self.identity:
+                if part.in_flight:
+                    return False
+                part.identity, part.next_sequence, part.acked_sequence = self.identity, 0, -1
+            identity, sequence = part.identity, part.next_sequence
+        if batch.encoded is None:
+            assert batch.columns is not None
+            producer_id, producer_epoch = identity or (-1, -1)
+            batch.encoded = arrow.encode(
+                batch.columns,
+                timestamp_ms=batch.timestamp_ms,
+                compression=self._compression,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=sequence,
+                allocate=self.memory.take,
+            )
+        if is_new:
+            batch.identity, batch.sequence = identity, sequence
+            part.next_sequence = (sequence + batch.row_count) & SEQUENCE_MASK
+        return True
+
+    # -- back
+
+    def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
+        """The answer to a request; None where none was asked for (acks=0)."""
+        rows: dict[tuple[str, int], ProducedPartition] = {}
+        if response is not None:
+            names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
+            for topic in response.topics:
+                for row in topic.partitions:
+                    rows[names.get(topic.topic_id, ""), row.partition] = row
+        for batch in sent.batches:
+            part = self._partitions[batch.where]
+            if not part.returned(batch):
+                continue
+            found = rows.get((batch.topic, batch.partition))
+            if response is None:
+                self._finish(batch, None)
+            elif found is None:
+                self._refused(part, batch, error_for(-1, "the broker left a batch out"), now_ms)
+            elif found.error_code:
+                error = error_for(found.error_code, found.error_message or "")
+                self._refused(part, batch, error, now_ms)
+            else:
+                batch.base_offset = found.base_offset
+                batch.log_append_time_ms = found.log_append_time_ms
+                self._accepted(part, batch)
+            self._settle(batch.where, part)
+
+    def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
+        """No answer came: the connection ended or the time was up."""
+        for batch in sent.batches:
+            part = self._partitions[batch.where]
+            if part.returned(batch):
+                batch.maybe_appended = True
+                self._refused(part, batch, error, now_ms)
+                self._settle(batch.where, part)
+
+    def _accepted(self, part: PartitionQueue, batch: Batch) -> None:
+        part.accepted(batch)
+        self._finish(batch, None)
+
+    def _refused(
+        self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float
+    ) -> None:
+        batch.attempts += 1
+        if isinstance(error, DuplicateSequenceError):
+            self._accepted(part, batch)
+        elif isinstance(error, (MessageTooLargeError, RecordListTooLargeError)):
+            self._too_large(part, batch, error)
+        elif isinstance(
+            error, (OutOfOrderSequenceError, UnknownProducerIdError, InvalidProducerEpochError)
+        ):
+            self._out_of_order(part, batch, error, now_ms)
+        else:
+            batch.maybe_appended = batch.maybe_appended or not error.definite
+            if error.retriable:
+                self._later(part, batch, error, now_ms)
+            else:
+                self._fail(part, batch, error)
+
+    def _later(self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float) -> None:
+        """Again after a pause, or at once by a newer leader."""
+        self.stale.add(batch.topic)
+        if not part.held:
+            # Once for all that was under way together.
+            part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
+            part.failures += 1
+        part.again(batch)
+        part.error = error
+
+    def _out_of_order(
+        self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float
+    ) -> None:
+        if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
+            # It came to the broker before one that failed, or after one that never will come.
+            part.again(batch)
+        elif batch.maybe_appended and isinstance(error, InvalidProducerEpochError):
+            self._fail(part, batch, error)
+        elif batch.maybe_appended:
+            # Under another number it could be there twice. Whoever refuses it may have been deposed
+            # without knowing: its log ends early, and the leader's does not.
+            self._later(part, batch, error, now_ms)
+        else:
+            self.identity = None if self.identity == batch.identity else self.identity
+            part.again(batch)
+            part.spoiled = True
+            part.identity = None
+
+    def _too_large(self, part: PartitionQueue, batch: Batch, error: LogbusError) -> None:
+        assert batch.columns is not None
+        if batch.row_count == 1:
+            self._fail(part, batch, MessageTooLargeError(f"{batch.where}: {error.message}"))
+            return
+        if batch.maybe_appended and batch.sequence >= 0:
+            # The limit was lowered meanwhile; halves would not pass for what was written whole.
+            message = f"{batch.where}: {error.message}; sent before, it may be in the log"
+            self._fail(part, batch, MessageTooLargeError(message))
+            return
+        # Halving each batch anew would send everything twice.
+        known = self.limits_bytes.get(batch.topic, batch.size_bytes)
+        self.limits_bytes[batch.topic] = min(known, max(1, batch.size_bytes // 2))
+        batch.halve()
+        for half in reversed(batch.halves):
+            part.again(half)
+
+    # -- the end of a batch
+
+    def _fail(self, part: PartitionQueue, batch: Batch, error: LogbusError) -> None:
+        """A batch ends without having been written; what follows it needs other sequences."""
+        if batch.sequence >= 0 and batch.identity == part.identity:
+            part.spoiled = True
+            part.held = True
+            if batch.maybe_appended:
+                # Its numbers may be taken in the log: they must not be used again.
+                self.identity = None if self.identity == part.identity else self.identity
+                part.identity = None
+        self._finish(batch, error)
+
+    def _finish(self, batch: Batch, error: LogbusError | None) -> None:
+        batch.error = error
+        batch.columns = batch.encoded = None
+        self.done.append(batch)
+
+    def _settle(self, where: TopicPartition, part: PartitionQueue) -> None:
+        if part.settle():
+            self._busy.pop(where, None)
+
+    def expire(self, now_ms: float) -> None:
+        """Fail what has waited beyond its deadline."""
+        for where in list(self._busy):
+            part = self._partitions[where]
+            late = [batch for batch in part.queue if batch.deadline_ms <= now_ms]
+            for batch in late:
+                part.queue.remove(batch)
+                self._fail(part, batch, self._late(part, batch))
+            if late:
+                self._settle(where, part)
+
+    def _late(self, part: PartitionQueue, batch: Batch) -> DeliveryTimedOutError:
+        tries = f" (failures: {batch.attempts})" if batch.attempts else ""
+        maybe = "; it may be in the log" if batch.maybe_appended else ""
+        error = part.error or self.problem
+        if error is None:
+            why = "; it waited behind others: the broker is slower than what is sent"
+        else:
+            why = f"; the last error: {error}"
+        cure = "see the broker's log"
+        if isinstance(error, StorageError):
+            cure = "mend that broker's disk, or make room on it (a shorter retention.ms)"
+        elif isinstance(error, (NetworkError, NoBrokersError, RequestTimedOutError)):
+            cure = "see whether the broker is up and reachable (logbus status)"
+        elif isinstance(error, LeaderNotAvailableError):
+            cure = "start the broker"
+        return DeliveryTimedOutError(
+            f"{batch.where}: not acknowledged within delivery.timeout.ms="
+            f"{self._delivery_timeout_ms}{tries}{maybe}{why}. {cure[0].upper()}{cure[1:]}, "
+            "or raise delivery.timeout.ms to wait longer"
+        )
+
+    def next_due_ms(self, now_ms: float) -> float:
+        """When to call ``requests`` or ``expire`` again, if nothing else happens."""
+        due = float("inf")
+        for where in self._busy:
+            part = self._partitions[where]
+            if part.queue:
+                due = min(due, part.queue[0].deadline_ms)
+                if part.retry_at_ms > now_ms:
+                    due = min(due, part.retry_at_ms)
+        return due

@@ -1,0 +1,410 @@
+"""The producer's engine: from accumulated rows to acknowledged batches, on one shell's thread.
+
+It has no thread and no socket of its own: ``Producer`` gives it a reactor's thread,
+``AsyncProducer`` an event loop. Other threads only append to ``inbox`` (and wake the shell). What
+it decides is in ``delivery`` and ``accumulator``; here are metadata, identity, timers, requests.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView, backoff_ms
+from broker_lite.client.producing.accumulator import TopicShape, Waiting, split
+from broker_lite.client.producing.batches import Identity, Outgoing
+from broker_lite.client.producing.delivery import Delivery
+from broker_lite.client.producing.futures import Outcome
+from broker_lite.client.producing.partitioner import Sticky
+from broker_lite.client.transport.steps import ProduceExchange, Send, Shell, Timer, spawn
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import (
+    ClosedError,
+    LogbusError,
+    NetworkError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.wire.produce import PartitionRecords, ProduceResponse, TopicRecords
+
+LANE = "produce"
+LOOK_MS = 25
+"""Pause between looks for a partition's next leader, at first."""
+LOOKS = 12
+"""After so many the pause doubles, up to a second."""
+SWEEP_MS = 5_000
+"""Memory of batches that was not used between two sweeps is given up."""
+LATE_MS = 500
+"""After so long without an answer others are asked whether the leader still leads."""
+_ACKS = {"0": 0, "1": 1, "all": -1}
+
+
+class Sender:
+    """Sends what its owner puts into ``inbox``; all methods but ``kick`` on the shell's thread.
+
+    ``on_released(bytes)`` tells the owner that memory is free again, ``on_finished(outcome)`` that
+    rows are done.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        cluster: Cluster,
+        config: ProducerConfig,
+        *,
+        on_released: Callable[[int], None],
+        on_finished: Callable[[Outcome], None],
+    ) -> None:
+        self.inbox: deque[Waiting] = deque()
+        self.delivery = Delivery(
+            idempotent=config.idempotence and config.acks == "all",
+            max_in_flight=config.max_in_flight,
+            retry_backoff_ms=config.retry_backoff_ms,
+            compression=config.compression,  # type: ignore[arg-type]
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            memory_bytes=config.buffer_bytes,
+        )
+        self._shell = shell
+        self._cluster = cluster
+        self._config = config
+        self._acks = _ACKS[config.acks]
+        self._on_released = on_released
+        self._on_finished = on_finished
+        self._unplaced: dict[str, list[Waiting]] = {}
+        self._sticky: dict[str, Sticky] = {}
+        self._shapes: dict[str, tuple[ClusterView, TopicShape]] = {}
+        self._kicked = False
+        self._is_renewing = False
+        self._is_identifying = False
+        self._renewals = 0
+        self._identity_failures = 0
+        self._under_way: dict[int, tuple[Outgoing, float]] = {}
+        self._sent = 0
+        self._late_timer: Timer | None = None
+        self._timer: Timer | None = None
+        self._timer_due_ms = float("inf")
+        self._sweep_timer: Timer | None = None
+        self._closed = False
+
+    # -- any thread
+
+    def kick(self) -> None:
+        """Something is in the inbox."""
+        if not self._kicked:
+            self._kicked = True
+            self._shell.call_soon(self._take)
+
+    def batch_bytes(self, topic: str) -> int:
+        """How large a batch of the topic may be, as far as its limit is known."""
+        limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
+        return min(limit_bytes, self._config.batch_bytes)
+
+    # -- the shell's thread
+
+    def _take(self) -> None:
+        self._kicked = False
+        while self.inbox:
+            rows = self.inbox.popleft()
+            if self._closed:
+                self._give_up(rows, ClosedError("the producer was closed"))
+            else:
+                self._place(rows)
+        self.pump()
+
+    def _place(self, rows: Waiting) -> None:
+        """Split rows into batches, or keep them until their topic is known."""
+        waiting = self._unplaced.get(rows.topic)
+        if waiting is not None:
+            waiting.append(rows)
+            return
+        shape = self._shape(rows.topic)
+        if shape is None:
+            self._unplaced[rows.topic] = [rows]
+            self._learn(rows.topic)
+            return
+        try:
+            deadline_ms = self._shell.now_ms() + self._config.delivery_timeout_ms
+            batches = split(rows, shape, self.batch_bytes(rows.topic), deadline_ms)
+        except LogbusError as error:
+            self._give_up(rows, error)
+            return
+        self.delivery.add(batches)
+
+    def _shape(self, topic: str) -> TopicShape | None:
+        view = self._cluster.view
+        if self._shell.now_ms() - self._cluster.view_ms > self._config.metadata_max_age_ms:
+            self.delivery.stale.add(topic)
+        known = self._shapes.get(topic)
+        if known is not None and known[0] is view:
+            return known[1]
+        metadata = view.topics.get(topic)
+        if metadata is None or metadata.error is not None or not metadata.partitions:
+            return None
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            sticky = self._sticky[topic] = Sticky(random.randrange(1 << 16))
+        available = [row.partition for row in metadata.partitions if row.leader in view.brokers]
+        shape = TopicShape(len(metadata.partitions), available, sticky)
+        self._shapes[topic] = (view, shape)
+        return shape
+
+    def _learn(self, topic: str) -> None:
+        now_ms = self._shell.now_ms()
+        spawn(
+            self._shell,
+            requests.known_topics(
+                self._cluster, (topic,), now_ms + self._config.delivery_timeout_ms
+            ),
+            lambda found: self._learned(topic, found),
+        )
+
+    def _learned(self, topic: str, found: ClusterView | LogbusError) -> None:
+        waiting = self._unplaced.pop(topic, [])
+        for rows in waiting:
+            if isinstance(found, LogbusError):
+                self._give_up(rows, found)
+            else:
+                self._place(rows)
+        self.pump()
+
+    def _give_up(self, rows: Waiting, error: LogbusError) -> None:
+        rows.finish(error)
+        self._on_released(rows.size_bytes)
+        self._on_finished(rows)
+
+    def pump(self) -> None:
+        """Send whatever may be sent, and see to what is missing."""
+        delivery, shell = self.delivery, self._shell
+        now_ms = shell.now_ms()
+        delivery.expire(now_ms)
+        if delivery.wants_identity and not self._is_identifying:
+            self._identify()
+        while True:
+            outgoing = delivery.requests(now_ms, self._cluster.view)
+            for sent in outgoing:
+                self._send(sent, now_ms)
+            if not outgoing:
+                break
+        if delivery.done:
+            self._report()
+        if delivery.stale and not self._is_renewing:
+            self._renew()
+        if delivery.memory.kept_bytes and self._sweep_timer is None:
+            self._sweep_timer = shell.later(SWEEP_MS, self._sweep)
+        self._set_timer(now_ms)
+
+    def _send(self, sent: Outgoing, now_ms: float) -> None:
+        by_topic: dict[str, list[PartitionRecords]] = {}
+        deadline_ms = now_ms + self._config.request_timeout_ms
+        for batch in sent.batches:
+            assert batch.encoded is not None
+            by_topic.setdefault(batch.topic, []).append(
+                PartitionRecords(batch.partition, batch.encoded)
+            )
+            deadline_ms = min(deadline_ms, max(batch.deadline_ms, now_ms + 1))
+        timeout_ms = deadline_ms - now_ms
+        self._sent += 1
+        number = self._sent
+        self._under_way[number] = (sent, now_ms)
+        if self._late_timer is None:
+            self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+        exchange = ProduceExchange(
+            [TopicRecords("", sent.topic_ids[name], rows) for name, rows in by_topic.items()],
+            acks=self._acks,
+            timeout_ms=max(1, int(timeout_ms)),
+        )
+        self._shell.request(
+            Send(sent.endpoint, exchange, timeout_ms, LANE),
+            lambda answer: self._answered(number, sent, answer),
+        )
+
+    def _answered(
+        self, number: int, sent: Outgoing, answer: ProduceResponse | LogbusError | None
+    ) -> None:
+        now_ms = self._shell.now_ms()
+        del self._under_way[number]
+        if isinstance(answer, ClosedError) and not self._closed:
+            answer = NetworkError(answer.message)
+        if isinstance(answer, LogbusError):
+            self.delivery.failed(sent, answer, now_ms)
+        else:
+            self.delivery.answered(sent, answer, now_ms)
+        self.pump()
+
+    def _report(self) -> None:
+        done, self.delivery.done = self.delivery.done, []
+        released = 0
+        for batch in done:
+            released += batch.size_bytes
+            outcome = batch.outcome
+            if outcome.batch_done(batch.error):
+                self._on_finished(outcome)
+        self._on_released(released)
+
+    def _look_for_late(self) -> None:
+        """A leader that hangs says nothing; the others know whether it was deposed."""
+        self._late_timer = None
+        if not self._under_way:
+            return
+        now_ms = self._shell.now_ms()
+        late = {sent.endpoint: sent for sent, since in self._late(now_ms)}
+        for endpoint, sent in late.items():
+            self._cluster.failed(endpoint)
+            self.delivery.stale.update(sent.topic_ids)
+        self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
+        if late:
+            self.pump()
+
+    def _late(self, now_ms: float) -> list[tuple[Outgoing, float]]:
+        return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
+
+    def _give_up_deposed(self) -> None:
+        """What a leader that was deposed has not answered goes to the next one."""
+        view = self._cluster.view
+        deposed = {
+            sent.endpoint
+            for sent, _ in self._late(self._shell.now_ms())
+            for batch in sent.batches
+            if view.leader(batch.where) not in (None, sent.endpoint)
+        }
+        for endpoint in deposed:
+            self._shell.disconnect(endpoint, LANE)
+
+    # -- metadata and identity
+
+    def _renew(self) -> None:
+        self._is_renewing = True
+        names = tuple(self.delivery.stale)
+        self.delivery.stale.clear()
+        began_ms = self._shell.now_ms()
+        spawn(
+            self._shell,
+            requests.refresh_once(self._cluster, names),
+            lambda found: self._renewed(names, began_ms, found),
+        )
+
+    def _renewed(
+        self, names: tuple[str, ...], began_ms: float, found: ClusterView | LogbusError
+    ) -> None:
+        """What failed is tried again when its pause is over; a topic that is gone is given up."""
+        pause_ms = backoff_ms(max(0, self._renewals - LOOKS), LOOK_MS)
+        # Thousands of partitions are looked at less often: the brokers have better things to do.
+        pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
+        self._renewals += 1
+
+        def go_on() -> None:
+            self._is_renewing = False
+            now_ms = self._shell.now_ms()
+            self.delivery.stale |= self.delivery.without_leader(now_ms, self._cluster.view)
+            self.pump()
+
+        self.delivery.problem = found if isinstance(found, LogbusError) else None
+        if isinstance(found, LogbusError):
+            self.delivery.stale.update(self.delivery.topics())
+        else:
+            self._give_up_deposed()
+            gone = [name for name in names if self._is_gone(name)]
+            if gone:
+                for name in gone:
+                    self._confirm_gone(name)
+            elif self.delivery.without_leader(self._shell.now_ms(), found):
+                self._cluster.ask_another()
+            elif all(
+                found.leader(where) is not None
+                for name in names
+                for where in found.partitions_of(name)
+            ):
+                self._renewals = 0
+                pause_ms = 0
+        self._shell.later(pause_ms, go_on)
+
+    def _is_gone(self, topic: str) -> bool:
+        known = self._cluster.view.topics.get(topic)
+        return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
+
+    def _confirm_gone(self, topic: str) -> None:
+        """Ask until the grace of a topic made just now is over."""
+
+        def confirmed(found: ClusterView | LogbusError) -> None:
+            if isinstance(found, UnknownTopicOrPartitionError):
+                self.delivery.fail_topic(topic, found)
+            self.pump()
+
+        deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
+        spawn(
+            self._shell,
+            requests.known_topics(self._cluster, (topic,), deadline_ms),
+            confirmed,
+        )
+
+    def _identify(self) -> None:
+        self._is_identifying = True
+        deadline_ms = self._shell.now_ms() + self._config.request_timeout_ms
+        spawn(
+            self._shell,
+            requests.init_producer_id(self._cluster, deadline_ms),
+            self._identified,
+        )
+
+    def _identified(self, found: Any) -> None:
+        if isinstance(found, LogbusError):
+            pause_ms = backoff_ms(self._identity_failures)
+            self._identity_failures += 1
+            self.delivery.problem = found
+            if not found.retriable:
+                for topic in self.delivery.topics():
+                    self.delivery.fail_topic(topic, found)
+
+            def go_on() -> None:
+                self._is_identifying = False
+                self.pump()
+
+            self._shell.later(pause_ms, go_on)
+            return
+        self._is_identifying = False
+        self._identity_failures = 0
+        self.delivery.problem = None
+        self.delivery.set_identity(Identity(*found))
+        self.pump()
+
+    # -- time
+
+    def _set_timer(self, now_ms: float) -> None:
+        due_ms = self.delivery.next_due_ms(now_ms)
+        if due_ms == self._timer_due_ms or (self._timer and now_ms < self._timer_due_ms < due_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due_ms = due_ms
+        if due_ms != float("inf"):
+            self._timer = self._shell.later(max(0.0, due_ms - now_ms), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_due_ms = float("inf")
+        self.pump()
+
+    def _sweep(self) -> None:
+        """Memory that no batch has needed for a while goes back."""
+        memory = self.delivery.memory
+        memory.sweep()
+        self._sweep_timer = None
+        if memory.kept_bytes and not self._closed:
+            self._sweep_timer = self._shell.later(SWEEP_MS, self._sweep)
+
+    def close(self, error: LogbusError) -> None:
+        """Fail whatever is left."""
+        self._closed = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for waiting in list(self._unplaced.values()):
+            for rows in waiting:
+                self._give_up(rows, error)
+        self._unplaced.clear()
+        while self.inbox:
+            self._give_up(self.inbox.popleft(), error)
+        self.delivery.fail_all(error)
+        self._report()

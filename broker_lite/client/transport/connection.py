@@ -1,0 +1,249 @@
+"""One non-blocking connection to a broker: requests out, answers in, in order.
+
+The owner (``blocking.Reactor`` or ``aio.LoopShell``) watches the socket and calls ``on_readable``
+and ``on_writable``; nothing here waits. Every request's callback is called exactly once, with the
+answer or an error; an error of the stream ends the connection and fails whatever is under way.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from broker_lite.client.transport.steps import Exchange
+from broker_lite.errors import (
+    LogbusError,
+    NetworkError,
+    ProtocolError,
+    RequestTimedOutError,
+)
+from broker_lite.model import Endpoint
+from broker_lite.wire.api import correlation_id_of
+from broker_lite.wire.frame import FrameReceiver
+
+FRAME_BYTES_MAX = 256 << 20
+"""An answer may exceed what was asked for by one batch (64 MiB) a partition; more is a lie."""
+BUFFERS_PER_SEND = 512
+"""Below IOV_MAX (1024 on Linux and macOS)."""
+READS_PER_TURN = 16
+"""So that one busy connection does not starve the others."""
+
+
+class _Pending(NamedTuple):
+    correlation_id: int
+    exchange: Exchange[Any]
+    deadline_ms: float
+    on_answer: Callable[[Any], None]
+
+
+def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
+    """A TCP socket as all connections here want it."""
+    sock = socket.socket(family, kind, protocol)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class Connection:
+    """States: connecting, open, closed; never opened again once closed."""
+
+    def __init__(self, endpoint: Endpoint, client_id: str) -> None:
+        self.endpoint = endpoint
+        self.client_id = client_id
+        self.closed = False
+        self.connecting = True
+        self.was_refused = False
+        """Nobody listened at the last address that was tried."""
+        self._addresses: deque[tuple[Any, ...]] = deque()
+        self._sock: socket.socket | None = None
+        self._receiver = FrameReceiver(FRAME_BYTES_MAX)
+        self._out: deque[memoryview] = deque()
+        self._sent: deque[tuple[int, Callable[[Any], None]]] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._next_id = 0
+        self._bytes_queued = 0
+        self._bytes_written = 0
+
+    # -- opening
+
+    def connect(self, addresses: list[tuple[Any, ...]]) -> None:
+        """Begin to connect to the first of ``getaddrinfo``'s addresses that answers."""
+        self._addresses.extend(addresses)
+        self._try_next(None)
+
+    def _try_next(self, reason: OSError | None) -> None:
+        while self._addresses:
+            family, kind, protocol, _, address = self._addresses.popleft()
+            previous, self._sock = self._sock, open_socket(family, kind, protocol)
+            if previous is not None:
+                previous.close()  # not earlier, or the new one may get its number
+            self._sock.setblocking(False)
+            result = self._sock.connect_ex(address)
+            if result in (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR):
+                return
+            reason = OSError(result, errno.errorcode.get(result, str(result)))
+        self.was_refused = reason is not None and reason.errno == errno.ECONNREFUSED
+        self.close(NetworkError(f"cannot connect to {self.endpoint}: {_why(reason)}"))
+
+    @property
+    def is_to_this_machine(self) -> bool:
+        """Whether the peer has the address that we have; not before the connection is open."""
+        if self.connecting or self._sock is None:
+            return False
+        return has_one_address(self._sock)
+
+    def fileno(self) -> int:
+        return -1 if self._sock is None else self._sock.fileno()
+
+    # -- requests
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether the owner should watch for writability."""
+        return self.connecting or bool(self._out)
+
+    def request(
+        self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
+    ) -> None:
+        """Queue a request; call ``flush`` once all of a turn are queued."""
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        for buffer in exchange.frame(self._next_id, self.client_id):
+            view = memoryview(buffer).cast("B")
+            self._out.append(view)
+            self._bytes_queued += len(view)
+        if exchange.has_answer:
+            self._pending.append(_Pending(self._next_id, exchange, deadline_ms, on_answer))
+        else:
+            self._sent.append((self._bytes_queued, on_answer))
+
+    def flush(self) -> None:
+        """Write what the socket takes."""
+        if self.connecting or self.closed or not self._out:
+            return
+        assert self._sock is not None
+        out = self._out
+        try:
+            while out:
+                batch = [out[index] for index in range(min(len(out), BUFFERS_PER_SEND))]
+                written = self._sock.sendmsg(batch)
+                self._bytes_written += written
+                while out and written >= len(out[0]):
+                    written -= len(out.popleft())
+                if written:
+                    out[0] = out[0][written:]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.close(NetworkError(f"lost the connection to {self.endpoint}: {_why(error)}"))
+            return
+        while self._sent and self._sent[0][0] <= self._bytes_written:
+            self._sent.popleft()[1](None)
+
+    # -- events
+
+    def on_writable(self) -> None:
+        """The socket takes bytes, or the attempt to connect has ended."""
+        if self.closed:
+            return
+        if self.connecting:
+            assert self._sock is not None
+            result = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not result and _is_own_end(self._sock):
+                result = errno.ECONNREFUSED
+            if result:
+                self._try_next(OSError(result, errno.errorcode.get(result, str(result))))
+                return
+            self.connecting = False
+            self._addresses.clear()
+        self.flush()
+
+    def on_readable(self) -> None:
+        """Receive, and hand out the answers that are complete."""
+        if self.connecting or self.closed:
+            return
+        assert self._sock is not None
+        try:
+            for _ in range(READS_PER_TURN):
+                target = self._receiver.buffer()
+                count = self._sock.recv_into(target)
+                if count == 0:
+                    self.close(NetworkError(f"{self.endpoint} closed the connection"))
+                    return
+                for frame in self._receiver.received(count):
+                    self._answered(frame)
+                if self.closed or count < len(target):
+                    return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(NetworkError(f"lost the connection to {self.endpoint}: {_why(error)}"))
+        except ProtocolError as error:
+            self.close(ProtocolError(f"{self.endpoint}: {error.message}"))
+
+    def _answered(self, frame: memoryview) -> None:
+        if not self._pending:
+            raise ProtocolError("an answer that nobody asked for")
+        pending = self._pending[0]
+        if correlation_id_of(frame) != pending.correlation_id:
+            raise ProtocolError("an answer to another request than the oldest")
+        answer = pending.exchange.answer(frame)
+        self._pending.popleft()
+        pending.on_answer(answer)
+
+    def next_deadline_ms(self) -> float:
+        """When ``expire`` has something to do; infinite without requests under way."""
+        return min((row.deadline_ms for row in self._pending), default=float("inf"))
+
+    def expire(self, now_ms: float) -> None:
+        """End the connection if an answer is overdue: behind it nothing else can arrive."""
+        if not self.closed and self.next_deadline_ms() <= now_ms:
+            self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
+
+    def close(self, error: LogbusError) -> None:
+        """End the connection; every request under way fails with ``error``."""
+        if self.closed:
+            return
+        self.closed = True
+        self.connecting = False
+        if self._sock is not None:
+            self._sock.close()
+        self._out.clear()
+        callbacks = [callback for _, callback in self._sent]
+        callbacks += [row.on_answer for row in self._pending]
+        self._sent.clear()
+        self._pending.clear()
+        for callback in callbacks:
+            callback(error)
+
+    def drop(self) -> None:
+        """Close the descriptor and forget all callbacks: in a forked child, where they are void."""
+        self.closed = True
+        self._pending.clear()
+        self._sent.clear()
+        if self._sock is not None:
+            self._sock.close()
+
+
+def _is_own_end(sock: socket.socket) -> bool:
+    """Whether the kernel chose the very port that it was to connect to, on which nobody listens:
+    on one machine that happens to who tries for long to reach a process that is down."""
+    try:
+        return bool(sock.getsockname() == sock.getpeername())
+    except OSError:
+        return False  # it ended meanwhile, as the next receive will tell
+
+
+def has_one_address(sock: socket.socket) -> bool:
+    """Whether both ends of a connection are on this machine, as far as addresses tell."""
+    try:
+        return bool(sock.getsockname()[0] == sock.getpeername()[0])
+    except OSError:
+        return False
+
+
+def _why(error: OSError | None) -> str:
+    if error is None:
+        return "no address"
+    return error.strerror or str(error)

@@ -1,0 +1,171 @@
+"""The asyncio shell: connections, timers and operations on one event loop (asyncio's or uvloop's).
+
+The same ``Connection`` as under ``blocking.Reactor``; here the loop watches its socket. All methods
+are for the loop's thread. Needs a loop with ``add_reader``: every loop but Windows' Proactor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.client.transport.connection import Connection
+from broker_lite.client.transport.connections import Connections
+from broker_lite.client.transport.steps import Operation, Send, Timer, spawn
+from broker_lite.errors import LogbusError, NetworkError
+from broker_lite.model import Endpoint
+
+T = TypeVar("T")
+
+
+class LoopShell:
+    """Carries out what engines and operations ask for, on the running loop."""
+
+    def __init__(self, client_id: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._connections = Connections(client_id)
+        self._watched: dict[Connection, tuple[int, bool]] = {}
+        self._touched: set[Connection] = set()
+        self._flush_handle: asyncio.Handle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._lookups: set[asyncio.Task[None]] = set()
+
+    def now_ms(self) -> float:
+        return monotonic_ms()
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Carry an operation out; raises the error that ended it."""
+        future: asyncio.Future[T] = self.loop.create_future()
+
+        def done(result: T | LogbusError) -> None:
+            if future.done():
+                return
+            if isinstance(result, LogbusError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        spawn(self, operation, done)
+        return await future
+
+    def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
+        connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
+        if is_new:
+            task = self.loop.create_task(self._connect(connection))
+            self._lookups.add(task)
+            task.add_done_callback(self._lookups.discard)
+        self._touch(connection)
+        self._set_deadline()
+
+    async def _connect(self, connection: Connection) -> None:
+        host, port = connection.endpoint
+        try:
+            addresses = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            why = error.strerror or str(error)
+            connection.close(NetworkError(f"cannot resolve {connection.endpoint}: {why}"))
+        else:
+            if not connection.closed:
+                connection.connect(list(addresses))
+        self._watch(connection)
+
+    def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self.loop.call_later(max(0.0, delay_ms) / 1000.0, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon(callback)
+
+    def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
+        connection = self._connections.disconnect(endpoint, lane)
+        if connection is not None:
+            self._touch(connection)
+
+    def _touch(self, connection: Connection) -> None:
+        """Write once everything of this turn is queued."""
+        self._touched.add(connection)
+        if self._flush_handle is None:
+            self._flush_handle = self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_handle = None
+        while self._touched:
+            connection = self._touched.pop()
+            connection.flush()
+            self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        descriptor = -1 if connection.closed else connection.fileno()
+        known, writes = self._watched.get(connection, (-1, False))
+        if known >= 0 and known != descriptor:
+            # A descriptor's number may already be another connection's.
+            if not any(
+                row[0] == known for other, row in self._watched.items() if other is not connection
+            ):
+                # A socket that is closed already cannot be modified in epoll, and is out of it.
+                for remove in (self.loop.remove_reader, self.loop.remove_writer):
+                    with contextlib.suppress(OSError):
+                        remove(known)
+            del self._watched[connection]
+            writes = False
+        if descriptor < 0:
+            self._watched.pop(connection, None)
+            if connection.closed:
+                self._connections.forget(connection)
+            return
+        if known != descriptor:
+            self.loop.add_reader(descriptor, self._on_readable, connection)
+        if connection.wants_write != writes or known != descriptor:
+            if connection.wants_write:
+                self.loop.add_writer(descriptor, self._on_writable, connection)
+            elif writes:
+                self.loop.remove_writer(descriptor)
+        self._watched[connection] = (descriptor, connection.wants_write)
+
+    def _on_readable(self, connection: Connection) -> None:
+        connection.on_readable()
+        self._touch(connection)
+
+    def _on_writable(self, connection: Connection) -> None:
+        connection.on_writable()
+        self._watch(connection)
+
+    def _set_deadline(self) -> None:
+        if self._deadline is not None:
+            return
+        due = self._connections.next_deadline_ms()
+        if due != float("inf"):
+            delay = min(1000.0, max(1.0, due - self.now_ms()))
+            self._deadline = self.loop.call_later(delay / 1000.0, self._expire)
+
+    def _expire(self) -> None:
+        self._deadline = None
+        for connection in self._connections.expire(self.now_ms()):
+            self._watch(connection)
+        self._set_deadline()
+
+    def close(self) -> None:
+        """End all connections; requests under way fail with ClosedError."""
+        for task in list(self._lookups):
+            task.cancel()
+        ended = list(self._connections)
+        self._connections.close()
+        for connection in ended:
+            self._watch(connection)
+        for handle in (self._deadline, self._flush_handle):
+            if handle is not None:
+                handle.cancel()
+        self._deadline = self._flush_handle = None
+
+
+def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
+    """Give a future the result of ``callback`` or its error, unless it was cancelled."""
+    if future.done():
+        return
+    try:
+        future.set_result(callback())
+    except LogbusError as error:
+        future.set_exception(error)

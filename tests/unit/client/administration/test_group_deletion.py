@@ -1,0 +1,58 @@
+"""Deleting a group over connections that end before the answer, as an operation without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from broker_lite.client.administration.admin_requests import delete_group
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.steps import Pause, Send
+from broker_lite.errors import GroupIdNotFoundError, LogbusError, NetworkError
+from broker_lite.model import Endpoint
+from broker_lite.wire.calls import groups
+from broker_lite.wire.calls.group_removal import DeletedGroup, DeleteGroupsResponse
+
+OK, NOT_COORDINATOR, NOT_AVAILABLE, NOT_FOUND = 0, 16, 15, 69
+
+
+def play(said: Sequence[int | LogbusError]) -> int:
+    """How many coordinators were asked; each answers with its code, or not at all."""
+    now, left = 0.0, list(said)
+    cluster = Cluster((Endpoint("one", 1),), lambda: now)
+    operation = delete_group(cluster, "g", 60_000.0)
+    step = next(operation)
+    try:
+        while True:
+            if isinstance(step, Pause):
+                now += step.delay_ms
+                step = operation.send(None)
+                continue
+            assert isinstance(step, Send)
+            call: Any = step.exchange.call  # type: ignore[attr-defined]
+            if isinstance(call, groups.FindCoordinatorRequest):
+                row = groups.Coordinator("g", 1, "one", 1, 0, None)
+                step = operation.send(groups.FindCoordinatorResponse(0, (row,)))
+                continue
+            answer = left.pop(0)
+            if isinstance(answer, LogbusError):
+                step = operation.throw(answer)
+            else:
+                step = operation.send(DeleteGroupsResponse(0, (DeletedGroup("g", answer),)))
+    except StopIteration:
+        return len(said) - len(left)
+
+
+@pytest.mark.parametrize("first", [NetworkError("the connection ended"), NOT_AVAILABLE])
+def test_a_deletion_whose_answer_was_lost_is_done(first: int | LogbusError) -> None:
+    """Asked again, the coordinator does not know the group any more; that was an error."""
+    assert play([first, NOT_COORDINATOR, NOT_FOUND]) == 3
+    assert play([first, OK]) == 2
+
+
+def test_a_group_that_never_was_there_cannot_be_deleted() -> None:
+    for said in ([NOT_FOUND], [NOT_COORDINATOR, NOT_FOUND]):
+        with pytest.raises(GroupIdNotFoundError):
+            play(said)

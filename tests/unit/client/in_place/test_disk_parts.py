@@ -1,0 +1,196 @@
+"""Ranges of files that come from the disk past the page cache, whatever is cached of them."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from stored_ranges import SIZES, WHERE, read_all, write
+
+from broker_lite.client.in_place import disk_parts, local_files
+from broker_lite.client.in_place.disk_parts import ALIGNED_BYTES, DIRECT, NOWAIT, DiskParts
+from broker_lite.client.in_place.local_files import LocalRange
+from broker_lite.wire.fetch import StoredRange
+
+VALUES = [bytes([65 + n % 26]) * size for n, size in enumerate(SIZES * 3)]
+
+
+def forget(path: str) -> None:
+    """Let the page cache drop a file, where the file system has one."""
+    fd = os.open(path, os.O_RDONLY)
+    os.pread(fd, os.fstat(fd).st_size, 0)  # What is on its way from the disk cannot be dropped.
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def opened(path: str | Path) -> int:
+    """How often a file is open in this process."""
+    fds = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+    return sum(fd == os.path.realpath(path) for fd in fds)
+
+
+def open_direct(path: Path) -> int:
+    """Past the page cache, where the file system has that."""
+    try:
+        return os.open(path, os.O_RDONLY | DIRECT)
+    except OSError:
+        return os.open(path, os.O_RDONLY)
+
+
+def in_memory(stored: StoredRange) -> list[int]:
+    """Which of some pages are in the page cache, looked at without bringing in their neighbours."""
+    fd = os.open(stored.path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    pages = range(0, stored.length, 7 * ALIGNED_BYTES)
+    found = [at for at in pages if disk_parts.is_in_memory(fd, at)]
+    os.close(fd)
+    return found
+
+
+def content(stored: StoredRange) -> bytes:
+    """What is read of a range, batch by batch."""
+    return b"".join(b.buffer for b in read_all(LocalRange(stored, WHERE, 3, reads_once=True)))
+
+
+@pytest.mark.parametrize(
+    ("part", "front"), [(1 << 12, 1 << 12), (1 << 16, 100), (1 << 21, 1 << 20)]
+)
+def test_every_batch_once_and_nothing_stays_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int, front: int
+) -> None:
+    monkeypatch.setattr(disk_parts, "FIRST_BYTES", min(part, 1 << 16))
+    monkeypatch.setattr(disk_parts, "PART_BYTES", part)
+    monkeypatch.setattr(disk_parts, "FRONT_BYTES", front)
+    monkeypatch.setattr(disk_parts, "PARTS_AHEAD", 4)
+    stored = write(tmp_path / "0.log", VALUES)
+    whole = (tmp_path / "0.log").read_bytes()
+    forget(stored.path)
+    has_cache = not in_memory(stored)
+    forget(stored.path)
+    assert content(stored) == whole
+    assert not opened(stored.path)
+    if has_cache:
+        assert not in_memory(stored)
+
+
+def test_a_range_whose_first_pages_alone_are_in_memory_passes_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a look-up of where it begins; what was in memory before stays there."""
+    begins_until = 3 * ALIGNED_BYTES
+    told = lambda fd, position: position < begins_until  # noqa: E731
+    monkeypatch.setattr(disk_parts, "is_in_memory", told)
+    monkeypatch.setattr(local_files, "is_in_memory", told)
+    monkeypatch.setattr(LocalRange, "_pread", lambda *_: pytest.fail("by way of the cache"))
+    dropped = []
+    advise = lambda fd, at, size, what: dropped.append((at, what))  # noqa: E731
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    stored = write(tmp_path / "0.log", VALUES)
+    assert content(stored) == (tmp_path / "0.log").read_bytes()
+    gone = [at for at, what in dropped if what == os.POSIX_FADV_DONTNEED]
+    assert gone and min(gone) >= begins_until
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_in_memory_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Also from a place in the middle, and with batches that are too large to pass the cache."""
+    chance = random.Random(seed)
+    cached = chance.choice([0.0, 0.2, 0.8])
+    told = lambda fd, position: chance.random() < cached  # noqa: E731
+    monkeypatch.setattr(disk_parts, "is_in_memory", told)
+    monkeypatch.setattr(local_files, "is_in_memory", told)
+    for name in ("FIRST_BYTES", "PART_BYTES"):
+        monkeypatch.setattr(disk_parts, name, chance.choice([1 << 12, 1 << 15, 1 << 18]))
+    monkeypatch.setattr(local_files, "PASSING_BYTES_MAX", chance.choice([1 << 16, 1 << 30]))
+    values = chance.sample(VALUES, len(VALUES))
+    stored = write(tmp_path / "0.log", values)
+    whole = (tmp_path / "0.log").read_bytes()
+    assert content(stored) == whole
+    skipped = chance.randrange(len(values))
+    found = LocalRange(stored, WHERE, 3, reads_once=True)
+    before = sum(len(batch.buffer) for batch, _ in zip(read_all(found), range(skipped)))
+    found.close()
+    rest = stored._replace(position=before, length=stored.length - before)
+    batches = list(read_all(LocalRange(rest, WHERE, 3, reads_once=True), skipped))
+    assert b"".join(batch.buffer for batch in batches) == whole[before:]
+
+
+def test_a_disk_that_fails_is_asked_by_way_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where that fails too the error is the reader's, who then asks the broker."""
+    stored = write(tmp_path / "0.log", VALUES)
+    whole = (tmp_path / "0.log").read_bytes()
+    read, failing = os.preadv, [1 << 16]
+
+    def fails(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags:
+            raise BlockingIOError(11, "not in memory")
+        if position >= failing[-1]:
+            raise OSError(5, "the disk does not answer")
+        return read(fd, buffers, position)
+
+    def fails_once(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        try:
+            return fails(fd, buffers, position, flags)
+        except BlockingIOError:
+            raise
+        except OSError:
+            failing[-1] = 1 << 40
+            raise
+
+    monkeypatch.setattr(disk_parts, "FIRST_BYTES", 1 << 15)
+    monkeypatch.setattr(disk_parts, "PART_BYTES", 1 << 15)
+    monkeypatch.setattr(os, "preadv", fails_once)
+    assert content(stored) == whole
+    failing.append(1 << 16)
+    monkeypatch.setattr(os, "preadv", fails)
+    found = LocalRange(stored, WHERE, 3, reads_once=True)
+    with pytest.raises(OSError, match="does not answer"):
+        list(read_all(found))
+    found.close()
+    assert not opened(stored.path)
+
+
+def test_a_file_that_is_cut_while_parts_are_under_way_ends_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_parts, "FIRST_BYTES", ALIGNED_BYTES)
+    monkeypatch.setattr(disk_parts, "PART_BYTES", ALIGNED_BYTES)
+    path = tmp_path / "0.log"
+    data = os.urandom(5 * ALIGNED_BYTES)
+    path.write_bytes(data)
+    forget(str(path))
+    cut_at = 2 * ALIGNED_BYTES + 100
+    with path.open("rb") as cached:
+        parts = DiskParts(cached.fileno(), open_direct(path), 7, len(data))
+        found = parts.take(memoryview(b"rest"))
+        assert bytes(found) == b"rest" + data[7:ALIGNED_BYTES]
+        parts._drop()  # what is read from here on finds the file cut
+        os.truncate(path, cut_at)
+        parts._next = ALIGNED_BYTES
+        found = parts.take(found)
+        while len(more := parts.take(found)) > len(found):
+            found = more
+        assert bytes(found) == b"rest" + data[7:cut_at]
+        assert not parts.is_under_way
+        parts.close()
+        parts.close()
+
+
+def test_a_reader_that_ends_early_leaves_nothing(tmp_path: Path) -> None:
+    stored = write(tmp_path / "0.log", VALUES)
+    forget(stored.path)
+    for _ in range(3):
+        found = LocalRange(stored, WHERE, 3, reads_once=True)
+        assert found.read(0, at_boundary=True).batches
+        assert opened(stored.path)
+        found.close()
+        found.close()
+    assert not opened(stored.path)
+    assert NOWAIT or not DIRECT

@@ -1,0 +1,157 @@
+"""Ranges of files as a reader on the broker's machine sees them, whatever became of the files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+from data_calls import columns_batch, rows_batch
+from stored_ranges import SIZES, WHERE, read_all, write
+
+from broker_lite.client.in_place import local_files
+from broker_lite.client.in_place.local_files import LocalRange
+from broker_lite.client.received import check_crc
+
+
+@pytest.fixture
+def values() -> list[bytes]:
+    return [bytes([65 + n]) * size for n, size in enumerate(SIZES)]
+
+
+@pytest.mark.parametrize("read_bytes", [100, 1000, 65_536, 1 << 20])
+def test_every_batch_once_whatever_the_sizes(
+    tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    monkeypatch.setattr(local_files, "READ_BYTES", read_bytes)
+    stored = write(tmp_path / "0.log", values)
+    seen = list(read_all(LocalRange(stored, WHERE, 3)))
+    assert [batch.header.base_offset for batch in seen] == list(range(len(values)))
+    for batch in seen:
+        check_crc(batch.buffer, batch.header)
+        assert len(batch.buffer) == batch.header.size_bytes
+    assert b"".join(batch.buffer for batch in seen) == (tmp_path / "0.log").read_bytes()
+
+
+def test_a_range_in_the_middle(tmp_path: Path, values: list[bytes]) -> None:
+    stored = write(tmp_path / "0.log", values)
+    before = sum(len((rows_batch, columns_batch)[n % 2]([values[n]])) for n in range(3))
+    middle = stored._replace(position=before, length=stored.length - before)
+    seen = list(read_all(LocalRange(middle, WHERE, 3), 3))
+    assert [batch.header.base_offset for batch in seen] == list(range(3, len(values)))
+
+
+def test_what_is_not_in_memory_is_read_from_the_disk(
+    tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = write(tmp_path / "0.log", values)
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, size, _: told.append((at, size)))
+
+    def cold(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags:
+            raise BlockingIOError(11, "not in memory")
+        data = os.pread(fd, len(buffers[0]), position)
+        buffers[0][: len(data)] = data
+        return len(data)
+
+    monkeypatch.setattr(os, "preadv", cold)
+    assert len(list(read_all(LocalRange(stored, WHERE, 3)))) == len(values)
+    assert [at for at, _ in told] == list(range(0, stored.length, told[0][1])), "each once"
+
+
+@pytest.mark.parametrize("reads_once", [False, True])
+def test_a_stream_lets_go_of_what_it_brought_in_and_of_nothing_else(
+    tmp_path: Path, values: list[bytes], monkeypatch: pytest.MonkeyPatch, reads_once: bool
+) -> None:
+    stored = write(tmp_path / "0.log", values)
+    page = os.sysconf("SC_PAGE_SIZE")
+    in_memory = 5 * page
+    told: dict[int, list[tuple[int, int]]] = {}
+    read = os.preadv
+
+    def advise(fd: int, at: int, size: int, what: int) -> None:
+        told.setdefault(what, []).append((at, at + size))
+
+    def partly_cold(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if not flags:
+            return read(fd, buffers, position)
+        if position >= in_memory:
+            raise BlockingIOError(11, "not in memory")
+        return read(fd, [buffers[0][: in_memory - position]], position)
+
+    monkeypatch.setattr(local_files, "DIRECT", 0)  # as where the file system does not have it
+    monkeypatch.setattr(local_files, "READ_BYTES", 1000)
+    monkeypatch.setattr(local_files, "AHEAD_BYTES", 100_000)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(os, "preadv", partly_cold)
+    found = LocalRange(stored, WHERE, 3, reads_once=reads_once)
+    assert len(list(read_all(found))) == len(values)
+    gone = told.get(os.POSIX_FADV_DONTNEED, [])
+    if not reads_once:
+        assert not gone
+        return
+    assert len(gone) > 1, "not only at the end"
+    assert gone[0][0] == in_memory
+    assert gone[-1][1] == stored.length
+    assert all(a[1] - page < b[0] <= a[1] for a, b in itertools.pairwise(gone))
+
+
+def test_a_file_that_was_cut_ends_the_range_without_a_batch(
+    tmp_path: Path, values: list[bytes]
+) -> None:
+    stored = write(tmp_path / "0.log", values)
+    found = LocalRange(stored, WHERE, 3)
+    os.truncate(stored.path, 1000)
+    got = found.read(0, at_boundary=True)
+    assert [batch.header.base_offset for batch in got.batches] == [0]
+    assert not found.read(1, at_boundary=True).batches
+    os.truncate(stored.path, 0)
+    assert not found.read(1, at_boundary=True).batches
+    assert not found.is_read
+    found.close()
+    found.close()
+
+
+def test_what_was_written_anew_in_its_place_is_damage(tmp_path: Path, values: list[bytes]) -> None:
+    stored = write(tmp_path / "0.log", values)
+    found = LocalRange(stored, WHERE, 3)
+    write(tmp_path / "0.log", values, epoch=4)
+    got = found.read(0, at_boundary=True)
+    assert not got.batches
+    assert "leader epoch 4" in str(got.damage)
+    write(tmp_path / "0.log", values, base=7)
+    assert not found.read(0, at_boundary=True).batches
+    found.close()
+
+
+def test_a_deleted_file_is_read_on_and_not_opened_again(
+    tmp_path: Path, values: list[bytes]
+) -> None:
+    stored = write(tmp_path / "0.log", values)
+    found = LocalRange(stored, WHERE, 3)
+    os.unlink(stored.path)
+    assert len(list(read_all(found))) == len(values)
+    with pytest.raises(FileNotFoundError):
+        LocalRange(stored, WHERE, 3)
+
+
+def test_only_the_very_file_that_the_broker_has_is_read(
+    tmp_path: Path, values: list[bytes]
+) -> None:
+    path = tmp_path / "0.log"
+    stored = write(path, values)
+    with pytest.raises(FileNotFoundError):
+        LocalRange(stored._replace(inode=stored.inode + 1), WHERE, 3)
+    with pytest.raises(FileNotFoundError):
+        LocalRange(stored._replace(device=stored.device + 1), WHERE, 3)
+    path.rename(tmp_path / "other")
+    path.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match=r"0\.log"):
+        LocalRange(stored, WHERE, 3)
+    path.unlink()
+    os.mkfifo(path)
+    status = path.stat()
+    with pytest.raises(FileNotFoundError):
+        LocalRange(stored._replace(device=status.st_dev, inode=status.st_ino), WHERE, 3)

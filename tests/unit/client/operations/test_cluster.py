@@ -1,0 +1,67 @@
+"""Why a partition has no leader, in words that help."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from client_world import view
+
+from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.errors import LeaderNotAvailableError
+from broker_lite.model import Endpoint, TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def why(found: ClusterView) -> str:
+    cluster = Cluster((Endpoint("one", 1),), lambda: 0.0)
+    cluster.learn(found, everything=True)
+    with pytest.raises(LeaderNotAvailableError) as caught:
+        cluster.leader(TopicPartition("t", 0))
+    return caught.value.message
+
+
+def with_isr(*isr: int) -> ClusterView:
+    found = view(leaders=(-1,))
+    topic = found.topics["t"]
+    rows = tuple(
+        dataclasses.replace(row, isr=isr, error=LeaderNotAvailableError())
+        for row in topic.partitions
+    )
+    return dataclasses.replace(found, topics={"t": dataclasses.replace(topic, partitions=rows)})
+
+
+def test_the_leader_is_down() -> None:
+    assert why(view(leaders=(9,))) == (
+        "t-0 has no leader: broker 9, which led it, is down (alive: 1, 2); "
+        "start it, or wait until another in-sync replica is elected"
+    )
+
+
+def test_the_last_in_sync_replica_is_down() -> None:
+    message = why(with_isr(3))
+    assert "every in-sync replica is down: broker 3 (alive: 1, 2); start it." in message
+    assert "unclean.leader.election.enable=true" in message
+    assert "[LOGBUS_LEADER_NOT_AVAILABLE] no in-sync replica of that partition" in message
+
+
+def test_none_is_elected_yet() -> None:
+    assert "alive, but none was elected yet; if it stays so see the log of the controller" in why(
+        with_isr(1)
+    )
+
+
+def test_a_broker_that_is_cut_off_does_not_bring_back_a_deposed_leader() -> None:
+    cluster = Cluster((), lambda: 0.0, view=view(leaders=(2,), leader_epoch=6))
+    cluster.learn(view(leaders=(1,), leader_epoch=5), everything=False)
+    assert cluster.view.partition(T0) == view(leaders=(2,), leader_epoch=6).partition(T0)
+    other = view(leaders=(1,), leader_epoch=0, topic_id="AAAAAAAAAAAAAAAAAAAAAg")
+    assert cluster.learn(other, everything=True) == other
+
+
+def test_the_next_question_goes_to_another() -> None:
+    one, two = Endpoint("a", 1), Endpoint("b", 2)
+    cluster = Cluster((one, two), lambda: 0.0)
+    cluster.ask_another()
+    assert cluster.candidates() == [two, one]

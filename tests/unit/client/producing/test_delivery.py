@@ -1,0 +1,583 @@
+"""Order, sequences, retries and deadlines of batches, without a clock or a network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from client_world import ONE, TOPIC_ID, TWO, view
+
+from broker_lite.client.arrays import binary_of
+from broker_lite.client.operations.cluster import ClusterView
+from broker_lite.client.producing.batches import Batch, Identity, Outgoing
+from broker_lite.client.producing.delivery import Delivery
+from broker_lite.client.producing.futures import Outcome
+from broker_lite.errors import (
+    DeliveryTimedOutError,
+    InvalidTopicError,
+    LogbusError,
+    MessageTooLargeError,
+    NetworkError,
+    ProtocolError,
+    StorageError,
+)
+from broker_lite.record.arrow import Columns, decode
+from broker_lite.record.batch import check_crc, read_header
+from broker_lite.wire.produce import ProducedPartition, ProducedTopic, ProduceResponse
+
+NOT_LEADER, OUT_OF_ORDER, DUPLICATE, TOO_LARGE, UNKNOWN_PRODUCER = 6, 45, 46, 10, 59
+CORRUPT, INVALID_RECORD, UNKNOWN_ERROR = 2, 87, -1
+
+
+def make(rows: int = 1, partition: int = 0, deadline_ms: float = 1e9) -> Batch:
+    outcome = Outcome("t", threading.Condition(), lambda _: None)
+    batch = Batch(
+        "t",
+        partition,
+        Columns(rows, None, binary_of([b"value-%d" % row for row in range(rows)])),
+        timestamp_ms=77,
+        size_bytes=100 * rows,
+        deadline_ms=deadline_ms,
+        outcome=outcome,
+    )
+    outcome.expect([batch], None)
+    return batch
+
+
+class Bench:
+    """A delivery, its view and its clock. Unless it is ``new``, the broker knows the producer in
+    both partitions, whose next number is 0."""
+
+    def __init__(
+        self, *, idempotent: bool = True, max_in_flight: int = 5, new: bool = False
+    ) -> None:
+        self.delivery = Delivery(
+            idempotent=idempotent,
+            max_in_flight=max_in_flight,
+            retry_backoff_ms=50,
+            compression="none",
+            delivery_timeout_ms=500,
+        )
+        self.view: ClusterView = view()
+        self.now = 0.0
+        self.identities = 0
+        self.identify()
+        if idempotent and not new:
+            self.write_all_numbers()
+
+    def write_all_numbers(self) -> None:
+        before = [make(partition=partition) for partition in (0, 1)]
+        for batch in before:
+            batch.row_count = 1 << 31
+        self.add(*before)
+        for sent in self.send():
+            self.answer(sent)
+        self.delivery.done.clear()
+
+    def identify(self) -> None:
+        if self.delivery.idempotent:
+            self.identities += 1
+            self.delivery.set_identity(Identity(1000 + self.identities, 0))
+
+    def add(self, *batches: Batch) -> None:
+        self.delivery.add(batches)
+
+    def send(self) -> list[Outgoing]:
+        found = []
+        while more := self.delivery.requests(self.now, self.view):
+            found += more
+        return found
+
+    def answer(self, sent: Outgoing, error: int = 0, base: int = 0) -> None:
+        rows = [ProducedPartition(batch.partition, error, base) for batch in sent.batches]
+        response = ProduceResponse([ProducedTopic("", TOPIC_ID, rows)])
+        self.delivery.answered(sent, response, self.now)
+
+    def fail(self, sent: Outgoing, error: LogbusError | None = None) -> None:
+        self.delivery.failed(sent, error or NetworkError("gone"), self.now)
+
+    def later(self, passing_ms: float = 1000.0) -> list[Outgoing]:
+        self.now += passing_ms
+        return self.send()
+
+
+def sequences(sent: Sequence[Outgoing]) -> list[tuple[int, int]]:
+    """Producer id and base sequence of each batch, as its bytes say."""
+    found = []
+    for outgoing in sent:
+        for batch in outgoing.batches:
+            assert batch.encoded is not None
+            header = read_header(batch.encoded)
+            check_crc(batch.encoded, header)
+            assert decode(batch.encoded, header).row_count == batch.row_count
+            found.append((header.producer_id, header.base_sequence))
+    return found
+
+
+def test_sequences_count_rows_per_partition() -> None:
+    bench = Bench()
+    bench.add(make(3), make(2), make(4, partition=1))
+    sent = bench.send()
+    assert sorted(sequences(sent)) == [(1001, 0), (1001, 0), (1001, 3)]
+
+
+def test_partitions_of_one_leader_share_a_request_others_do_not() -> None:
+    bench = Bench()
+    bench.add(make(), make(partition=1))
+    assert [(each.endpoint, len(each.batches)) for each in bench.send()] == [(ONE, 2)]
+    bench = Bench()
+    bench.view = view(leaders=(1, 2))
+    bench.add(make(), make(partition=1))
+    assert sorted((each.endpoint, len(each.batches)) for each in bench.send()) == [
+        (ONE, 1),
+        (TWO, 1),
+    ]
+
+
+def test_at_most_five_in_flight() -> None:
+    bench = Bench()
+    bench.add(*[make() for _ in range(7)])
+    sent = bench.send()
+    assert len(sent) == 5
+    bench.answer(sent[0], base=0)
+    assert sequences(bench.send()) == [(1001, 5)]
+
+
+def test_nothing_goes_behind_the_first_batch_before_the_broker_knows_the_producer() -> None:
+    """Where a log's beginning was deleted a broker takes any number of a producer that it does not
+    know: it refused the first batch, took the second, and the first came behind it."""
+    bench = Bench(new=True)
+    bench.add(make(4), make(1), make(1, partition=1))
+    (both,) = bench.send()
+    assert sequences([both]) == [(1001, 0), (1001, 0)]
+    rows = [ProducedPartition(0, TOO_LARGE), ProducedPartition(1, 0, 0)]
+    bench.delivery.answered(both, ProduceResponse([ProducedTopic("", TOPIC_ID, rows)]), 0.0)
+    (half,) = bench.later()
+    assert sequences([half]) == [(1001, 0)]
+    bench.answer(half)
+    assert sequences(bench.send()) == [(1001, 2), (1001, 4)]
+
+
+def test_a_batch_that_hangs_is_not_outrun_beyond_what_a_broker_remembers() -> None:
+    """A leader that was deposed keeps the first batch; the next leader takes what comes after."""
+    bench = Bench()
+    bench.add(*(make() for _ in range(9)))
+    first, *rest = bench.send()
+    assert len(rest) == 4
+    for sent in rest:
+        bench.answer(sent)
+    assert bench.send() == []
+    bench.fail(first)
+    again = bench.later()
+    assert sequences(again[:1]) == [(1001, 0)]
+    bench.answer(again[0], DUPLICATE)
+    assert [sequence for _, sequence in sequences([*again[1:], *bench.later()])] == [5, 6, 7, 8]
+
+
+def test_nothing_goes_before_there_is_an_identity() -> None:
+    bench = Bench()
+    bench.delivery.identity = None
+    assert not bench.delivery.wants_identity
+    bench.add(make())
+    assert bench.delivery.wants_identity
+    assert bench.send() == []
+    bench.identify()
+    assert sequences(bench.send()) == [(1002, 0)]
+
+
+def test_without_idempotence_there_are_no_sequences() -> None:
+    bench = Bench(idempotent=False)
+    bench.add(make(), make())
+    assert sequences(bench.send()) == [(-1, -1), (-1, -1)]
+
+
+def test_a_lost_answer_is_sent_again_as_it_was_and_in_order() -> None:
+    bench = Bench()
+    batches = [make(2), make(2), make(2)]
+    bench.add(*batches)
+    first, second, third = bench.send()
+    bench.fail(first)
+    assert bench.later() == [], "until all that is under way has come back"
+    bench.fail(second)
+    bench.fail(third)
+    bench.add(make(2))
+    again = bench.later()
+    assert sequences(again) == [(1001, 0), (1001, 2), (1001, 4), (1001, 6)]
+    assert [each.batches[0] for each in again[:3]] == batches
+    assert "t" in bench.delivery.stale
+
+
+def test_a_retry_waits_for_its_pause() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.answer(bench.send()[0], NOT_LEADER)
+    assert bench.send() == []
+    assert bench.delivery.next_due_ms(bench.now) == 50
+    assert len(bench.later(51)) == 1
+
+
+def test_a_duplicate_is_a_success() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.fail(bench.send()[0])
+    bench.answer(bench.later()[0], DUPLICATE)
+    (batch,) = bench.delivery.done
+    assert batch.error is None
+
+
+def test_what_came_before_its_predecessor_goes_again_with_its_number() -> None:
+    bench = Bench()
+    bench.add(make(), make())
+    first, second = bench.send()
+    bench.answer(first, CORRUPT)
+    bench.answer(second, OUT_OF_ORDER)
+    assert sequences(bench.later()) == [(1001, 0), (1001, 1)]
+
+
+def test_after_a_refused_batch_the_next_takes_its_numbers() -> None:
+    bench = Bench()
+    refused, following = make(3), make(2)
+    bench.add(make(), refused, following)
+    first, second, third = bench.send()
+    bench.answer(first, base=0)
+    bench.answer(second, INVALID_RECORD)
+    bench.answer(third, OUT_OF_ORDER)
+    assert sequences(bench.later()) == [(1001, 1)]
+    assert refused.error is not None
+    assert following.error is None
+
+
+def test_after_a_refused_first_batch_an_accepted_successor_counts() -> None:
+    bench = Bench()
+    bench.add(make(3), make(2))
+    first, second = bench.send()
+    bench.answer(first, INVALID_RECORD)
+    bench.answer(second, base=0)  # an unknown producer may begin anywhere
+    bench.add(make())
+    assert sequences(bench.later()) == [(1001, 5)]
+
+
+@pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER, 47])
+def test_a_forgetful_broker_gets_a_new_identity_if_nothing_can_be_twice(code: int) -> None:
+    bench = Bench()
+    bench.add(make(2))
+    bench.answer(bench.send()[0], base=0)
+    bench.add(make(2), make(2))
+    first, second = bench.send()
+    bench.answer(first, code)
+    bench.answer(second, code)
+    assert bench.delivery.wants_identity
+    bench.identify()
+    (again,) = bench.later()
+    assert sequences([again]) == [(1002, 0)]
+    bench.answer(again)
+    assert sequences(bench.send()) == [(1002, 2)]
+
+
+def test_a_batch_that_may_be_in_the_log_is_never_renumbered() -> None:
+    bench = Bench()
+    batch = make(2)
+    bench.add(batch)
+    bench.fail(bench.send()[0])
+    bench.answer(bench.later()[0], OUT_OF_ORDER)
+    assert sequences(bench.later()) == [(1001, 0)]
+
+
+def test_a_deposed_leader_that_judges_sequences_does_not_end_a_batch() -> None:
+    """Its log ends before what the leader took; found by the simulator, seed 1791202826."""
+    bench = Bench()
+    acked, batch = make(2), make(2, deadline_ms=60_000)
+    bench.add(acked)
+    bench.answer(bench.send()[0])
+    bench.add(batch)
+    bench.fail(bench.send()[0])
+    bench.answer(bench.later()[0], OUT_OF_ORDER)
+    bench.view = view(leaders=(2, 2), leader_epoch=9)
+    again = bench.send()
+    assert [each.endpoint for each in again] == [TWO]
+    assert sequences(again) == [(1001, 2)]
+    bench.answer(again[0], OUT_OF_ORDER)
+    bench.now = 60_000.0
+    bench.delivery.expire(bench.now)
+    assert isinstance(batch.error, DeliveryTimedOutError)
+    assert "it may be in the log; the last error: " in str(batch.error)
+    bench.add(make(2))
+    bench.identify()
+    assert sequences(bench.later()) == [(1002, 0)]
+
+
+def test_after_a_timeout_with_unknown_end_the_numbers_are_not_used_again() -> None:
+    bench = Bench()
+    lost, following = make(2, deadline_ms=500), make(2)
+    bench.add(lost)
+    bench.fail(bench.send()[0])
+    bench.add(following)
+    bench.now = 600
+    bench.delivery.expire(bench.now)
+    assert isinstance(lost.error, DeliveryTimedOutError)
+    assert "may be in the log" in str(lost.error)
+    assert bench.delivery.wants_identity
+    bench.identify()
+    assert sequences(bench.later()) == [(1002, 0)]
+
+
+def test_a_batch_behind_one_that_is_asked_again_does_not_take_its_numbers() -> None:
+    """A leader that saw it as a repetition of that one said that it was written."""
+    bench = Bench()
+    asked_again, too_large, following = make(), make(), make()
+    bench.add(asked_again, too_large, following)
+    first, second, third = bench.send()
+    bench.answer(first, NOT_LEADER)
+    bench.answer(second, TOO_LARGE)
+    bench.answer(third, OUT_OF_ORDER)
+    assert too_large.error is not None
+    again = bench.later()
+    assert [each.batches[0] for each in again] == [asked_again, following]
+    assert sequences(again) == [(1001, 0), (1001, 1)]
+
+
+def test_a_late_duplicate_does_not_take_the_numbers_back() -> None:
+    """The first hung at a deposed leader while the next one took what came behind it."""
+    bench = Bench()
+    bench.add(make(), make())
+    first, second = bench.send()
+    bench.answer(second)
+    bench.fail(first)
+    (again,) = bench.later()
+    bench.add(make())
+    (refused,) = bench.send()
+    bench.answer(again, DUPLICATE)
+    bench.answer(refused, TOO_LARGE)
+    bench.add(make())
+    assert sequences(bench.later()) == [(1001, 2)]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_after_an_error_that_says_nothing_the_numbers_are_not_used_again(is_answered: bool) -> None:
+    """Nobody knows what the broker did before it, nor what it did where its answer is unreadable:
+    the next batch would pass for this one."""
+    bench = Bench()
+    batch = make()
+    bench.add(batch)
+    (sent,) = bench.send()
+    if is_answered:
+        bench.answer(sent, UNKNOWN_ERROR)
+    else:
+        bench.fail(sent, ProtocolError("an answer that ends in the middle"))
+    assert isinstance(batch.error, LogbusError)
+    bench.add(make())
+    assert bench.delivery.wants_identity
+    bench.identify()
+    assert sequences(bench.later()) == [(1002, 0)]
+
+
+def test_a_batch_that_may_be_in_the_log_is_not_halved() -> None:
+    """Its topic's limit was lowered before it was asked again; halves would be there twice."""
+    bench = Bench()
+    batch = make(2)
+    bench.add(batch)
+    bench.fail(bench.send()[0])
+    bench.answer(bench.later()[0], TOO_LARGE)
+    assert isinstance(batch.error, MessageTooLargeError)
+    assert "may be in the log" in batch.error.message
+    assert bench.later() == []
+
+
+def test_what_was_never_sent_times_out_without_a_new_identity() -> None:
+    bench = Bench()
+    bench.view = ClusterView()
+    lost = make(deadline_ms=500)
+    bench.add(lost)
+    assert bench.send() == []
+    assert bench.delivery.next_due_ms(bench.now) == 500
+    bench.delivery.expire(500)
+    assert isinstance(lost.error, DeliveryTimedOutError)
+    assert "may be" not in str(lost.error)
+    assert "delivery.timeout.ms=500" in str(lost.error)
+    bench.view = view()
+    bench.add(make())
+    assert sequences(bench.later()) == [(1001, 0)]
+
+
+def test_other_partitions_keep_the_old_identity_until_they_have_settled() -> None:
+    bench = Bench()
+    bench.add(make(), make(partition=1))
+    (both,) = bench.send()
+    bench.add(make(partition=1))
+    (ahead,) = bench.send()
+    rows = [ProducedPartition(0, OUT_OF_ORDER), ProducedPartition(1, 0, 0)]
+    bench.delivery.answered(both, ProduceResponse([ProducedTopic("", TOPIC_ID, rows)]), 0.0)
+    bench.identify()
+    bench.add(make(partition=1))
+    assert sequences(bench.later()) == [(1002, 0)]
+    bench.answer(ahead, base=1)
+    assert sequences(bench.later()) == [(1002, 0)]
+
+
+def test_a_batch_too_large_goes_on_as_two_halves_with_its_numbers() -> None:
+    bench = Bench()
+    batch, following = make(5), make(1)
+    bench.add(batch, following)
+    first, second = bench.send()
+    bench.answer(first, TOO_LARGE)
+    bench.answer(second, OUT_OF_ORDER)
+    sent = bench.later()
+    assert sequences(sent) == [(1001, 0), (1001, 2), (1001, 5)]
+    assert [each.batches[0].row_count for each in sent] == [2, 3, 1]
+    bench.answer(sent[0], base=10)
+    bench.answer(sent[1], base=12)
+    for each in bench.delivery.done:
+        each.outcome.batch_done(each.error)
+    assert batch.outcome.done
+    found = [batch.outcome.find(row) for row in range(5)]
+    assert [each.base_offset + at for each, at in found if each] == [10, 11, 12, 13, 14]
+
+
+def test_a_refused_size_is_remembered_for_the_topic() -> None:
+    bench = Bench()
+    batch = make(8)
+    batch.size_bytes = 8000
+    bench.add(batch)
+    (sent,) = bench.send()
+    bench.answer(sent, TOO_LARGE)
+    assert bench.delivery.limits_bytes == {batch.topic: 4000}
+    for each in bench.later():
+        bench.answer(each, TOO_LARGE)
+    assert bench.delivery.limits_bytes == {batch.topic: 2000}
+
+
+def test_a_single_record_too_large_fails_alone() -> None:
+    bench = Bench()
+    batch, following = make(1), make(1)
+    bench.add(batch, following)
+    first, second = bench.send()
+    bench.answer(first, TOO_LARGE)
+    bench.answer(second, OUT_OF_ORDER)
+    assert isinstance(batch.error, MessageTooLargeError)
+    assert sequences(bench.later()) == [(1001, 0)]
+
+
+def test_an_omitted_batch_fails() -> None:
+    bench = Bench()
+    batch = make()
+    bench.add(batch)
+    bench.delivery.answered(bench.send()[0], ProduceResponse([]), 0.0)
+    assert batch.error is not None
+
+
+def test_acks_0_is_done_when_written() -> None:
+    bench = Bench(idempotent=False)
+    batch = make()
+    bench.add(batch)
+    bench.delivery.answered(bench.send()[0], None, 0.0)
+    assert bench.delivery.done == [batch]
+    assert (batch.error, batch.base_offset) == (None, -1)
+
+
+def test_a_leaderless_partition_waits_and_asks_for_metadata() -> None:
+    bench = Bench()
+    bench.view = view(leaders=(1, 9))
+    bench.add(make(), make(partition=1))
+    assert [len(each.batches) for each in bench.send()] == [1]
+    assert bench.delivery.stale == {"t"}
+    assert bench.delivery.is_backlogged("t")
+    bench.view = view()
+    assert len(bench.send()) == 1
+
+
+def test_a_timeout_names_the_last_error_of_the_broker_and_the_cure() -> None:
+    bench = Bench()
+    first, second = make(deadline_ms=500), make(deadline_ms=500)
+    bench.add(first, second)
+    for sent in bench.send():
+        bench.fail(sent, StorageError("t-0: no space left on device"))
+    bench.delivery.expire(500)
+    for batch in (first, second):
+        assert str(batch.error) == (
+            "[LOGBUS_DELIVERY_TIMED_OUT] t-0: not acknowledged within "
+            "delivery.timeout.ms=500 (failures: 1); it may be in the log; the last error: "
+            "[LOGBUS_KAFKA_STORAGE_ERROR] t-0: no space left on device. Mend that broker's disk, "
+            "or make room on it (a shorter retention.ms), or raise delivery.timeout.ms to wait "
+            "longer"
+        )
+
+
+def test_a_timeout_without_a_leader_says_which_broker_is_down() -> None:
+    bench = Bench()
+    bench.view = view(leaders=(9,))
+    lost = make(deadline_ms=500)
+    bench.add(lost)
+    assert bench.send() == []
+    bench.delivery.expire(500)
+    assert "broker 9, which led it, is down (alive: 1, 2)" in str(lost.error)
+
+
+def test_retries_follow_the_leader() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.answer(bench.send()[0], NOT_LEADER)
+    bench.view = view(leaders=(2,))
+    assert [each.endpoint for each in bench.later()] == [TWO]
+
+
+def test_batches_that_fail_together_are_one_failure() -> None:
+    """Five under way at a broker that dies once made the first pause 1.6 s."""
+    bench = Bench()
+    bench.add(*(make() for _ in range(5)))
+    for sent in bench.send():
+        bench.fail(sent)
+    assert bench.delivery.next_due_ms(bench.now) == 50
+    for sent in bench.later(50):
+        bench.fail(sent)
+    assert bench.delivery.next_due_ms(bench.now) == 150
+
+
+def test_a_newer_leader_is_asked_at_once() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.fail(bench.send()[0])
+    assert bench.delivery.without_leader(bench.now, bench.view) == {"t"}
+    bench.view = view(leaders=(2,), leader_epoch=6)
+    assert bench.delivery.without_leader(bench.now, bench.view) == set()
+    assert [each.endpoint for each in bench.send()] == [TWO]
+
+
+def test_a_topic_that_is_gone_fails_what_waits_for_it() -> None:
+    bench = Bench()
+    bench.view = ClusterView()
+    batch = make()
+    bench.add(batch)
+    bench.send()
+    bench.delivery.fail_topic("t", InvalidTopicError("gone"))
+    assert isinstance(batch.error, InvalidTopicError)
+    assert not bench.delivery.topics()
+
+
+def test_the_end_fails_everything() -> None:
+    bench = Bench(max_in_flight=1)
+    batches = [make(), make()]
+    bench.add(*batches)
+    bench.send()
+    bench.delivery.fail_all(InvalidTopicError("end"))
+    assert all(batch.error is not None for batch in batches)
+    assert bench.delivery.next_due_ms(0) == float("inf")
+
+
+def test_a_request_is_closed_when_it_is_large() -> None:
+    bench = Bench()
+    large = [make(partition=0), make(partition=1)]
+    for batch in large:
+        batch.size_bytes = 12 << 20
+    bench.add(*large)
+    assert [len(each.batches) for each in bench.send()] == [1, 1]
+
+
+def test_sequences_wrap() -> None:
+    bench = Bench()
+    bench.add(make())
+    bench.answer(bench.send()[0], base=0)
+    part = next(iter(bench.delivery._partitions.values()))
+    part.next_sequence = (1 << 31) - 2
+    bench.add(make(5), make(1))
+    assert sequences(bench.send()) == [(1001, (1 << 31) - 2), (1001, 3)]

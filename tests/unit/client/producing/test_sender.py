@@ -1,0 +1,377 @@
+"""The producer's engine against scripted brokers: requests and answers pass through their bytes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from client_world import ONE, OTHER_ID, TOPIC_ID, Asked, World
+from java_partitions import partition_for
+
+from broker_lite.client.arrays import binary_of
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.producing.accumulator import Chunk, OpenRows
+from broker_lite.client.producing.futures import Outcome, RecordFuture
+from broker_lite.client.producing.sender import Sender
+from broker_lite.config import ProducerConfig
+from broker_lite.errors import (
+    ClosedError,
+    InvalidPartitionsError,
+    LogbusError,
+    NetworkError,
+    NoBrokersError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.record import arrow
+from broker_lite.record.arrow import Columns
+from broker_lite.record.batch import read_header
+from broker_lite.wire.api import ApiKey
+from broker_lite.wire.calls.cluster import (
+    MetadataBroker,
+    MetadataPartition,
+    MetadataResponse,
+    MetadataTopic,
+)
+from broker_lite.wire.calls.producers import InitProducerIdResponse
+
+BROKERS = (MetadataBroker(1, "one", 1, None), MetadataBroker(2, "two", 2, None))
+
+
+def metadata(
+    partitions: int = 2,
+    leader: int = 1,
+    error: int = 0,
+    topic_id: str = TOPIC_ID,
+    leader_epoch: int = 5,
+) -> MetadataResponse:
+    rows = (
+        ()
+        if error
+        else tuple(
+            MetadataPartition(0, each, leader, leader_epoch, (1,), (1,), ())
+            for each in range(partitions)
+        )
+    )
+    return MetadataResponse(
+        0, BROKERS, "cluster", 1, (MetadataTopic(error, "t", topic_id, False, rows),)
+    )
+
+
+class Bench:
+    """A sender in a world whose brokers answer metadata and identities by themselves."""
+
+    def __init__(self, **options: Any) -> None:
+        self.world = World()
+        self.metadata: MetadataResponse | LogbusError = metadata()
+        self.identities = 0
+        self.world.automatic[ApiKey.METADATA] = lambda asked: self.reply(asked, self.metadata)
+        self.world.automatic[ApiKey.INIT_PRODUCER_ID] = self.identify
+        self.released = 0
+        self.finished: list[Outcome] = []
+        self.cluster = Cluster((ONE,), self.world.now_ms)
+        self.sender = Sender(
+            self.world,
+            self.cluster,
+            ProducerConfig(**options),
+            on_released=self.release,
+            on_finished=self.finished.append,
+        )
+
+    def release(self, count: int) -> None:
+        self.released += count
+
+    def reply(self, asked: Asked, answer: Any) -> None:
+        """Answers that are values skip the bytes; the codecs of calls have their own tests."""
+        self.world.asked.remove(asked)
+        self.world.call_soon(lambda: asked.on_answer(answer))
+
+    def identify(self, asked: Asked) -> None:
+        self.identities += 1
+        self.reply(asked, InitProducerIdResponse(0, 0, 1000 + self.identities, 0))
+
+    def rows(self, *records: tuple[bytes | None, bytes | None], **rare: Any) -> OpenRows:
+        rows = OpenRows("t", threading.Condition(), lambda _: None, 1 << 20)
+        rows.timestamp_ms = 77
+        for index, (key, value) in enumerate(records):
+            rows.values.append(value)
+            rows.keys.append(key)
+            rows.has_keys |= key is not None
+            rows.size_bytes += 100
+            rows.add_rare(
+                index, rare.get("headers"), rare.get("partition"), rare.get("timestamp_ms")
+            )
+        return self.put(rows)
+
+    def put(self, rows: Any) -> Any:
+        self.sender.inbox.append(rows)
+        self.sender.kick()
+        self.world.run()
+        return rows
+
+    def produced(self) -> dict[int, arrow.Columns]:
+        """What the one waiting produce request carries, by partition."""
+        topic = self.world.the(ApiKey.PRODUCE).message.topics[0]
+        return {
+            row.partition: arrow.decode(row.records, read_header(row.records))
+            for row in topic.partitions
+        }
+
+
+def test_keys_go_to_their_partitions_in_order_and_futures_find_their_offsets() -> None:
+    bench = Bench()
+    keys = [b"k%d" % index for index in range(20)]
+    rows = bench.rows(*[(key, b"v" + key) for key in keys])
+    sent = bench.produced()
+    expected: dict[int, list[bytes]] = {0: [], 1: []}
+    for key in keys:
+        expected[partition_for(key, 2)].append(b"v" + key)
+    assert {p: columns.value.to_pylist() for p, columns in sent.items()} == expected
+    bench.world.the(ApiKey.PRODUCE).produced(p0=(0, 100), p1=(0, 200))
+    assert bench.finished == [rows]
+    assert bench.released == rows.size_bytes
+    for index, key in enumerate(keys):
+        found = RecordFuture(rows, index).result(0)
+        partition = partition_for(key, 2)
+        base = 100 * (partition + 1)
+        assert (found.partition, found.offset) == (
+            partition,
+            base + expected[partition].index(b"v" + key),
+        )
+        assert found.timestamp_ms == 77
+
+
+def test_rows_without_keys_share_a_partition_and_the_next_rows_take_another() -> None:
+    bench = Bench()
+    bench.rows((None, b"a"), (None, b"b"))
+    first = set(bench.produced())
+    bench.world.the(ApiKey.PRODUCE).produced(p0=(0, 0), p1=(0, 0))
+    bench.rows((None, b"c"))
+    second = set(bench.produced())
+    assert first | second == {0, 1}
+    assert len(first) == len(second) == 1
+
+
+def test_headers_times_and_chosen_partitions() -> None:
+    bench = Bench()
+    headers = [("h", b"x")]
+    rows = bench.rows((b"k", b"v"), headers=headers, partition=1, timestamp_ms=5)
+    (partition, columns), *_ = bench.produced().items()
+    assert partition == 1
+    assert columns.headers.to_pylist() == [[{"key": "h", "value": b"x"}]]
+    bench.world.the(ApiKey.PRODUCE).produced(p1=(0, 3))
+    assert RecordFuture(rows, 0).result(0) == ("t", 1, 3, 5)
+
+
+def test_a_partition_that_is_not_there() -> None:
+    bench = Bench()
+    rows = bench.rows((b"k", b"v"), partition=2)
+    with pytest.raises(InvalidPartitionsError, match="it has 2"):
+        RecordFuture(rows, 0).result(0)
+    assert bench.released == rows.size_bytes
+
+
+def test_large_rows_become_batches_of_the_wanted_size() -> None:
+    bench = Bench(batch_bytes=4096)
+    bench.metadata = metadata(partitions=1)
+    values = [bytes([65 + index]) * 1000 for index in range(10)]
+    rows = OpenRows("t", threading.Condition(), lambda _: None, 4096)
+    for value in values:
+        rows.values.append(value)
+        rows.keys.append(None)
+        rows.size_bytes += 1020
+    bench.put(rows)
+    at, sizes = 0, []
+    while bench.world.asked:
+        asked = bench.world.asked[0]
+        header = read_header(asked.message.topics[0].partitions[0].records)
+        asked.produced(p0=(0, at))
+        at += header.record_count
+        sizes.append(header.size_bytes)
+    assert max(sizes) <= 4096
+    assert len(sizes) >= 4
+    assert [RecordFuture(rows, index).result(0).offset for index in range(10)] == list(range(10))
+    assert bench.released == rows.size_bytes
+
+
+def test_chunks_with_a_partition_for_each_row() -> None:
+    bench = Bench()
+    columns = Columns(4, binary_of([b"k"] * 4), binary_of([b"a", b"b", b"c", b"d"]))
+    chunk = Chunk(
+        "t",
+        threading.Condition(),
+        lambda _: None,
+        columns=columns,
+        wanted=np.array([1, 0, 1, -1], np.int32),
+        size_bytes=400,
+        timestamp_ms=9,
+    )
+    bench.put(chunk)
+    sent = {p: columns.value.to_pylist() for p, columns in bench.produced().items()}
+    own = partition_for(b"k", 2)
+    expected = {0: [b"b"], 1: [b"a", b"c"]}
+    expected[own].append(b"d")
+    assert sent == expected
+
+
+def test_slices_send_their_own_rows_only() -> None:
+    bench = Bench()
+    value = pa.array([b"x" * 100] * 50 + [b"mine"] + [b"y"] * 50).slice(50, 1)
+    bench.put(
+        Chunk(
+            "t",
+            threading.Condition(),
+            lambda _: None,
+            columns=Columns(1, None, value),
+            wanted=0,
+            size_bytes=4,
+            timestamp_ms=9,
+        )
+    )
+    records = bench.world.the(ApiKey.PRODUCE).message.topics[0].partitions[0].records
+    assert len(records) < 600
+    assert bench.produced()[0].value.to_pylist() == [b"mine"]
+
+
+def test_not_leader_is_never_seen_by_the_user() -> None:
+    bench = Bench()
+    rows = bench.rows((b"k", b"v"))
+    partition = next(iter(bench.produced()))
+    bench.metadata = metadata(leader=2)
+    bench.world.the(ApiKey.PRODUCE).produced(**{f"p{partition}": (6, -1)})
+    bench.world.run(200)
+    asked = bench.world.the(ApiKey.PRODUCE)
+    assert asked.endpoint.host == "two"
+    asked.produced(**{f"p{partition}": (0, 8)})
+    assert RecordFuture(rows, 0).result(0).offset == 8
+
+
+def test_the_next_leader_is_looked_for_until_there_is_one() -> None:
+    bench = Bench(retry_backoff_ms=10_000)
+    rows = bench.rows((b"k", b"v"))
+    bench.world.the(ApiKey.PRODUCE).fail(NetworkError("gone"))
+    bench.world.run(200)
+    bench.metadata = metadata(leader=2, leader_epoch=6)
+    bench.world.run(50)
+    assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
+    assert not rows.done
+
+
+def test_a_leader_that_hangs_is_left_once_it_is_deposed() -> None:
+    bench = Bench()
+    bench.rows((b"k", b"v"))
+    bench.world.run(2000)
+    assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "one"
+    bench.metadata = metadata(leader=2, leader_epoch=6)
+    bench.world.run(1000)
+    assert bench.world.the(ApiKey.PRODUCE).endpoint.host == "two"
+
+
+def test_a_dead_broker_is_asked_again_until_the_deadline() -> None:
+    bench = Bench(delivery_timeout_ms=5000)
+    rows = bench.rows((b"k", b"v"))
+    while not rows.done:
+        for asked in list(bench.world.asked):
+            asked.fail(NetworkError("refused"))
+        bench.world.run(100)
+    assert 5000 <= bench.world.now - 1000 <= 6500
+    assert rows.error is not None
+    assert rows.error.name == "DELIVERY_TIMED_OUT"
+    assert bench.released == rows.size_bytes
+
+
+def test_a_missing_topic_fails_soon_with_the_cure() -> None:
+    bench = Bench()
+    bench.metadata = metadata(error=3)
+    rows = bench.rows((b"k", b"v"))
+    bench.world.run(3000)
+    assert isinstance(rows.error, UnknownTopicOrPartitionError)
+    assert "logbus topic create t" in str(rows.error)
+
+
+def test_a_topic_made_just_now_is_waited_for() -> None:
+    bench = Bench()
+    bench.metadata = metadata(error=3)
+    rows = bench.rows((b"k", b"v"))
+    bench.world.run(100)
+    bench.metadata = metadata()
+    bench.world.run(1000)
+    assert not rows.done
+    assert len(bench.produced()) == 1
+
+
+def test_a_topic_deleted_under_way_fails_what_waits() -> None:
+    bench = Bench()
+    rows = bench.rows((b"k", b"v"))
+    partition = next(iter(bench.produced()))
+    bench.metadata = metadata(error=3)
+    bench.world.the(ApiKey.PRODUCE).produced(**{f"p{partition}": (100, -1)})
+    bench.world.run(5000)
+    assert isinstance(rows.error, UnknownTopicOrPartitionError)
+
+
+def test_a_topic_made_again_gets_the_records_by_its_new_id() -> None:
+    bench = Bench()
+    rows = bench.rows((b"k", b"v"))
+    partition = next(iter(bench.produced()))
+    bench.metadata = metadata(topic_id=OTHER_ID)
+    bench.world.the(ApiKey.PRODUCE).produced(**{f"p{partition}": (100, -1)})
+    bench.world.run(1000)
+    asked = bench.world.the(ApiKey.PRODUCE)
+    assert asked.message.topics[0].topic_id == OTHER_ID
+    asked.produced(**{f"p{partition}": (0, 0)})
+    assert rows.error is None
+
+
+def test_brokers_that_were_never_reached() -> None:
+    bench = Bench()
+    bench.metadata = NoBrokersError("refused")
+    rows = bench.rows((b"k", b"v"))
+    bench.world.run(10_000)
+    assert isinstance(rows.error, NoBrokersError)
+
+
+def test_identity_refused_for_a_while() -> None:
+    bench = Bench()
+    answers = [InitProducerIdResponse(0, 15, -1, -1)] * 3 + [InitProducerIdResponse(0, 0, 7, 0)]
+    bench.world.automatic[ApiKey.INIT_PRODUCER_ID] = lambda asked: bench.reply(
+        asked, answers.pop(0)
+    )
+    bench.rows((b"k", b"v"))
+    bench.world.run(2000)
+    records = bench.world.the(ApiKey.PRODUCE).message.topics[0].partitions[0].records
+    assert read_header(records).producer_id == 7
+
+
+def test_acks_0_asks_for_no_answer() -> None:
+    bench = Bench(acks="0", idempotence=False)
+    bench.rows((b"k", b"v"))
+    assert bench.world.the(ApiKey.PRODUCE).message.acks == 0
+    assert not bench.world.the(ApiKey.PRODUCE).exchange.has_answer
+
+
+def test_the_end_fails_what_is_left() -> None:
+    bench = Bench()
+    under_way = bench.rows((b"k", b"v"))
+    waiting = OpenRows("t", threading.Condition(), lambda _: None, 1)
+    waiting.values.append(b"v")
+    waiting.keys.append(None)
+    bench.sender.inbox.append(waiting)
+    bench.sender.close(ClosedError("end"))
+    assert isinstance(under_way.error, ClosedError)
+    assert isinstance(waiting.error, ClosedError)
+    with pytest.raises(ClosedError):
+        RecordFuture(waiting, 0).result(0)
+
+
+def test_old_metadata_is_renewed_so_that_new_partitions_are_used() -> None:
+    bench = Bench(metadata_max_age_ms=1000)
+    bench.rows((None, b"v"))
+    bench.world.the(ApiKey.PRODUCE).produced(p0=(0, 0), p1=(0, 0))
+    bench.metadata = metadata(partitions=6)
+    bench.world.run(1500)
+    bench.rows((None, b"v"))
+    bench.world.run(100)
+    assert len(bench.cluster.view.partitions_of("t")) == 6

@@ -1,0 +1,334 @@
+"""Sockets: pooled connections, the reactor, and what goes wrong on the way, on loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster
+from broker_lite.client.transport.blocking import Pool, Reactor, monotonic_ms
+from broker_lite.client.transport.steps import CallExchange, Send, SendAll
+from broker_lite.errors import (
+    ClosedError,
+    LogbusError,
+    NetworkError,
+    NoBrokersError,
+    ProtocolError,
+    RequestTimedOutError,
+)
+from broker_lite.model import Endpoint
+from broker_lite.wire.api import ApiKey, parse_header, response_header_bytes
+from broker_lite.wire.calls.producers import InitProducerIdRequest
+from broker_lite.wire.primitives import I16, I32, I64
+
+Script = Callable[[socket.socket, memoryview], None]
+
+
+def answer(correlation_id: int, producer_id: int) -> bytes:
+    body = response_header_bytes(ApiKey.INIT_PRODUCER_ID, 4, correlation_id)
+    body += I32.pack(0) + I16.pack(0) + I64.pack(producer_id) + I16.pack(0) + b"\0"
+    return I32.pack(len(body)) + body
+
+
+class Server:
+    """Accepts connections and lets a script answer each frame."""
+
+    def __init__(self) -> None:
+        self.script: Script = self.reply
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = Endpoint(*self._listener.getsockname())
+        self._open: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        stream = connection.makefile("rb")
+        try:
+            while prefix := stream.read(4):
+                frame = stream.read(I32.unpack(prefix)[0])
+                self.script(connection, memoryview(frame))
+        except (OSError, ValueError):
+            pass
+
+    def reply(self, connection: socket.socket, frame: memoryview) -> None:
+        connection.sendall(answer(parse_header(frame).correlation_id, 7))
+
+    def hang_up(self, connection: socket.socket, _: memoryview) -> None:
+        connection.shutdown(socket.SHUT_RDWR)
+
+    def ignore(self, connection: socket.socket, _: memoryview) -> None:
+        pass
+
+    def hang_up_all(self) -> None:
+        for connection in self._open:
+            connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self._open.clear()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._open:
+            connection.close()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def reactor() -> Iterator[Reactor]:
+    running = Reactor("test", "test-reactor")
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    connections = Pool()
+    yield connections
+    connections.close()
+
+
+REQUEST = CallExchange(InitProducerIdRequest())
+
+
+def dead() -> Endpoint:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return Endpoint(*listener.getsockname())
+
+
+def ask(reactor: Reactor, endpoint: Endpoint, timeout_ms: float = 20_000, lane: str = "") -> Any:
+    done, found = threading.Event(), []
+
+    def take(result: Any) -> None:
+        found.append(result)
+        done.set()
+
+    reactor.call_soon(lambda: reactor.request(Send(endpoint, REQUEST, timeout_ms, lane), take))
+    assert done.wait(20)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_pool_uses_its_connections_again(server: Server, pool: Pool) -> None:
+    for _ in range(5):
+        assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
+    assert server.connections == 1
+
+
+def test_a_connection_that_ended_meanwhile_is_not_used(server: Server, pool: Pool) -> None:
+    pool.ask(Send(server.endpoint, REQUEST))
+    borrowed = pool.borrow(server.endpoint, 1000)
+    server.hang_up_all()
+    borrowed._sock.settimeout(10)
+    assert borrowed._sock.recv(1) == b""
+    pool.give_back(borrowed)
+    assert pool.ask(Send(server.endpoint, REQUEST)).producer_id == 7
+    assert server.connections == 2
+
+
+def test_each_borrower_has_a_connection_alone(server: Server, pool: Pool) -> None:
+    one, two = (pool.borrow(server.endpoint, 1000) for _ in range(2))
+    assert one is not two
+    pool.give_back(one)
+    pool.give_back(two)
+    again = pool.borrow(server.endpoint, 1000)
+    assert again in (one, two)
+    pool.give_back(again)
+
+
+@pytest.mark.parametrize("kind", ["pool", "reactor"])
+def test_what_goes_wrong_on_the_way(
+    server: Server, reactor: Reactor, pool: Pool, kind: str
+) -> None:
+    def failure(endpoint: Endpoint, timeout_ms: float = 20_000) -> LogbusError:
+        if kind == "reactor":
+            found = ask(reactor, endpoint, timeout_ms)
+            assert isinstance(found, LogbusError)
+            return found
+        with pytest.raises(LogbusError) as caught:
+            pool.ask(Send(endpoint, REQUEST, timeout_ms))
+        return caught.value
+
+    nobody = dead()
+    refused = failure(nobody)
+    assert isinstance(refused, NetworkError)
+    assert str(nobody) in str(refused)
+    server.script = server.hang_up
+    assert isinstance(failure(server.endpoint), NetworkError)
+    server.script = server.ignore
+    assert isinstance(failure(server.endpoint, 50), RequestTimedOutError)
+    server.script = lambda connection, frame: connection.sendall(answer(12345, 1))
+    assert isinstance(failure(server.endpoint), ProtocolError)
+    server.script = lambda connection, frame: connection.sendall(I32.pack(2**31 - 1))
+    assert isinstance(failure(server.endpoint), ProtocolError)
+    server.script = lambda connection, frame: connection.sendall(
+        I32.pack(5) + I32.pack(parse_header(frame).correlation_id) + b"\0"
+    )
+    assert isinstance(failure(server.endpoint), ProtocolError)
+    server.script = server.reply
+    found = (
+        ask(reactor, server.endpoint)
+        if kind == "reactor"
+        else pool.ask(Send(server.endpoint, REQUEST))
+    )
+    assert found.producer_id == 7
+
+
+def test_a_host_without_an_address(reactor: Reactor) -> None:
+    endpoint = Endpoint("no-such-host.invalid", 1)
+    assert isinstance(ask(reactor, endpoint), NetworkError)
+    with pytest.raises(NetworkError, match="resolve"):
+        Pool().ask(Send(endpoint, REQUEST))
+
+
+def test_answers_come_in_order_and_in_pieces(server: Server, reactor: Reactor) -> None:
+    held: list[bytes] = []
+    complete = threading.Event()
+
+    def trickle(connection: socket.socket, frame: memoryview) -> None:
+        correlation_id = parse_header(frame).correlation_id
+        held.append(answer(correlation_id, correlation_id))
+        if len(held) == 20:
+            for byte in b"".join(held):
+                connection.sendall(bytes([byte]))
+
+    server.script = trickle
+    found: list[int] = []
+
+    def take(result: Any) -> None:
+        found.append(result.producer_id)
+        if len(found) == 20:
+            complete.set()
+
+    def send() -> None:
+        for _ in range(20):
+            reactor.request(Send(server.endpoint, REQUEST), take)
+
+    reactor.call_soon(send)
+    assert complete.wait(20)
+    assert found == sorted(found)
+    assert server.connections == 1
+
+
+def test_lanes_have_connections_of_their_own(server: Server, reactor: Reactor) -> None:
+    received, done = threading.Event(), threading.Event()
+    server.script = lambda connection, frame: received.set()
+    failures: list[Any] = []
+
+    def take(result: Any) -> None:
+        failures.append(result)
+        done.set()
+
+    long_poll = Send(server.endpoint, REQUEST, lane="long poll")
+    reactor.call_soon(lambda: reactor.request(long_poll, take))
+    assert received.wait(20)
+    server.script = server.reply
+    assert ask(reactor, server.endpoint).producer_id == 7
+    reactor.call_soon(lambda: reactor.disconnect(server.endpoint, "long poll"))
+    assert done.wait(20)
+    assert isinstance(failures[0], ClosedError)
+
+
+def test_timers_and_the_end(reactor: Reactor) -> None:
+    order: list[int] = []
+    done = threading.Event()
+
+    def begin() -> None:
+        reactor.later(20, lambda: (order.append(2), done.set()))
+        reactor.later(1, lambda: order.append(1))
+        reactor.later(5, lambda: order.append(9)).cancel()
+
+    reactor.call_soon(begin)
+    assert done.wait(20)
+    assert order == [1, 2]
+    reactor.stop()
+    reactor.stop()
+
+
+def test_the_end_of_a_reactor_fails_what_is_under_way(server: Server) -> None:
+    server.script = server.ignore
+    reactor = Reactor("test", "test-reactor")
+    reactor.start()
+    found: list[Any] = []
+    reactor.call_soon(lambda: reactor.request(Send(server.endpoint, REQUEST), found.append))
+    ready = threading.Event()
+    reactor.call_soon(ready.set)
+    assert ready.wait(20)
+    reactor.stop()
+    assert isinstance(found[0], ClosedError)
+
+
+def test_the_end_of_a_reactor_leaves_no_number_of_its_pipe() -> None:
+    """A child forked after it closed the files that had the numbers by then: Bad file descriptor
+    in Popen(preexec_fn=…), which is how Spark starts its JVM. A late wake wrote into them."""
+    reactor = Reactor("test", "test-reactor")
+    reactor.start()
+    reactor.stop()
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    others = [os.dup(read_end) for _ in range(8)]
+    reactor.wake()
+    with pytest.raises(BlockingIOError):
+        os.read(read_end, 1)
+    files = [read_end, write_end, *others]
+    code = "import os, sys; [os.fstat(int(number)) for number in sys.argv[1:]]"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-S", "-c", code, *map(str, files)],
+            preexec_fn=lambda: None, pass_fds=files, timeout=60, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    finally:
+        for file in files:
+            os.close(file)
+    assert child.returncode == 0, child.stderr
+
+
+def test_several_brokers_at_once_and_one_of_them_dead(server: Server, pool: Pool) -> None:
+    def operation() -> Any:
+        answers = yield SendAll([Send(server.endpoint, REQUEST), Send(dead(), REQUEST)])
+        return answers
+
+    good, bad = pool.run(operation())
+    assert good.producer_id == 7
+    assert isinstance(bad, NetworkError)
+
+
+def test_brokers_are_asked_in_turn_until_one_answers(server: Server, pool: Pool) -> None:
+    cluster = Cluster((dead(), server.endpoint), monotonic_ms)
+    found = pool.run(requests.init_producer_id(cluster, monotonic_ms() + 10_000))
+    assert found == (7, 0)
+    assert cluster.candidates()[0] == server.endpoint
+
+
+def test_no_broker_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "FIRST_CONTACT_MS", 100)
+    nobody = dead()
+    cluster = Cluster((nobody,), monotonic_ms)
+    with pytest.raises(NoBrokersError, match=str(nobody.port)):
+        Pool().run(requests.refresh(cluster, None, monotonic_ms() + 60_000))

@@ -1,0 +1,55 @@
+"""The asyncio shell's connections, against sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from broker_lite.client.transport.loop import LoopShell
+from broker_lite.client.transport.steps import Send
+from broker_lite.errors import ClosedError
+from broker_lite.model import Endpoint
+
+
+class Large:
+    """A request that no socket takes at once."""
+
+    has_answer = True
+
+    def frame(self, correlation_id: int, client_id: str) -> Sequence[bytes]:
+        return (bytes(32 << 20),)
+
+    def answer(self, frame: memoryview) -> None:
+        raise AssertionError("nobody answers")
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_connection_ends_while_it_writes_and_reads(is_closed: bool) -> None:
+    """Its descriptor is closed by then: epoll cannot modify what is left to watch of it."""
+    troubles: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: troubles.append(what))
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            endpoint = Endpoint(*server.getsockname())
+            shell = LoopShell("test")
+            ended: asyncio.Future[Any] = shell.loop.create_future()
+            shell.request(Send(endpoint, Large()), ended.set_result)
+            peer, _ = await shell.loop.sock_accept(server)
+            with peer:
+                await shell.loop.sock_recv(peer, 1000)
+                if is_closed:
+                    shell.close()
+                else:
+                    shell.disconnect(endpoint)
+                assert isinstance(await ended, ClosedError)
+                await asyncio.sleep(0)
+            shell.close()
+
+    asyncio.run(main())
+    assert troubles == []
