@@ -50,7 +50,7 @@ from broker_lite.replication.events import (
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.partition import Offline, Partition
 from broker_lite.server.clock import Clock
-from broker_lite.server.disk import AppendJob, CallJob, Disk, FollowJob, SyncJob
+from broker_lite.server.disk import AppendJob, CallJob, Disk, FollowJob, Job, SyncJob
 from broker_lite.server.fetcher import Fetchers
 from broker_lite.server.isr_writes import IsrWrites
 from broker_lite.server.purgatory import Waiters
@@ -84,6 +84,7 @@ class Replica:
 
     __slots__ = (
         "_corrupt_offsets",
+        "_held",
         "_owner",
         "_worker",
         "assigned_count",
@@ -128,6 +129,8 @@ class Replica:
         """How many replicas there should be, and how many acks=all needs."""
         self.columns_under_way: set[int] = set()
         self._corrupt_offsets: set[int] = set()
+        self._held: list[Job] | None = None
+        """What waits until the log is cut; None: nothing is being cut."""
         self.closed = False
 
     def __str__(self) -> str:
@@ -257,9 +260,9 @@ class Replica:
                 assert isinstance(effect, Append)
                 batch, epoch = effect.payload, effect.leader_epoch
                 keep = len(batch.buffer) < LARGE_BYTES or self._keeps(len(batch.buffer))
-                self._worker.put(AppendJob(self, effect.token, batch, epoch, keep))
+                self._put(AppendJob(self, effect.token, batch, epoch, keep))
             elif kind is Sync:
-                self._worker.put(SyncJob(self))
+                self._put(SyncJob(self))
             elif kind is HighWatermark:
                 is_news = True
             elif kind is Reply:
@@ -293,11 +296,18 @@ class Replica:
             case _:
                 raise AssertionError(effect)
 
+    def _put(self, job: Job) -> None:
+        """To the disk, in the order of the effects."""
+        if self._held is None:
+            self._worker.put(job)
+        else:
+            self._held.append(job)
+
     def _append_fetched(self, effect: AppendFetched) -> None:
         self.trust.appending(self._owner.clock.monotonic_ms(), self.role.log_end_offset)
         columns = self.trust.has_columns
         keep = self._keeps(len(effect.payload))
-        self._worker.put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
+        self._put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
 
     def _keeps(self, size: int) -> bool:
         """Whether so much, to be appended now, is to stay in memory."""
@@ -314,10 +324,14 @@ class Replica:
             log.start_epoch(leader_epoch)
             return EpochStarted(leader_epoch, log.log_end_offset, log.flushed_end)
 
-        self._change_log(start, f"epoch {leader_epoch} cannot begin yet")
+        self._change_log(start, f"epoch {leader_epoch} cannot begin yet", self._put)
 
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
-        """Cut the log at ``offset``, or begin it anew there."""
+        """Cut the log at ``offset``, or begin it anew there.
+
+        What is asked of the disk meanwhile waits, also where a full disk holds up the cut: another
+        role may have begun by then, and what that writes must not be cut.
+        """
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
             lost = self.role.high_watermark - offset
@@ -342,25 +356,38 @@ class Replica:
                 log.start_at(offset, now_ms)
             return Truncated(log.log_end_offset, log.flushed_end, log.leader_epochs.latest)
 
-        self._change_log(cut, "the log cannot be cut yet")
+        assert self._held is None, self
+        self._held = []
+        self._change_log(cut, "the log cannot be cut yet", self._worker.put)
 
-    def _change_log(self, change: Callable[[], Event], refused: str) -> None:
+    def _go_on(self) -> None:
+        """The log is cut, or never will be."""
+        held, self._held = self._held, None
+        for job in held or ():
+            self._worker.put(job)
+
+    def _change_log(
+        self, change: Callable[[], Event], refused: str, put: Callable[[Job], None]
+    ) -> None:
         """Change the log between its appends. A full disk stops nothing for good: until there is
         room the change is tried again, and its answer is owed."""
 
         def done(event: Event | None, error: BaseException | None) -> None:
             if event is not None:
+                if isinstance(event, Truncated):
+                    self._go_on()
                 self.deliver(event)
             elif self.log.failed or self.closed:
+                self._go_on()
                 self._failed(error)
             else:
                 logger.error("%s: %s: %s", self, refused, error)
-                self._owner.again_later(lambda: self._change_log(change, refused))
+                self._owner.again_later(lambda: self._change_log(change, refused, put))
 
-        self._worker.put(CallJob(change, done))
+        put(CallJob(change, done))
 
     def _raise_start(self, offset: int) -> None:
-        log = self.log
+        log, asked_by = self.log, self.role.role
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or self.closed:
@@ -369,9 +396,14 @@ class Replica:
             if self.log.failed:
                 self._failed(error)
             else:
-                self._owner.again_later(lambda: self._raise_start(offset))
+                self._owner.again_later(again)
 
-        self._worker.put(CallJob(lambda: log.delete_records_before(offset), done))
+        def again() -> None:
+            # The next leader says by itself where its log begins: perhaps it has less.
+            if self.role.role is asked_by:
+                self._raise_start(offset)
+
+        self._put(CallJob(lambda: log.delete_records_before(offset), done))
 
     def _failed(self, error: BaseException | None) -> None:
         logger.error("%s: %s", self, error)

@@ -80,7 +80,8 @@ class LogBounds(LogReader):
     def _cut_at(self, offset: int) -> tuple[int, int]:
         """The first offset and the position of the batch, or of the damage, that holds one."""
         try:
-            found = self._locate(offset)[1]
+            with self._data.guard(f"truncating {self.key}"):
+                found = self._locate(offset)[1]
         except CorruptMessageError:
             damage = self._damage_over(offset)
             if damage is None:
@@ -94,7 +95,8 @@ class LogBounds(LogReader):
         self._truncate_epochs(offset)
         with self._data.guard(f"truncating {self.key}"):
             self._cut_segments(offset, position, now_ms)
-        self.rebuild_producers(now_ms)
+            # Whose batches were cut must not be taken for a duplicate: another try would not look.
+            self.rebuild_producers(now_ms)
         self.flushed_end = offset
 
     def _cut_segments(self, offset: int, position: int, now_ms: int) -> None:
@@ -103,10 +105,10 @@ class LogBounds(LogReader):
         active = kept[-1]
         self._loaded.clear()
         active.open_writable()
-        self._hints[:] = [None] * len(self._hints)
         self._publish(tuple(kept))
         active.cut(position, offset)
         self._publish(tuple(kept))
+        self._forget_hints()
         for segment in dropped:
             self._discard(segment, now_ms)
         self._snapshots.drop_beyond(offset)
@@ -188,8 +190,8 @@ class LogBounds(LogReader):
             self._files.sync_dir(self.directory)
         segment.name_synced = True
         self._loaded.clear()
-        self._hints[:] = [None] * len(self._hints)
         self._publish((segment,))
+        self._forget_hints()
 
     # -- the start -----------------------------------------------------------------------------
 

@@ -249,6 +249,16 @@ class DataDirectory:
             self.log_starts = starts
             self.unknown.discard(paths.LOG_STARTS)
 
+    def forget_offsets(self, key: PartitionKey) -> None:
+        """On disk on return: a log that is made anew has nothing of one that was there before."""
+        with self._checkpoints:
+            for held, write in (
+                (self.recovery_points, self._write_recovery_points),
+                (self.log_starts, self._write_log_starts),
+            ):
+                if key in held:
+                    write({other: offset for other, offset in held.items() if other != key})
+
     # -- deleted files -------------------------------------------------------------------------
 
     def discard(self, path: str, due_ms: int) -> None:

@@ -331,8 +331,8 @@ class Log(LogBounds):
         )
         if count:
             self._raise_start_if_room(segments[count].base_offset)
-            self._hints[:] = [None] * len(self._hints)
             self._publish(segments[count:])
+            self._forget_hints()
             with self._data.guard(f"deleting old segments of {self.key}"):
                 for segment in segments[:count]:
                     self._discard(segment, now_ms)

@@ -175,6 +175,7 @@ class LogManager:
                     key, self._data, now_ms, clean=False, config=config, limits=self._limits
                 )
             else:
+                self._data.forget_offsets(key)
                 log = create_log(key, self._data, config=config, limits=self._limits)
             self._logs[key] = log
         return log

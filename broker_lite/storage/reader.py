@@ -81,6 +81,8 @@ class Tail(NamedTuple):
     size_bytes: int
 
 
+Hints = list[tuple[int, Segment, int] | None]
+"""(offset, segment, position) of batch boundaries, in a place that follows from the offset."""
 Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
 """Base offsets, and the segments in the same order; never empty."""
 
@@ -95,7 +97,7 @@ class LogReader:
         self.key = key
         self.log_start_offset = segments[0].base_offset
         self.corruption: tuple[CorruptRange, ...] = ()
-        self._hints: list[tuple[int, Segment, int] | None] = [None] * HINTS
+        self._hints: Hints = [None] * HINTS
         self._loaded: deque[Segment] = deque()
         self._publish(segments)
 
@@ -103,6 +105,11 @@ class LogReader:
         active = segments[-1]
         self._chain: Chain = (tuple(s.base_offset for s in segments), segments)
         self._tail = Tail(active.next_offset, active, active.size_bytes)
+
+    def _forget_hints(self) -> None:
+        """After what was there was published anew. A reader that is under way notes what it finds
+        in the old list, which nobody reads any more."""
+        self._hints = [None] * HINTS
 
     @property
     def log_end_offset(self) -> int:
@@ -135,7 +142,11 @@ class LogReader:
         At most ``max_bytes``, but at least one batch with ``min_one``. Empty at the end. Raises
         OffsetOutOfRangeError outside [log start, log end], CorruptMessageError in damage.
         """
+        hints = self._hints
         end, active, size = self._tail
+        while hints is not self._hints:
+            hints = self._hints
+            end, active, size = self._tail
         if not self.log_start_offset <= offset <= end:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self.key} is outside [{self.log_start_offset}, {end}]"
@@ -145,21 +156,24 @@ class LogReader:
             end = end_offset
         if offset >= end:
             return LogSlice(active.file, size, 0, offset, offset)
-        hint = self._hints[(offset ^ offset >> 6 ^ offset >> 12) & 63]
+        hint = hints[(offset ^ offset >> 6 ^ offset >> 12) & 63]
         if hint is not None and hint[0] == offset and hint[2] < hint[1].size_bytes:
             base, segment, position = hint
             self._check_first(segment, position, base)
         else:
             segment, (position, header) = self._locate(offset)
             base = header.base_offset
-            self._hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
-        stop = Entry(end, size) if at_tail and segment is active else self._stop(segment, end)
+            hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
+        if at_tail and segment is active:
+            stop = Entry(end, size)
+        else:
+            stop = self._stop(segment, end, hints)
         if self.corruption:
             stop = self._clip(offset, stop)
         if stop.position - position > max_bytes:
             stop = self._cut(segment, Entry(base, position), stop, max_bytes, min_one)
         end, stop_position = stop
-        self._hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
+        hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
         return LogSlice(segment.file, position, stop_position - position, base, end)
 
     def _locate(self, offset: int) -> tuple[Segment, FoundBatch]:
@@ -207,13 +221,13 @@ class LogReader:
             if oldest is not self._tail.segment and oldest is not segment:
                 oldest.release()
 
-    def _stop(self, segment: Segment, end: int) -> Entry:
+    def _stop(self, segment: Segment, end: int, hints: Hints) -> Entry:
         """Where ``segment`` stops for a reader that stops at ``end``."""
         bases, _ = self._chain
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:
             return Entry(bases[i], segment.size_bytes)
-        hint = self._hints[(end ^ end >> 6 ^ end >> 12) & 63]
+        hint = hints[(end ^ end >> 6 ^ end >> 12) & 63]
         if hint is not None and hint[0] == end and hint[1] is segment:
             return Entry(end, hint[2])
         if end >= segment.next_offset:
@@ -279,7 +293,9 @@ class LogReader:
 
     def _note_damage(self, segment: Segment, bad: BadBatch) -> CorruptRange:
         for known in self.corruption:
-            if known.first_offset == bad.offset and known.segment_base == segment.base_offset:
+            # Of one that had a wrong checksum only, the header may have gone since.
+            is_same = known.first_offset == bad.offset and known.segment_base == segment.base_offset
+            if is_same and known.unreadable:
                 return known
         bases, _ = self._chain
         i = bisect_right(bases, segment.base_offset)
@@ -486,6 +502,7 @@ class LogReader:
         A batch boundary above ``start``, at least one batch, not beyond ``end``; by the sparse
         index, so usually some KB short. Steps over damage. (start, 0) at the end.
         """
+        hints = self._hints
         end = min(end, self._tail[0])
         if start >= end or start < self.log_start_offset:
             if start < self.log_start_offset:
@@ -505,7 +522,7 @@ class LogReader:
                 if counted:
                     break
                 continue
-            stop = self._stop(segment, end)
+            stop = self._stop(segment, end, hints)
             if self.corruption:
                 stop = self._clip(offset, stop)
             budget = max_bytes - counted

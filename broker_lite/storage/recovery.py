@@ -86,7 +86,9 @@ def open_log(
         segments = opening.run(data.log_starts.get(key, 0))
     log = Log(key, data, segments, opening.epochs, config=config, limits=limits)
     log.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
-    log.add_damage(tuple(opening.damage))
+    # What was deleted since need not be repaired.
+    start = data.log_starts.get(key, 0)
+    log.add_damage(tuple(found for found in opening.damage if found.next_offset > start))
     log.flushed_end = log.log_end_offset
     with data.guard(f"opening {key}"):
         opening.settle_epochs(log)

@@ -162,6 +162,9 @@ class Segment:
         self.first_append_ms = times_facts.first_append_ms
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._is_there(entry):
+            with contextlib.suppress(OSError):
+                # Where other batches of the same sizes come, the next start would believe it.
+                self._files.remove(self.path(paths.TIME_INDEX))
             return self._begin_indexes()
         # An entry of the time index covers the batch of the offset index's entry beside it.
         self._index = index.cut(entry.position + 1)

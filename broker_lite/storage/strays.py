@@ -22,6 +22,8 @@ class Strays:
         self._data = data
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, int] = {}
+        self._left: set[PartitionKey] = set()
+        """Those for whose new names a full disk had no room: they are where they were."""
 
     @property
     def keys(self) -> Collection[PartitionKey]:
@@ -36,7 +38,7 @@ class Strays:
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
         """A checkpoint's rows of strays: they are kept as long."""
-        return {key: offsets[key] for key in tuple(self._since) if key in offsets}
+        return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
         """StorageError if the disk fails. A full one lets it be where it is till the next start."""
@@ -46,6 +48,7 @@ class Strays:
                 data.files.rename(paths.partition_dir(data.path, key), target)
             except OSError as error:
                 if error.errno in SPACE_ERRORS:
+                    self._left.add(key)
                     return
                 raise
             self._since[key] = now_ms
@@ -53,6 +56,9 @@ class Strays:
 
     def take_back(self, key: PartitionKey) -> bool:
         """Whether there was one, which is in its place again. StorageError."""
+        if key in self._left:
+            self._left.discard(key)
+            return True
         since_ms = self._since.get(key)
         if since_ms is None:
             return False

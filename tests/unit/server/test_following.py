@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 from replica_world import World, run
@@ -126,6 +127,38 @@ def test_what_only_a_deposed_leader_has_is_cut() -> None:
         new = await world.serves(2)
         await new.append([b"c"])
         assert await world.agree() == [(0, 1, 0), (1, 2, 1)]
+
+    run(test)
+
+
+def test_a_cut_that_waits_for_room_comes_before_what_the_next_role_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full disk refused it, and the follower led when it was tried again: what had been
+    acknowledged since was cut, on all replicas in the end."""
+    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.3)
+
+    async def test(world: World) -> None:
+        old = await world.serves(1)
+        await old.append([b"a"])
+        old.logs.checkpoint()
+        old.cut_off()
+        lost = old.begin([b"b", b"b", b"b"])
+        await world.until(lambda: old.replica().role.flushed_end == 4)
+        old.logs.checkpoint()
+        old.files.fail_next("create", errno.ENOSPC, path="recovery-point")
+        world.elect(2)
+        with pytest.raises(NotLeaderError):
+            await lost
+        old.reached = True
+        await world.until(lambda: not old.files._faults)
+        world.elect(1)
+        await world.serves(1)
+        appended = await old.append([b"c"])
+        await asyncio.sleep(0.4)
+        stored = await world.agree()
+        assert stored[-1][:2] == (appended.base_offset, appended.next_offset)
+        assert old.replica().high_watermark == appended.next_offset
 
     run(test)
 

@@ -24,6 +24,8 @@ from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, Sto
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record.batch import read_header
 from broker_lite.storage import Log, PowerCut
+from broker_lite.storage.scan import FoundBatch
+from broker_lite.storage.segment import Segment
 
 
 def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
@@ -127,6 +129,31 @@ def test_producers_follow_a_truncation() -> None:
         append(follower, batch(producer=(7, 0, 40)), epoch=5)
     assert append(follower, batch(producer=(7, 0, 35)), epoch=5).duplicate
     assert append(follower, batch(producer=(7, 0, 36)), epoch=5).base_offset == 36
+
+
+def test_producers_follow_a_truncation_that_could_not_read_the_log_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cut is tried again, and found nothing to do: a batch that had been cut was taken for a
+    duplicate of itself, and acknowledged, by the leader that this replica became."""
+    disk = Disk()
+    for i in range(10):
+        append(disk.log, batch(producer=(7, 0, i)))
+    headers = Segment.headers
+
+    def fails(self: Segment, offset: int, end: int) -> Iterator[FoundBatch]:
+        raise OSError(EIO, "a sector that cannot be read")
+
+    monkeypatch.setattr(Segment, "headers", fails)
+    with pytest.raises((OSError, StorageError)):
+        disk.log.truncate_to(6)
+    monkeypatch.setattr(Segment, "headers", headers)
+    if not disk.log.failed:
+        disk.log.truncate_to(6)
+        assert append(disk.log, batch(producer=(7, 0, 5))).duplicate
+        assert append(disk.log, batch(producer=(7, 0, 6))) == (6, 7, -1, False)
+    log = disk.reopen()
+    assert log.log_end_offset >= 6
 
 
 def test_reconciled_by_epoch_two_logs_become_one() -> None:

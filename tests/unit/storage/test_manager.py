@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from stored import DATA, KEY, SMALL, Disk, append
+from stored import DATA, ENOSPC, KEY, SMALL, Disk, append
 
 from broker_lite.config import TopicConfig
 from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
@@ -175,6 +175,39 @@ def test_a_topic_made_again_is_another_topic() -> None:
     assert disk.manager.create(again).log_end_offset == 0
     disk.reopen_all()
     assert list(disk.manager.logs) == [again]
+
+
+def test_a_partition_that_comes_back_begins_without_what_its_log_before_had_promised() -> None:
+    """The process ended after the log was deleted and before that was checkpointed; the new log
+    was taken for a damaged one, and began where the old one had, after another such end."""
+    disk = Disk()
+    disk.write(50, checkpoint=True)
+    disk.log.delete_records_before(20)
+    disk.files.fail_next("create", ENOSPC, path="-checkpoint", times=2)
+    disk.manager.delete(KEY, 0)
+    disk.files.clear_faults()
+    disk.reopen_all()
+    disk.manager.create(KEY, SMALL)
+    disk.write(5)
+    disk.log.delete_records_before(2)
+    log = disk.reopen()
+    assert (log.log_start_offset, log.log_end_offset, log.corruption) == (2, 5, ())
+
+
+def test_a_full_disk_that_keeps_a_stray_where_it_is_keeps_its_offsets() -> None:
+    """Its deleted records came back at the next start; and when its topic came back before that,
+    the new log's first file was there already, which stopped the directory."""
+    disk = Disk()
+    disk.write(50, checkpoint=True)
+    disk.log.delete_records_before(40)
+    for again in (False, True):
+        disk.files.fail_next("rename", ENOSPC, path=KEY.topic_id)
+        disk.manager.set_aside(KEY, 5000)
+        disk.manager.checkpoint()
+        log = disk.manager.create(KEY, SMALL) if again else disk.reopen()
+        assert (log.log_start_offset, log.log_end_offset, log.corruption) == (40, 50, ())
+    disk.write(1)
+    assert not disk.manager.failed
 
 
 def test_a_stray_is_kept_for_its_time_over_starts() -> None:

@@ -350,6 +350,40 @@ def test_a_log_that_is_cut_under_a_reader_is_not_damaged(reads_before: int) -> N
     assert offsets(log) == list(range(20))
 
 
+@pytest.mark.parametrize("reads_before", range(2))
+def test_a_reader_of_a_log_that_was_cut_leaves_no_hints(reads_before: int) -> None:
+    """It noted where batches that were cut had been: where others came in their place a reader was
+    told of damage, or got what was not committed yet."""
+    disk = Disk()
+    for _ in range(20):
+        append(disk.log, batch(size=120))
+    log = disk.log
+    segment = log._chain[1][-1]
+    file, reads = segment.file, 0
+
+    class CutMeanwhile:
+        def pread(self, position: int, length: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            data = file.pread(position, length)
+            if reads == reads_before + 1:
+                log.truncate_to(10)
+                for _ in range(10):
+                    append(log, batch(size=100))
+            return data
+
+    segment._file = CutMeanwhile()  # type: ignore[assignment]
+    log._hints[:] = [None] * len(log._hints)
+    with contextlib.suppress(StorageError):
+        log.read(9, 1 << 20, 15)
+    assert (reads >= reads_before, log.log_end_offset) == (True, 20)
+    for first in range(10, 20):
+        for end in range(first + 1, 21):
+            found = log.read(first, 1 << 20, end)
+            assert (found.next_offset, found.length) == (end, 100 * (end - first))
+    assert log.corruption == ()
+
+
 # -- threads ---------------------------------------------------------------------------------------
 
 

@@ -464,3 +464,34 @@ def test_second_recovery_changes_nothing() -> None:
         disk.reopen()
         assert disk.state() == before
         assert disk.log.corruption == damage
+
+
+def test_times_of_batches_that_were_lost_are_not_those_of_others_in_their_place() -> None:
+    """A power cut took the end of the log, not the index that was saved with it; a lookup by time
+    passed by what was written then."""
+    disk = Disk()
+    for i in range(20):
+        append(disk.log, batch(timestamp=1000 + i))
+    disk.log.flush()
+    disk.log._chain[1][-1].save_indexes()
+    disk.kill()
+    disk.shrink(segment_name(0), 1200)
+    log = disk.reopen()
+    for _ in range(10):
+        append(log, batch(timestamp=5000))
+    log.flush()
+    disk.manager.checkpoint()
+    segment = disk.reopen()._chain[1][-1]
+    assert segment.times.start_for(5000) <= 10
+
+
+def test_damage_in_what_was_deleted_since_is_nobodys() -> None:
+    """A replica left the in-sync ones for it and fetched everything anew."""
+    disk = Disk()
+    disk.write(20, checkpoint=True)
+    disk.flip(segment_name(0), 3 * 120 + 100)
+    disk.log.delete_records_before(10)
+    log = disk.reopen()
+    assert (log.log_start_offset, log.log_end_offset, log.corruption) == (10, 20, ())
+    assert not disk.manager.doubted
+    assert offsets(log) == list(range(10, 20))
