@@ -138,7 +138,10 @@ def kcat_program() -> str | None:
 @cache
 def names() -> dict[str, str]:
     """Each client's name with its version. A client that is not installed stays without one."""
-    (tools,) = re.findall(r"<kafka.version>(.+)</kafka.version>", (JAVA / "pom.xml").read_text())
+    tools, platform = (
+        re.findall(r"<kafka.version>(.+)</kafka.version>", (JAVA / name).read_text())[0]
+        for name in ("pom.xml", "platform.xml")
+    )
     packages = json.loads((NODE / "package.json").read_text())["dependencies"]
     rdkafka = confluent_kafka.libversion()[0]
     return {
@@ -148,6 +151,10 @@ def names() -> dict[str, str]:
         "kcat": _kcat_name(),
         "java": f"Apache Kafka {tools} tools",
         "java clients": f"Apache Kafka {tools} clients",
+        "broker": f"Apache Kafka {tools} broker",
+        "old broker": f"Apache Kafka {OLD_KAFKA} broker",
+        "connect": f"Kafka Connect {platform}",
+        "streams": f"Kafka Streams {platform}",
         "kafkajs": f"kafkajs {packages['kafkajs']}",
         "platformatic": f"@platformatic/kafka {packages['@platformatic/kafka']}",
         "franz-go": f"franz-go {_version('franz-go', 'franz-go')}",

@@ -69,8 +69,7 @@ def start(platform_path: str, cluster: LocalCluster, tmp_path: Path) -> Start:
 
 @pytest.fixture
 def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], None]:
-    version = versions["java"].split()[2]
-    return lambda what, asked, answer: answered(f"Kafka {what} {version}", asked, answer)
+    return lambda what, asked, answer: answered(versions[what], asked, answer)
 
 
 def test_connect_standalone_goes_on_where_it_was(
@@ -101,7 +100,7 @@ def test_connect_standalone_goes_on_where_it_was(
         more.write("three\n")
     with start(STANDALONE, worker, *connectors) as running:
         eventually(lambda: written() == ["one", "two", "three"], lambda: running.said)
-    note("Connect", "standalone, its file connectors, stopped and started again", "served")
+    note("connect", "standalone, its file connectors, stopped and started again", "served")
 
 
 def test_connect_distributed_is_refused_with_the_reason(
@@ -115,7 +114,7 @@ def test_connect_distributed_is_refused_with_the_reason(
     worker = {**CONVERTERS, **topics, "group.id": "c", "listeners": "http://127.0.0.1:0"}
     with start(DISTRIBUTED, worker) as running:
         eventually(lambda: REFUSED in "".join(running.said), lambda: running.said)
-    note("Connect", "distributed: its compacted topics", "refused: InvalidConfig, with the reason")
+    note("connect", "distributed: its compacted topics", "refused: InvalidConfig, with the reason")
 
 
 def test_streams_count_words_and_restore_their_store(
@@ -126,13 +125,13 @@ def test_streams_count_words_and_restore_their_store(
     with start(WORD_COUNT, {"state.dir": str(tmp_path / "refused")}) as running:
         eventually(lambda: REFUSED in "".join(running.said), lambda: running.said)
     note(
-        "Streams", "a store's compacted changelog topic", "refused: InvalidConfig, with the reason"
+        "streams", "a store's compacted changelog topic", "refused: InvalidConfig, with the reason"
     )
     newer = {"group.protocol": "streams", "state.dir": str(tmp_path / "newer")}
     with start(WORD_COUNT, newer) as running:
         eventually(lambda: "UnsupportedVersionException" in "".join(running.said),
                    lambda: running.said)  # fmt: skip
-    note("Streams", "group.protocol=streams", "refused: UnsupportedVersion")
+    note("streams", "group.protocol=streams", "refused: UnsupportedVersion")
     kept = {
         "topic.cleanup.policy": "delete",
         "topic.retention.ms": "-1",
@@ -160,4 +159,4 @@ def test_streams_count_words_and_restore_their_store(
         with start(WORD_COUNT, kept | {"state.dir": str(tmp_path / "second")}) as running:
             eventually(lambda: counted(expected | {b"one": 3}), lambda: (counts, running.said))
     asked = "word count with topic.cleanup.policy=delete, topic.retention.ms=-1; store restored"
-    note("Streams", asked, "served")
+    note("streams", asked, "served")
