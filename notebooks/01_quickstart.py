@@ -8,6 +8,36 @@
 # MAGIC On Databricks: a single-user cluster with Databricks Runtime for Spark 4.2 or later, and `%pip install` of the
 # MAGIC wheel that `make wheel` builds first. Name brokers that the cluster's nodes can reach; without any, the wheel's
 # MAGIC `[broker]` extra and Java start one here.
+# MAGIC
+# MAGIC Anywhere else, where logbus is installed with `[all]`: `python notebooks/01_quickstart.py`, or open it in an editor
+# MAGIC that runs such cells. No Jupyter is needed.
+
+# COMMAND ----------
+
+# DBTITLE 1,Outside of Databricks: a Spark of this machine, and what Databricks brings besides
+import os
+import sys
+
+import pyspark_logbus as logbus
+
+if "dbutils" not in globals():
+    from types import SimpleNamespace
+
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.config(map=logbus.spark_conf()).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    dbutils = SimpleNamespace(
+        widgets=SimpleNamespace(
+            text=lambda name, default, label: None,
+            get=lambda name: os.environ.get("LOGBUS_BOOTSTRAP_SERVERS", ""),
+        )
+    )
+
+    def display(shown):
+        shown.show() if hasattr(shown, "show") else print(shown)
+
 
 # COMMAND ----------
 
@@ -20,8 +50,6 @@ bootstrap_servers = dbutils.widgets.get("bootstrap_servers")
 # DBTITLE 1,A cluster, if none was named
 import shutil
 import tempfile
-
-import pyspark_logbus as logbus
 
 cluster = None
 if not bootstrap_servers:

@@ -13,10 +13,12 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.operations.cluster import ClusterView, TopicMetadata, unknown_topic
+from broker_lite.client.operations.requests import FIRST_CONTACT_MS
 from broker_lite.errors import (
     DataLossError,
     InvalidConfigError,
@@ -31,7 +33,7 @@ from broker_lite.model import (
     OffsetAndEpoch,
     TopicPartition,
 )
-from pyspark_logbus import offsets
+from pyspark_logbus import first_contact, offsets
 from pyspark_logbus.offset_ranges import CURE
 from pyspark_logbus.offsets import OffsetSpec, SourceOffset, TopicOffsets
 from pyspark_logbus.query_options import ReadOptions, Topics
@@ -81,6 +83,16 @@ class OffsetReader:
                 time.sleep(self.options.retry_interval_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
+    def _first_contact(self) -> AbstractContextManager[None]:
+        """Around a question that may be the first one to this cluster."""
+        options = self.options
+        if self.view.cluster_id:
+            return nullcontext()
+        once_ms = min(options.request_timeout_ms, FIRST_CONTACT_MS)
+        pauses_ms = options.retries * options.retry_interval_ms
+        seconds = ((options.retries + 1) * once_ms + pauses_ms) / 1000
+        return first_contact.told(options.bootstrap_servers, seconds)
+
     def partitions(self, known: Collection[str] = ()) -> dict[TopicPartition, str]:
         """The partitions to read, with their topics' ids.
 
@@ -90,7 +102,8 @@ class OffsetReader:
         """
         topics = self.options.topics
         names = None if topics.pattern else matching(topics, named_topics(topics))
-        view = self.view = self.retrying(lambda: self.admin.cluster(names))
+        with self._first_contact():
+            view = self.view = self.retrying(lambda: self.admin.cluster(names))
         found: dict[TopicPartition, str] = {}
         for name in matching(topics, view.topics) if names is None else names:
             topic = view.topics.get(name)

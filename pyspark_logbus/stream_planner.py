@@ -37,6 +37,7 @@ from broker_lite.model import (
 )
 from pyspark_logbus import group_progress, offsets
 from pyspark_logbus import offset_ranges as plan
+from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.live_offsets import LiveOffsets
 from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
@@ -65,6 +66,7 @@ class StreamPlanner:
         self._monotonic = monotonic
         self._reader = OffsetReader(options)
         self._live = LiveOffsets(options, monotonic)
+        self._silence = Silence(options.bootstrap_servers, monotonic)
         self._admission = Admission(
             Limits(
                 options.rows_max,
@@ -120,6 +122,7 @@ class StreamPlanner:
         self._check_start(document)
         start = self._parse(document)
         live = self._ends_now(start, unlimited)
+        self._silence.look(self._live.problem, is_known=live is not None)
         if live is None:
             return document
         self._check_cluster(start, live)

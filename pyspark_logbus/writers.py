@@ -122,24 +122,29 @@ def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
 
 
 def _check_topic(options: WriteOptions) -> None:
-    """The option's topic must exist; raises UnknownTopicOrPartitionError before a row moves."""
+    """Brokers must answer, once, and the option's topic exist, before a row moves; raises
+    NoBrokersError, UnknownTopicOrPartitionError."""
     modules_are_no_garbage()
-    if not options.topic:
-        return
     key = (options.bootstrap_servers, options.topic)
     now = time.monotonic()
-    if now - _checked.get(key, float("-inf")) < CHECKED_S:
+    if now - _checked.get(key, float("-inf")) < CHECKED_S or (
+        not options.topic and key in _checked
+    ):
         return
     # Only the planning process comes here, once: the committing one must not import the client.
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.cluster import unknown_topic
+    from broker_lite.client.operations.requests import FIRST_CONTACT_MS
+    from pyspark_logbus.first_contact import told
 
-    with Admin(
-        options.bootstrap_servers,
-        client_id=options.client_id,
-        timeout_ms=options.request_timeout_ms,
-    ) as admin:
-        topic = admin.cluster((options.topic,)).topics.get(options.topic)
-    if topic is None or topic.error is not None:
+    servers, timeout_ms = options.bootstrap_servers, options.request_timeout_ms
+    names = (options.topic,) if options.topic else ()
+    with (
+        Admin(servers, client_id=options.client_id, timeout_ms=timeout_ms) as admin,
+        told(servers, min(timeout_ms, FIRST_CONTACT_MS) / 1000),
+    ):
+        topics = admin.cluster(names).topics
+    topic = topics.get(options.topic)
+    if options.topic and (topic is None or topic.error is not None):
         raise (topic.error if topic and topic.error else unknown_topic(options.topic))
     _checked[key] = now

@@ -41,6 +41,13 @@ _LOOKUP = (
     "print('seen' if seen else 'hidden' if there else 'absent')\n"
 )
 """What Spark does to find data sources by name, in the interpreter that it would use."""
+_HOME = (
+    "import importlib.util, os\n"
+    "spec = importlib.util.find_spec('pyspark_logbus')\n"
+    "print(os.path.dirname(os.path.dirname(spec.origin)) if spec and spec.origin else '')\n"
+)
+"""Which folder that interpreter takes the packages from."""
+_PACKAGES = ("pyspark_logbus", "broker_lite")
 
 
 class Finding(NamedTuple):
@@ -204,6 +211,42 @@ def lookup() -> Finding:
     )
 
 
+def source_tree() -> Finding:
+    """Python takes packages from a script's folder, and in Spark's workers from the current one,
+    before those that are installed: in a checkout the two may differ."""
+    here = Path.cwd()
+    name = "source tree"
+    if not all((here / package / "__init__.py").is_file() for package in _PACKAGES):
+        return Finding(name, "ok", "none in this folder")
+    if os.environ.get("PYTHONSAFEPATH"):
+        return Finding(name, "ok", "in this folder, which PYTHONSAFEPATH leaves out")
+    named = shutil.which(os.environ.get("PYSPARK_PYTHON") or "python3") or sys.executable
+    asked = subprocess.run(
+        [named, "-c", _HOME], capture_output=True, text=True, check=False, cwd="/"
+    )
+    home = asked.stdout.strip()
+    if not home or Path(home) == here:
+        return Finding(name, "ok", "logbus is not installed besides the one in this folder")
+    unlike = [
+        package for package in _PACKAGES if _modules(here, package) != _modules(Path(home), package)
+    ]
+    if not unlike:
+        return Finding(name, "ok", f"in this folder, and what is installed in {home} is the same")
+    return Finding(
+        name,
+        "warning",
+        f"{' and '.join(unlike)} in this folder and in {home} are not the same: of a Spark script "
+        "the driver may take the one and the workers the other",
+        "pip install . again, or start scripts in another folder, or export PYTHONSAFEPATH=1 "
+        "(only what is installed counts)",
+    )
+
+
+def _modules(root: Path, package: str) -> dict[str, bytes]:
+    folder = root / package
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
+
+
 def spark_settings() -> Finding:
     """The two settings that halve a micro-batch's latency, as far as files tell."""
     homes = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")]
@@ -295,6 +338,7 @@ def _cluster_cure(servers: str) -> str:
 
 
 def replicas() -> Finding:
+    from broker_lite.cli import few_replicas
     from broker_lite.client import discovery
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.health import cluster_health
@@ -305,6 +349,7 @@ def replicas() -> Finding:
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
             moves = admin.reassignments()
+            few = few_replicas.find(admin, view)
             short = {row.where.topic for row in cluster_health(view) if row.state != "ok"}
             settings = admin.describe_configs(topics=sorted(short)) if short else {}
     except LogbusError:
@@ -322,7 +367,10 @@ def replicas() -> Finding:
                 f"{len(rows)} of {len(found)} partitions: {state}; {rows[0].where}: {rows[0].why}"
             )
             return Finding("replicas", weight, text, cure)
-    return Finding("replicas", "ok", f"{len(found)} partitions, all replicas in sync")
+    text = f"{len(found)} partitions, all replicas in sync"
+    if few is not None:
+        return Finding("replicas", "info", f"{text}; {few.found()}", few.cure())
+    return Finding("replicas", "ok", text)
 
 
 _REPLICA_STATES: tuple[tuple[str, Literal["warning", "critical"], str], ...] = (
@@ -353,6 +401,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     checksums,
     spark_python,
     lookup,
+    source_tree,
     spark_settings,
     ports,
     file_limit,

@@ -10,6 +10,7 @@ import click
 
 from broker_lite.cli import moment, output
 from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
+from broker_lite.cli.nouns import Noun
 from broker_lite.cli.progress import group_progress, uncounted
 from broker_lite.client.administration.group_lag import owned_by
 from broker_lite.client.administration.query_lease import holder_of, lease_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import TopicMetadata
 
 
-@click.group()
+@click.group(cls=Noun)
 def groups() -> None:
     """Consumer groups, Spark queries among them."""
 
@@ -54,6 +55,8 @@ def list_groups(
             if pattern.fullmatch(item.group)
         ]
     output.show(rows, form)
+    if not rows:
+        output.say("there is no group" if regex is None else f"no group matches {regex!r}")
 
 
 KINDS = {"classic": "Kafka", "native": "Native"}

@@ -30,6 +30,9 @@ EXIT_CRITICAL = 5
 EXIT_TIMED_OUT = 124
 EXIT_INTERRUPTED = 130
 
+NEAR = 0.6
+"""How alike an option is to what was typed, of 1, before it is offered."""
+
 COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
@@ -124,6 +127,9 @@ def run(arguments: list[str]) -> int:
         return leaving.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED
+    except click.NoSuchOption as error:
+        _with_near_names(error).show()
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -139,6 +145,17 @@ def run(arguments: list[str]) -> int:
         click.echo(f"Error: {error}", err=True)
         return exit_code(error)
     return code if isinstance(code, int) else 0
+
+
+def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Only options whose words are alike: by their dashes ``--nope`` looks like ``--group``."""
+    word = error.option_name.lstrip("-")
+    near = [
+        name
+        for name in error.possibilities or ()
+        if difflib.get_close_matches(word, [name.lstrip("-")], cutoff=NEAR)
+    ]
+    return click.NoSuchOption(error.option_name, error.message, near, error.ctx)
 
 
 def exit_code(error: LogbusError) -> int:

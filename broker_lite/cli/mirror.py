@@ -11,6 +11,7 @@ import click
 
 from broker_lite.cli import output
 from broker_lite.cli.context import bootstrap, cluster_options, name_pattern
+from broker_lite.cli.main import EXIT_INTERRUPTED, exit_code
 from broker_lite.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ def mirror(
             signal.signal(number, end)
         is_live_table = not once and form in (None, "table")
         running.run(once=once, stop=stop, on_look=lambda: _show(running, form, brief=is_live_table))
+        if not running.has_begun:
+            output.say("stopped before anything was copied")
+            return EXIT_INTERRUPTED if running.hindrance is None else exit_code(running.hindrance)
         _tell_where(running, servers)
         return EXIT_PARTLY if running.aside or (once and running.absent) else 0
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,9 @@ from broker_lite.cli.context import (
     key_values,
     settings_option,
 )
+from broker_lite.cli.interruption import Interruption
+from broker_lite.cli.main import EXIT_INTERRUPTED
+from broker_lite.errors import LogbusError
 
 if TYPE_CHECKING:
     from broker_lite.cli.lines import LineRule
@@ -66,10 +71,11 @@ def produce(
     settings: tuple[str, ...],
     bootstrap_servers: str | None,
     zookeeper: str | None,
-) -> None:
+) -> int:
     """Write lines of stdin, or of FILES (also .gz, .parquet, .arrow), to TOPIC.
 
-    Every line is a record. It ends with 0 once all are acknowledged. With --input jsonl a line is
+    Every line is a record. It ends with 0 once all are acknowledged; Ctrl-C ends the reading, and
+    with it how many were acknowledged is told (exit code 130). With --input jsonl a line is
     an envelope as 'consume -o jsonl' prints it: {"value": …}, and key, headers [["name", "value"]],
     timestamp or timestamp_ms, if you like; bytes are {"$b64": "…"}.
     """
@@ -103,17 +109,31 @@ def produce(
     started = time.monotonic()
     with Producer(servers, config) as producer:
         sent = _Sending(producer, topic, partition, rate)
-        for path in files or (None,):
-            sent.read(path, form_of(path, form), rule)
-        producer.flush()
+        with _counting(sent, topic), Interruption() as interruption:
+            for path in files or (None,):
+                sent.read(path, form_of(path, form), rule, interruption)
+            producer.flush()
     seconds = time.monotonic() - started
     if key_delimiter and sent.keyless:
         output.say(f"{_records(sent.records, sent.keyless)} had no {key_delimiter!r}: no key")
     if summary:
         facts = {"topic": topic, "records": sent.records, "seconds": round(seconds, 3)}
         output.show_one(facts, summary)
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() or interruption.is_set:
         output.say(f"{_records(sent.records)} to {topic} in {seconds:.1f} s")
+    return EXIT_INTERRUPTED if interruption.is_set else 0
+
+
+@contextlib.contextmanager
+def _counting(sent: _Sending, topic: str) -> Iterator[None]:
+    """Whoever hears of an error, or would not wait, hears too how much there is by now."""
+    try:
+        yield
+    except (LogbusError, KeyboardInterrupt) as error:
+        if sent.records:
+            sent.end(wait=isinstance(error, LogbusError))
+            output.say(f"{_records(sent.records, sent.written())} are known to be in {topic}")
+        raise
 
 
 def _records(count: int, some: int | None = None) -> str:
@@ -152,21 +172,28 @@ class _Sending:
         self._topic = topic
         self._partition = partition
         self._rate = rate
+        self._watched: deque[tuple[Any, int]] = deque()
+        self._written = 0
 
-    def read(self, path: Path | None, form: str, rule: LineRule) -> None:
+    def read(
+        self, path: Path | None, form: str, rule: LineRule, interruption: Interruption
+    ) -> None:
         """Send what a file holds, or stdin; at most ``rate`` records a second."""
         from broker_lite.cli.lines import tables
 
         count = 0
         rate = self._rate
-        watched: deque[Any] = deque()
+        watched = self._watched
         started = time.monotonic()
-        for table in tables(path, form, rule):
+        source = tables(path, form, rule)
+        while (table := interruption.next_of(source)) is not None:
             step = max(rate // 20, 1) if rate else len(table)
             for first in range(0, len(table), step):
+                if interruption.is_set:
+                    break
                 part = table.slice(first, step)
                 sent = self._producer.send_arrow(self._topic, part, partition=self._partition)
-                watched.append(sent)
+                watched.append((sent, len(part)))
                 count += len(part)
                 self.records += len(part)
                 if rule.key_delimiter is not None:
@@ -174,5 +201,17 @@ class _Sending:
                 if rate:
                     time.sleep(max(0.0, started + count / rate - time.monotonic()))
             # A failure ends the command when it is known, not at the end of an endless pipe.
-            while watched and (watched[0].done() or len(watched) > _WATCHED_MAX):
-                watched.popleft().result()
+            while watched and (watched[0][0].done() or len(watched) > _WATCHED_MAX):
+                watched[0][0].result()
+                self._written += watched.popleft()[1]
+
+    def written(self) -> int:
+        """How many records are known to be acknowledged."""
+        return self._written + sum(
+            count for sent, count in self._watched if sent.done() and sent.exception() is None
+        )
+
+    def end(self, *, wait: bool) -> None:
+        """End the producer; ``wait`` for what is under way, as long as it may take."""
+        with contextlib.suppress(LogbusError):
+            self._producer.close() if wait else self._producer.end()

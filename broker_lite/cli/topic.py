@@ -15,6 +15,7 @@ from broker_lite.cli.context import (
     name_pattern,
     open_admin,
 )
+from broker_lite.cli.nouns import Noun
 from broker_lite.cli.replicas import elect, reassign
 from broker_lite.client.administration.health import partition_health
 from broker_lite.config import min_insync_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 
 
-@click.group()
+@click.group(cls=Noun)
 def topic() -> None:
     """Create, list, describe, alter, trim and delete topics; move and elect their replicas."""
 
@@ -111,6 +112,9 @@ def list_topics(
             }
         )
     output.show(rows, form)
+    if not rows:
+        said = "there is no topic yet; make one with: logbus topic create NAME"
+        output.say(said if regex is None else f"no topic matches {regex!r}")
 
 
 @topic.command()

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from broker_lite.cli import output, running
+from broker_lite.cli import announcement, output, running
+from broker_lite.cli.announcement import LOG
 from broker_lite.client import discovery
 from broker_lite.errors import DirectoryLockedError, LogbusError, PortInUseError
 
@@ -33,8 +34,6 @@ START_SECONDS = 90.0
 NAMED_MAX = 5
 """Partitions that ``status`` names when they are not as they should be."""
 LOOK_SECONDS = 0.5
-LOG = "up.log"
-"""In the cluster's folder: what a detached ``up`` says while it runs."""
 
 
 @click.command()
@@ -88,16 +87,18 @@ def up(
     """Start ZooKeeper and brokers on this machine and keep them until Ctrl-C."""
     if ephemeral and directory is not None:
         raise click.UsageError("--ephemeral keeps nothing, --dir keeps it there; give one of them")
-    held = None if ephemeral or not detach else _held(directory or _default_directory())
+    where = None if ephemeral else directory or _default_directory()
+    held = _held(where) if detach else None
     if held is not None:
         _require_same(context, held)
         output.say(f"it runs already, at {held['bootstrap_servers']}: nothing was started")
-        output.show_one(held, form)
+        announcement.announce(held, form, _ending(held))
         return 0
     if context.get_parameter_source("port") is not ParameterSource.DEFAULT:
         _require_free(host, port)
+    words = announcement.Words(form, port, announcement.brokers_in(where))
     if detach:
-        return _detach(port, form)
+        return _detach(words)
     from broker_lite.cli.context import key_values
     from broker_lite.local.cluster import LocalCluster
 
@@ -106,13 +107,13 @@ def up(
         settings["listeners.insecure.allow"] = "true"
     cluster = LocalCluster(
         brokers,
-        directory=None if ephemeral else directory or _default_directory(),
+        directory=where,
         config=settings,
         zookeeper=zookeeper,
         zookeeper_jars=zookeeper_jars,
         port=port,
     )
-    return _hold(cluster, ready_fd, port, form)
+    return _hold(cluster, ready_fd, words)
 
 
 @click.command()
@@ -296,7 +297,7 @@ def _require_free(host: str, port: int) -> None:
         raise
 
 
-def _hold(cluster: Any, ready_fd: int | None, port: int, chosen: str | None) -> int:
+def _hold(cluster: Any, ready_fd: int | None, words: announcement.Words) -> int:
     """Start, tell where it is, wait for a signal, stop."""
     wake_read, wake_write = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -310,7 +311,7 @@ def _hold(cluster: Any, ready_fd: int | None, port: int, chosen: str | None) -> 
                     pipe.write(json.dumps(facts) + "\n")
                 _speak_into(cluster.directory / LOG)
             else:
-                _announce(facts, port, chosen, "Ctrl-C stops it.")
+                words.say(facts, "Ctrl-C stops it.")
             _wait(cluster, wake_read)
             _say_when("stopping")
         finally:
@@ -340,7 +341,7 @@ def _speak_into(log: Path) -> None:
         os.dup2(file.fileno(), sys.stderr.fileno())
 
 
-def _detach(port: int, chosen: str | None) -> int:
+def _detach(words: announcement.Words) -> int:
     """Start the same command in the background and wait for its word that everything runs."""
     arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
     read_end, write_end = os.pipe()
@@ -362,10 +363,13 @@ def _detach(port: int, chosen: str | None) -> int:
             output.say(said.read().decode("utf-8", "replace").strip())
             return child.returncode if child.returncode > 0 else 1
     facts = json.loads(line)
-    alone = len(running.alive()) < 2
-    ending = "logbus down" if alone else f"logbus down {running.names([facts])}"
-    _announce(facts, port, chosen, f"Stop it with: {ending}")
+    words.say(facts, _ending(facts))
     return 0
+
+
+def _ending(facts: dict[str, Any]) -> str:
+    alone = len(running.alive()) < 2
+    return f"Stop it with: logbus down{'' if alone else ' ' + running.names([facts])}"
 
 
 def _read_line(pipe: int, deadline: float) -> bytes:
@@ -381,23 +385,3 @@ def _read_line(pipe: int, deadline: float) -> bytes:
                 return b""
             said += part
     return said
-
-
-def _announce(facts: dict[str, Any], port: int, chosen: str | None, ending: str) -> None:
-    for number, broker in enumerate(facts["brokers"]):
-        if port and broker["port"] != port + number:
-            output.say(f"port {port + number} is taken: broker {number} has {broker['port']}")
-            break
-    if chosen is not None or not sys.stdout.isatty():
-        output.show_one(facts, chosen)
-        return
-    count = len(facts["brokers"])
-    click.echo(f"{count} broker{'s' if count > 1 else ''}: {facts['bootstrap_servers']}")
-    click.echo(f"ZooKeeper: {facts['zookeeper']}")
-    click.echo(f"data:      {facts['directory']}")
-    click.echo()
-    click.echo("Next:  logbus topic create events -p 3")
-    click.echo("       tail -f some.log | logbus produce events")
-    click.echo("       logbus consume events --start earliest")
-    click.echo(f"\n{ending}")
-    sys.stdout.flush()

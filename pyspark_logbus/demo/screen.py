@@ -99,14 +99,15 @@ class Screen:
 
 
 def _figures(progress: Progress) -> str:
-    share = progress.shipped / progress.total if progress.total else 1.0
+    """The bar is of what the query has read: shipping is far sooner done, and is not the end."""
+    share = min(1.0, progress.rows_read / progress.total) if progress.total else 1.0
     bar = ("#" * int(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
+    shipped = f"[{bar}] lines in {progress.shipped:,}/{progress.total:,}"
+    if not progress.rows_read and not progress.rows_written:
+        return f"{shipped}; Spark begins its first batch …"
     # Until the query has committed something nobody knows how far it is behind.
     lag = "" if progress.lag is None else f"  lag {progress.lag:,}"
-    return (
-        f"[{bar}] lines in {progress.shipped:,}/{progress.total:,}  read {progress.rows_read:,}  "
-        f"written {progress.rows_written:,}{lag}"
-    )
+    return f"{shipped}  read {progress.rows_read:,}  written {progress.rows_written:,}{lag}"
 
 
 def _result(count: Count) -> str:

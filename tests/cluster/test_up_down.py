@@ -73,8 +73,18 @@ def are_gone(facts: dict[str, Any]) -> bool:
     return all(start_mark(int(pid)) != mark for pid, mark in facts["processes"].items())
 
 
+def up(logbus: Logbus, *arguments: str) -> dict[str, Any]:
+    """What is recorded of a cluster that is started."""
+    return recorded(Path(json.loads(logbus("up", *arguments).stdout)["directory"]))
+
+
+def recorded(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
+    return found
+
+
 def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
-    facts = json.loads(logbus("up", "-d", "-n", "2", "--port", "0").stdout)
+    facts = up(logbus, "-d", "-n", "2", "--port", "0")
     assert facts == json.loads((tmp_path / "data/logbus/cluster/cluster.json").read_text())
     assert len(facts["brokers"]) == 2
     assert set(facts["brokers"][0]) == {"id", "port", "pid"}
@@ -86,7 +96,9 @@ def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
     logbus("topic", "create", "t", "-p", "2")
     again = logbus("up", "-d", "-n", "2", "--port", "0")
     assert f"it runs already, at {facts['bootstrap_servers']}" in again.stderr
-    assert json.loads(again.stdout) == json.loads(logbus("up", "-d").stdout) == facts
+    told = json.loads(again.stdout)
+    assert told.items() <= facts.items() and "processes" not in told
+    assert up(logbus, "-d") == facts
     unlike = logbus("up", "-d", "-n", "3", "-c", "retention.ms=1", code=1).stderr
     assert "DIRECTORY_LOCKED" in unlike and "--brokers 3 (it has 2), --config ret" in unlike
     assert "DIRECTORY_LOCKED" in logbus("up", code=1).stderr
@@ -98,13 +110,18 @@ def test_up_status_down(logbus: Logbus, tmp_path: Path) -> None:
     assert are_gone(facts)
     assert "logbus up" in logbus("status", code=3).stderr
     assert "logbus up" in logbus("down", code=3).stderr
-    # Data stay.
-    logbus("up", "-d", "-n", "2", "--port", "0")
+    # Data stay, and topics where they were: of a cluster that has grown it is said.
+    grown = logbus("up", "-d", "-n", "3", "--port", "0")
     assert json.loads(logbus("topic", "list").stdout)["topic"] == "t"
+    cure = "topic reassign t --replication-factor 3"
+    assert "1 topic has fewer replicas than the 3 that a new one gets: t. To move" in grown.stderr
+    assert f"logbus {cure}\n" in grown.stderr
+    moved = [json.loads(line) for line in logbus(*cure.split()).stdout.splitlines()]
+    assert [len(row["to"]) for row in moved] == [3, 3]
 
 
 def test_nothing_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
-    facts = json.loads(logbus("up", "-d", "--port", "0").stdout)
+    facts = up(logbus, "-d", "--port", "0")
     os.kill(facts["pid"], signal.SIGKILL)
     wait_until(lambda: are_gone(facts))
     status = logbus("status", code=3)
@@ -116,9 +133,9 @@ def test_nothing_outlives_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
 
 
 def test_what_is_killed_is_started_again(logbus: Logbus, tmp_path: Path) -> None:
-    facts = json.loads(logbus("up", "-d", "-n", "2", "--port", "0").stdout)
+    facts = up(logbus, "-d", "-n", "2", "--port", "0")
     directory = Path(facts["directory"])
-    later = json.loads(logbus("up", "-d", "--ephemeral", "--port", "0").stdout)
+    later = up(logbus, "-d", "--ephemeral", "--port", "0")
     killed = [facts["brokers"][1]["pid"], facts["zookeeper_pid"]]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
@@ -137,11 +154,6 @@ def test_what_is_killed_is_started_again(logbus: Logbus, tmp_path: Path) -> None
     logbus("down", "--dir", str(directory))
     assert are_gone(facts) and are_gone(new)
     assert json.loads(logbus("status").stdout)["directory"] == later["directory"]
-
-
-def recorded(directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
-    return found
 
 
 def test_a_broker_that_cannot_start_is_told_and_tried_again(
@@ -184,7 +196,7 @@ def taken(port: int) -> Iterator[None]:
 
 
 def test_a_temporary_folder_does_not_outlive_a_killed_up(logbus: Logbus, tmp_path: Path) -> None:
-    facts = json.loads(logbus("up", "-d", "--ephemeral", "--port", "0").stdout)
+    facts = up(logbus, "-d", "--ephemeral", "--port", "0")
     folder = Path(facts["directory"])
     assert folder.parent == tmp_path and folder.is_dir()
     os.kill(facts["pid"], signal.SIGKILL)
@@ -194,8 +206,8 @@ def test_a_temporary_folder_does_not_outlive_a_killed_up(logbus: Logbus, tmp_pat
 
 def test_several_clusters_are_told_apart_by_directory(logbus: Logbus, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    first = json.loads(logbus("up", "-d", "--port", "0", "--dir", one).stdout)
-    second = json.loads(logbus("up", "-d", "--port", "0", "--dir", two).stdout)
+    first = up(logbus, "-d", "--port", "0", "--dir", one)
+    second = up(logbus, "-d", "--port", "0", "--dir", two)
     # Without a name: the one that clients find, and a word about the other.
     status = logbus("status")
     assert json.loads(status.stdout)["directory"] == two
@@ -219,8 +231,8 @@ def test_several_clusters_are_told_apart_by_directory(logbus: Logbus, tmp_path: 
 
 def test_a_killed_cluster_hides_none_that_runs(logbus: Logbus, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    first = json.loads(logbus("up", "-d", "--port", "0", "--dir", one).stdout)
-    second = json.loads(logbus("up", "-d", "--port", "0", "--dir", two).stdout)
+    first = up(logbus, "-d", "--port", "0", "--dir", one)
+    second = up(logbus, "-d", "--port", "0", "--dir", two)
     os.kill(second["pid"], signal.SIGKILL)
     wait_until(lambda: are_gone(second))
     assert json.loads(logbus("status").stdout)["directory"] == one
@@ -230,7 +242,7 @@ def test_a_killed_cluster_hides_none_that_runs(logbus: Logbus, tmp_path: Path) -
 
 def test_up_goes_on_where_no_record_can_be_kept(logbus: Logbus, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
-    facts = json.loads(logbus("up", "-d", "--ephemeral", "--port", "0").stdout)
+    facts = up(logbus, "-d", "--ephemeral", "--port", "0")
     logbus("down", "--dir", facts["directory"])
     assert are_gone(facts)
 
@@ -270,7 +282,7 @@ def test_up_in_the_foreground_ends_on_a_signal_and_keeps_nothing(tmp_path: Path)
         env=environment,
     )
     assert up.stdout is not None and up.stderr is not None
-    facts = json.loads(up.stdout.readline())
+    facts = recorded(Path(json.loads(up.stdout.readline())["directory"]))
     assert Path(facts["directory"]).is_dir()
     up.send_signal(signal.SIGINT)
     said = up.communicate(timeout=60)[1]
@@ -287,7 +299,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(logbus: Logbus, tmp_p
             said = logbus("up", *how, "--port", port, code=1).stderr
             assert f"PORT_IN_USE] port {port} on 127.0.0.1 is taken" in said
             assert "give another --port" in said
-    facts = json.loads(logbus("up", "-d", "--port", "0").stdout)
+    facts = up(logbus, "-d", "--port", "0")
     own = str(facts["brokers"][0]["port"])
     said = logbus("up", "-d", "--port", own, "--dir", str(tmp_path / "other"), code=1).stderr
     assert f"logbus status --dir {facts['directory']}" in said

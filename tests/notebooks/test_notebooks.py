@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from notebooks.runner import CELLS_MAX, cells, run
@@ -26,6 +28,29 @@ def test_it_runs(path: Path, spark: SparkSession) -> None:
     finally:
         if names.get("cluster") is not None:
             names["cluster"].stop()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outside_of_databricks_it_brings_what_databricks_has(
+    path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """``python notebooks/01_quickstart.py``: up to where it would start a cluster."""
+    monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "127.0.0.1:7")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in cells(path):
+        if not cell.is_markdown:
+            exec(compile(cell.source, str(path), "exec"), names)
+        if "bootstrap_servers" in names:
+            break
+    assert names["bootstrap_servers"] == "127.0.0.1:7"
+    assert names["spark"] is spark
+    names["display"](spark.range(2))
+    names["display"]([("t-0", 7, 0.0)])
+    assert re.search(r"\| +id\|.*\| +1\|.*'t-0', 7", capsys.readouterr().out, re.DOTALL)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

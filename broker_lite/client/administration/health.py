@@ -87,6 +87,15 @@ def cluster_health(
     return found
 
 
+def fewer_replicas(view: ClusterView, factor: int) -> list[str]:
+    """The topics of which some partition has fewer than ``factor`` replicas, by name."""
+    return sorted(
+        name
+        for name, topic in view.topics.items()
+        if any(len(partition.replicas) < factor for partition in topic.partitions)
+    )
+
+
 def broker_loads(view: ClusterView) -> dict[int, BrokerLoad]:
     """By broker, live or named by a partition."""
     leaders: dict[int, int] = {}

@@ -75,6 +75,10 @@ class Mirror:
         self.aside: dict[str, LogbusError] = {}
         self.absent: list[str] = []
         """Topics that are asked for by name and that the source has not."""
+        self.has_begun = False
+        """Whether both clusters have answered and this mirror was the one at work."""
+        self.hindrance: LogbusError | None = None
+        """What it was waiting for when it was stopped, if it waited."""
         self._is_once = False
         self._counted: dict[TopicPartition, int] = {}
         """What the copies had copied before they were taken up anew."""
@@ -115,6 +119,7 @@ class Mirror:
         self.copies.clear()
         self.look()
         self.save()
+        self.has_begun, self.hindrance = True, None
         return True
 
     def look(self) -> None:
@@ -350,6 +355,7 @@ class Mirror:
             except LogbusError as error:
                 if not error.retriable or (once and attempt >= ATTEMPTS_ONCE):
                     raise
+                self.hindrance = error
                 attempt = 0 if monotonic_ms() - began_ms > PROVEN_MS else attempt
                 self._telling.say(f"{error}; trying again")
                 self.target.forget()

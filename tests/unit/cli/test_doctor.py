@@ -140,6 +140,32 @@ def test_an_editable_install_is_found_out(tmp_path: Path) -> None:
     assert done.stdout.strip() == "hidden"
 
 
+@pytest.mark.parametrize("here", ["same", "changed", "none", "left out", "not installed"])
+def test_a_source_tree_beside_the_installed_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: str
+) -> None:
+    """Started in a checkout, a script's driver took the one and Spark's workers the other."""
+    folder, installed = tmp_path / "checkout", tmp_path / "site-packages"
+    for root in (folder, installed):
+        for package in ("pyspark_logbus", "broker_lite"):
+            (root / package / "deep").mkdir(parents=True)
+            (root / package / "__init__.py").touch()
+            (root / package / "deep" / "part.py").write_text("x = 1\n")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(folder if here == "not installed" else installed))
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.chdir(tmp_path if here == "none" else folder)
+    if here != "same":
+        (folder / "broker_lite" / "deep" / "part.py").write_text("x = 2\n")
+    if here == "left out":
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    finding = doctor.source_tree()
+    assert finding.state == ("warning" if here == "changed" else "ok"), finding
+    if here == "changed":
+        assert finding.found.startswith(f"broker_lite in this folder and in {installed} are not")
+        assert "PYTHONSAFEPATH" in finding.cure
+
+
 def test_the_two_spark_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     finding = doctor.spark_settings()

@@ -76,10 +76,46 @@ def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no command 'topc'; did you mean 'topic'?" in said.err
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["consume", "t", "--nope"], None),
+        (["produce", "t", "--detach"], None),
+        (["up", "--detatch"], "--detach"),
+        (["consume", "t", "--form", "json"], "--format"),
+        (["topic", "--regx", "a"], "--regex"),
+    ],
+)
+def test_options_are_offered_where_their_words_are_alike(
+    typed: list[str], offered: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--nope`` was said to be ``--group``: they share two dashes and an o."""
+    assert run(typed) == 2
+    said = capsys.readouterr().err
+    assert ("Did you mean" in said or "did you mean" in said) == (offered is not None)
+    assert offered is None or said.rstrip().endswith(f"{offered!r}?")
+
+
+@pytest.mark.parametrize("noun", ["groups", "topic"])
+def test_a_bare_noun_lists(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1
+    assert run([noun, "-h"]) == 0
+    assert "Without a command it lists." in capsys.readouterr().out
+    assert run([noun, "lst"]) == 2
+    assert "Did you mean 'list'" in capsys.readouterr().err
+
+
 def test_no_cluster_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    for command in (["topic", "list"], ["consume", "t"], ["status"], ["down"]):
+    for command in (
+        ["topic", "list"],
+        ["topic"],
+        ["groups"],
+        ["consume", "t"],
+        ["status"],
+        ["down"],
+    ):
         assert run(command) == 3
         assert "logbus up" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from broker_lite.client.administration.health import (
     BrokerLoad,
     broker_loads,
     cluster_health,
+    fewer_replicas,
     partition_health,
 )
 from broker_lite.client.administration.replica_plans import (
@@ -39,6 +40,12 @@ def view_of(live: int, *rows: tuple[int, ...]) -> ClusterView:
     )
     brokers = {number: Endpoint("h", number) for number in range(1, live + 1)}
     return ClusterView("c", 1, brokers, {"t": TopicMetadata("t", partitions=partitions)})
+
+
+def test_topics_with_fewer_replicas_than_a_new_one() -> None:
+    view = view_of(3, (1, 2, 3), (1, 2))
+    assert fewer_replicas(view, 2) == []
+    assert fewer_replicas(view, 3) == ["t"]
 
 
 def wheres(view: ClusterView) -> list[TopicPartition]:

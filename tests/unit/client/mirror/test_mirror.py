@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+from threading import Event
+
 import pytest
 
+from broker_lite.cli.main import run
 from broker_lite.client.mirror.carrying import Walked
 from broker_lite.client.mirror.copies import Copy
 from broker_lite.client.mirror.mirror import Mirror
 from broker_lite.client.mirror.offset_map import OffsetMap
-from broker_lite.errors import CorruptMessageError, LeaderNotAvailableError
+from broker_lite.errors import (
+    CorruptMessageError,
+    LeaderNotAvailableError,
+    LogbusError,
+    SourceUnreachableError,
+)
 from broker_lite.model import TopicPartition
 
 WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -35,3 +44,32 @@ def test_a_partition_that_the_source_does_not_give_is_told_and_once_raised(
     with pytest.raises(LeaderNotAvailableError, match=r"t-0: the source .* nobody leads it"):
         mirror._advance(fetched)
     mirror.close()
+
+
+def test_a_source_that_never_answered_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ended it with 0, as if it had copied what there was."""
+    monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 1)
+    waited: list[LogbusError | None] = []
+
+    def press(mirror: Mirror, stop: Event) -> bool:
+        try:
+            return opened(mirror, stop)
+        finally:
+            waited.append(mirror.hindrance)
+            if len(waited) > 1:
+                signal.raise_signal(signal.SIGINT)
+
+    opened = Mirror.open
+    monkeypatch.setattr(Mirror, "open", press)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert run(["mirror", "--from", "127.0.0.1:1", "-b", "127.0.0.1:2"]) == 3
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert [type(error) for error in waited] == [type(None), SourceUnreachableError]
+    said = capsys.readouterr()
+    assert "trying again" in said.err and said.err.endswith("stopped before anything was copied\n")
+    assert said.out == ""

@@ -1,0 +1,108 @@
+"""What ``logbus up`` says once its cluster runs: where it is, what comes next, what has changed.
+
+A person reads lines; a script reads one JSON object on stdout. Neither needs what ``down`` and
+``status`` alone ask of the record: the marks by which processes are told from others.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from broker_lite.cli import few_replicas, output, running
+from broker_lite.client.administration.admin import Admin
+from broker_lite.errors import LogbusError
+
+LOG = "up.log"
+"""In the cluster's folder: what a detached ``up`` says while it runs."""
+_ANSWER_MS = 5000
+_INTERNAL = ("processes", "zookeeper_pid")
+
+Facts = dict[str, Any]
+
+
+class Words(NamedTuple):
+    """How the start of a cluster is told: in ``form``, where ``port`` (0: any) was the first that
+    was asked for, and its folder had data of so many brokers before."""
+
+    form: str | None
+    port: int
+    brokers_before: int
+
+    def say(self, facts: Facts, ending: str) -> None:
+        """First what may come as a surprise, then what to do."""
+        for number, broker in enumerate(facts["brokers"]):
+            if self.port and broker["port"] != self.port + number:
+                first = self.port + number
+                output.say(f"port {first} is taken: broker {number} has {broker['port']}")
+                break
+        _tell_of_others(facts)
+        if 0 < self.brokers_before < len(facts["brokers"]):
+            _tell_of_few_replicas(facts)
+        announce(facts, self.form, ending)
+
+
+def brokers_in(directory: Path | None) -> int:
+    """Of how many brokers a folder has data."""
+    return 0 if directory is None else len(list(directory.glob("broker-*/")))
+
+
+def announce(facts: Facts, form: str | None, ending: str) -> None:
+    """``form`` None: lines on a terminal, and in a pipe the object, with the lines on stderr."""
+    if form is not None:
+        output.show_one({key: facts[key] for key in facts if key not in _INTERNAL}, form)
+    else:
+        is_terminal = sys.stdout.isatty()
+        if not is_terminal:
+            announce(facts, "jsonl", ending)
+        click.echo("\n".join([*_where(facts), "", *_next(facts), "", ending]), err=not is_terminal)
+    sys.stdout.flush()
+
+
+def _where(facts: Facts) -> list[str]:
+    count = len(facts["brokers"])
+    parts = {
+        f"{count} broker{'s' if count > 1 else ''}": facts["bootstrap_servers"],
+        "ZooKeeper": facts["zookeeper"],
+        "data": facts["directory"],
+        "logs": f"broker-N/broker.log, zookeeper/zookeeper.log and, with -d, {LOG} there",
+    }
+    return [f"{name + ':':<11} {value}" for name, value in parts.items()]
+
+
+def _next(facts: Facts) -> list[str]:
+    return [
+        "Next:  logbus topic create events -p 3",
+        "       ls -l | logbus produce events",
+        "       logbus consume events",
+        "Spark: spark.readStream.format('logbus').option('subscribe', 'events')",
+        f"            .option('bootstrap.servers', '{facts['bootstrap_servers']}').load()",
+    ]
+
+
+def _tell_of_others(facts: Facts) -> None:
+    """Whoever names no cluster means the one that was started last: that is said where it is not
+    the only one."""
+    others = [other for other in running.alive() if not running.is_same(other, facts)]
+    if others:
+        there = "; ".join(
+            f"-b {other['bootstrap_servers']} ({running.names([other])})" for other in others
+        )
+        output.say(
+            "Commands and clients that name no cluster mean this one from now on. "
+            f"Also running: {there}"
+        )
+
+
+def _tell_of_few_replicas(facts: Facts) -> None:
+    """For a cluster that has grown."""
+    try:
+        with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
+            few = few_replicas.find(admin, admin.cluster())
+    except LogbusError:
+        return  # it runs; the doctor looks at this too
+    if few is not None:
+        output.say(f"{few.found()}. To move them: {few.cure()}")

@@ -1,0 +1,48 @@
+"""Topics of a cluster that was smaller: nobody moves them unasked; ``up`` and ``doctor`` tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker_lite.client.administration.health import fewer_replicas
+
+if TYPE_CHECKING:
+    from broker_lite.client.administration.admin import Admin
+    from broker_lite.client.operations.cluster import ClusterView
+
+USUAL = 3
+"""What default.replication.factor=0 stands for, where there are as many brokers."""
+NAMED_MAX = 10
+
+
+class FewReplicas(NamedTuple):
+    """``topics`` have fewer replicas than the ``factor`` that a new one gets."""
+
+    topics: list[str]
+    factor: int
+
+    def found(self) -> str:
+        names = ", ".join(self.topics[:NAMED_MAX])
+        more = len(self.topics) - NAMED_MAX
+        have = "topics have" if len(self.topics) > 1 else "topic has"
+        return (
+            f"{len(self.topics)} {have} fewer replicas than the {self.factor} that a new one gets: "
+            f"{names}{f' and {more} more' if more > 0 else ''}"
+        )
+
+    def cure(self) -> str:
+        names = " ".join(self.topics[:NAMED_MAX]) + (" …" if len(self.topics) > NAMED_MAX else "")
+        return f"logbus topic reassign {names} --replication-factor {self.factor}"
+
+
+def find(admin: Admin, view: ClusterView) -> FewReplicas | None:
+    """None where every topic has as many replicas as a new one would. Raises LogbusError."""
+    if len(view.brokers) < 2 or not view.topics:
+        return None
+    broker = str(min(view.brokers))
+    settings = admin.describe_configs(brokers=[int(broker)])["broker", broker]
+    said = settings.get("default.replication.factor")
+    asked = int((said and said.value) or 0)
+    factor = min(asked or USUAL, len(view.brokers))
+    topics = fewer_replicas(view, factor)
+    return FewReplicas(topics, factor) if topics else None

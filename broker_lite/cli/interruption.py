@@ -1,0 +1,45 @@
+"""Ctrl-C while something is passed on: reading ends at once, sending where it is known how far.
+
+A second Ctrl-C is a KeyboardInterrupt wherever it comes. Main thread only.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Interruption:
+    """A context manager; ``is_set`` once Ctrl-C was pressed inside."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._is_reading = False
+        self._before = signal.getsignal(signal.SIGINT)
+
+    def __enter__(self) -> Interruption:
+        if self._before is not signal.SIG_IGN:  # as nohup and shells set it for the background
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def next_of(self, source: Iterator[T]) -> T | None:
+        """What comes next; None at the source's end, and once it is set."""
+        try:
+            self._is_reading = True
+            return None if self.is_set else next(source, None)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            self._is_reading = False
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        is_first, self.is_set = not self.is_set, True
+        if self._is_reading or not is_first:
+            raise KeyboardInterrupt

@@ -1,0 +1,70 @@
+"""Driver only: an address at which nobody answers is told while it is still tried.
+
+A cluster that is just starting answers within seconds, so it is tried for a while (a source for
+``fetchOffset.numRetries``); but an address that is wrong stays so, and whoever waits wants to know
+which one it is. Warnings go to the logger ``pyspark_logbus``, on Spark's driver its stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from broker_lite.errors import LogbusError, NoBrokersError
+
+log = logging.getLogger("pyspark_logbus")
+
+HINT_S = 1.0
+"""Who answers at all answers sooner."""
+PATIENCE_S = 10.0
+"""Of a query that has read before: brokers that are started again are back by then."""
+AGAIN_S = 60.0
+
+CURE = "is the address right, and does the cluster run? (logbus status, logbus doctor)"
+
+
+@contextmanager
+def told(servers: str, seconds: float) -> Iterator[None]:
+    """Around a first question, which is tried for so many ``seconds``: a warning after a second,
+    and NoBrokersError names the option."""
+    text = "bootstrap.servers=%s: no broker answers yet; trying for up to %.0f s: %s"
+    hint = threading.Timer(HINT_S, log.warning, (text, servers, seconds, CURE))
+    hint.daemon = True
+    hint.start()
+    try:
+        yield
+    except NoBrokersError as error:
+        raise NoBrokersError(f"bootstrap.servers={servers}: {error.message}; {CURE}") from None
+    finally:
+        hint.cancel()
+
+
+class Silence:
+    """Warns of a running query's cluster that says nothing: it waits, and Spark shows no error."""
+
+    def __init__(self, servers: str, monotonic: Callable[[], float]) -> None:
+        self._servers = servers
+        self._monotonic = monotonic
+        self._since: float | None = None
+        self._due = 0.0
+        self._told = False
+
+    def look(self, problem: LogbusError | None, *, is_known: bool) -> None:
+        """``is_known``: the cluster has answered this query before; ``problem``: why it does not
+        now, where that is known. What the brokers themselves say is not silence."""
+        if is_known and not isinstance(problem, NoBrokersError):
+            if self._told:
+                log.warning("bootstrap.servers=%s: brokers answer again", self._servers)
+            self._since, self._told = None, False
+            return
+        now = self._monotonic()
+        if self._since is None:
+            self._since = now
+            self._due = now + (PATIENCE_S if is_known else HINT_S)
+        if now >= self._due:
+            self._due, self._told = now + AGAIN_S, True
+            why = problem or "no broker answers"
+            text = "bootstrap.servers=%s: the query waits, for %.0f s now: %s; %s"
+            log.warning(text, self._servers, now - self._since, why, CURE)

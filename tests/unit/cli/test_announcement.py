@@ -1,0 +1,70 @@
+"""What ``up`` says: addresses and what comes next to a person, one object to a script."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_lite.cli import running
+from broker_lite.cli.announcement import Words, announce, brokers_in
+from broker_lite.local.process import start_mark
+
+ENDING = "Stop it with: logbus down"
+
+
+def facts(directory: Path, *ports: int) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": ",".join(f"127.0.0.1:{port}" for port in ports),
+        "zookeeper": "127.0.0.1:1/logbus",
+        "brokers": [{"id": n, "port": port, "pid": 1} for n, port in enumerate(ports)],
+        "directory": str(directory),
+        "pid": os.getpid(),
+        "zookeeper_pid": 7,
+        "processes": {str(os.getpid()): start_mark(os.getpid())},
+    }
+
+
+@pytest.fixture(autouse=True)
+def _data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize("form", [None, "json", "table"])
+def test_nobody_reads_what_only_down_needs(
+    form: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announce(facts(tmp_path, 9092), form, ENDING)
+    said = capsys.readouterr()
+    assert "processes" not in said.out.lower() and "zookeeper_pid" not in said.out.lower()
+    assert "127.0.0.1:9092" in said.out
+    if form is None:
+        # A pipe: the object for whoever reads it, the words for whoever started it.
+        assert json.loads(said.out)["brokers"] == [{"id": 0, "port": 9092, "pid": 1}]
+        for word in ("1 broker: ", "logbus topic create events", "broker.log", ENDING):
+            assert word in said.err
+    else:
+        assert said.err == ""
+
+
+def test_what_may_surprise_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = facts(tmp_path / "one", 9092), facts(tmp_path / "two", 9093, 9095)
+    running.remember(one)
+    Words("json", 9092, 0).say(one, ENDING)
+    assert capsys.readouterr().err == ""
+    running.remember(two)
+    Words("json", 9093, 0).say(two, ENDING)
+    said = capsys.readouterr().err
+    assert "port 9094 is taken: broker 1 has 9095" in said
+    assert "that name no cluster mean this one from now on" in said
+    assert f"-b 127.0.0.1:9092 (--dir {tmp_path / 'one'})" in said
+
+
+def test_a_folder_tells_how_many_brokers_it_had(tmp_path: Path) -> None:
+    assert brokers_in(None) == brokers_in(tmp_path / "none") == brokers_in(tmp_path) == 0
+    for name in ("broker-0", "broker-1", "zookeeper"):
+        (tmp_path / name).mkdir()
+    assert brokers_in(tmp_path) == 2

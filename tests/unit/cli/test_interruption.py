@@ -1,0 +1,45 @@
+"""Ctrl-C while something is passed on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from broker_lite.cli.interruption import Interruption
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_it_ends_reading_at_once_and_sending_where_it_is_known_how_far() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        press()  # while the next one is waited for
+        raise AssertionError("nothing is read any more")
+
+    before = signal.getsignal(signal.SIGINT)
+    with Interruption() as interruption:
+        reading = source()
+        assert interruption.next_of(reading) == 1
+        assert interruption.next_of(reading) is None
+        assert interruption.is_set
+        assert interruption.next_of(iter([2])) is None
+    with Interruption() as interruption:
+        press()  # while something is sent
+        assert interruption.is_set and interruption.next_of(iter([2])) is None
+        with pytest.raises(KeyboardInterrupt):
+            press()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_whoever_was_told_to_ignore_it_does() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            press()
+            assert not interruption.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

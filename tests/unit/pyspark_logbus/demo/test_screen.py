@@ -1,0 +1,26 @@
+"""The demo's line of progress, from before Spark's first batch to the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_logbus.demo import screen
+from pyspark_logbus.demo.screen import Progress
+
+
+@pytest.mark.parametrize(
+    ("progress", "bar", "said"),
+    [
+        # It was "98 %, read 0" for seconds: as if it hung at its end.
+        (Progress(98, 100, 0, 0, None, 0), 0, "lines in 98/100; Spark begins its first batch …"),
+        (Progress(100, 100, 50, 0, 50, 1), 14, "read 50  written 0  lag 50"),
+        (Progress(100, 100, 100, 7, 0, 2), 28, "read 100  written 7  lag 0"),
+        # A batch that is repeated reads its rows twice.
+        (Progress(2000, 2000, 2500, 7, None, 2), 28, "lines in 2,000/2,000  read 2,500  written 7"),
+        (Progress(0, 0, 0, 0, None, 0), 28, "lines in 0/0"),
+    ],
+)
+def test_the_bar_is_of_what_was_read(progress: Progress, bar: int, said: str) -> None:
+    line = screen._figures(progress)
+    assert line.startswith(f"[{'#' * bar}{'.' * (28 - bar)}] ")
+    assert said in line and len(line) <= 96

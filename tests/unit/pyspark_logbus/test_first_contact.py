@@ -1,0 +1,79 @@
+"""What is said of brokers that do not answer: soon, by the option's name, and not too often."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.errors import LeaderNotAvailableError, NoBrokersError, UnknownTopicOrPartitionError
+from pyspark_logbus import first_contact, options, writers
+from pyspark_logbus.first_contact import Silence
+from pyspark_logbus.offset_reader import OffsetReader
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """As if a second were over at once, while first contact is still tried."""
+    monkeypatch.setattr(first_contact, "HINT_S", 0.0)
+    monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 200)
+
+
+def test_a_source_names_the_address_while_it_tries_and_when_it_fails(impatient, caplog):
+    """It said nothing for 22 seconds, and then not which option was wrong."""
+    values = options.parse({"subscribe": "t", "fetchOffset.numRetries": "0"})
+    reader = OffsetReader(options.read_options(values, NOBODY, streaming=True))
+    with pytest.raises(NoBrokersError, match=f"bootstrap.servers={NOBODY}: .*refused; is the addr"):
+        reader.partitions()
+    reader.close()
+    assert f"bootstrap.servers={NOBODY}: no broker answers yet; trying for up to 5 s" in caplog.text
+
+
+@pytest.mark.parametrize("topic", ["t", ""])
+def test_a_sink_names_the_address_before_a_row_moves(impatient, caplog, topic):
+    """With a topic column nobody looked: tasks waited for delivery.timeout.ms, two minutes."""
+    given = {"topic": topic} if topic else {}
+    found = options.write_options(options.parse(given), NOBODY)
+    with pytest.raises(NoBrokersError, match=f"bootstrap.servers={NOBODY}: "):
+        writers._check_topic(found)
+    assert "no broker answers yet" in caplog.text
+
+
+def test_other_errors_and_answers_in_time_are_left_alone(caplog):
+    with first_contact.told(NOBODY, 5):
+        pass
+    with (
+        pytest.raises(UnknownTopicOrPartitionError, match="_PARTITION] no"),
+        first_contact.told(NOBODY, 5),
+    ):
+        raise UnknownTopicOrPartitionError("no")
+    assert not caplog.messages
+
+
+def test_a_query_that_waits_says_so(caplog):
+    now = 100.0
+    silence = Silence(NOBODY, lambda: now)
+    gone = NoBrokersError("refused")
+    silence.look(None, is_known=False)
+    now += 0.9
+    silence.look(gone, is_known=False)
+    assert not caplog.messages
+    for _ in range(3):
+        now += 0.2
+        silence.look(gone, is_known=False)
+    assert len(caplog.messages) == 1
+    assert f"bootstrap.servers={NOBODY}: the query waits, for 1 s now" in caplog.text
+    assert "refused" in caplog.text
+    now += first_contact.AGAIN_S
+    silence.look(gone, is_known=False)
+    assert len(caplog.messages) == 2
+    silence.look(None, is_known=True)
+    assert "answer again" in caplog.messages[2]
+    # One that was known is given time to start again; what brokers say is no silence.
+    for _ in range(9):
+        silence.look(gone, is_known=True)
+        now += 1
+    silence.look(LeaderNotAvailableError("none"), is_known=True)
+    now += 100
+    silence.look(gone, is_known=True)
+    assert len(caplog.messages) == 3
