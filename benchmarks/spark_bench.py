@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -21,6 +22,17 @@ import pyspark_logbus as logbus
 TICKS = os.sysconf("SC_CLK_TCK")
 Cpu = dict[str, tuple[float, float]]
 """Processor seconds in user's and in kernel mode, by who spent them."""
+
+
+def parser(said: str | None, rows: int) -> argparse.ArgumentParser:
+    """The options that all of them have. ``said``: the script's docstring; ``rows``: of a run."""
+    found = argparse.ArgumentParser(description=(said or "").splitlines()[0])
+    found.add_argument("--rows", type=int, default=rows)
+    found.add_argument("--value-bytes", type=int, default=200)
+    found.add_argument("--partitions", type=int, default=4)
+    found.add_argument("--rounds", type=int, default=7)
+    found.add_argument("--output", metavar="FILE", help="keep the result there, too")
+    return found
 
 
 def session(name: str, **settings: str) -> Any:

@@ -9,21 +9,13 @@ python benchmarks/spark_read.py [--rows N] [--rounds N] [--output FILE]
 
 from __future__ import annotations
 
-import argparse
-
-from spark_bench import fill, median, median_cpu, report, session, spent, timed
+from spark_bench import fill, median, median_cpu, parser, report, session, spent, timed
 
 import pyspark_logbus as logbus
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--value-bytes", type=int, default=200)
-    parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output")
-    args = parser.parse_args()
+    args = parser(__doc__, rows=4_000_000).parse_args()
     spark = session("read")
     with (
         logbus.LocalCluster(brokers=1) as cluster,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spark_bench import fill, median, median_cpu, report, session, spent, timed
+from spark_bench import fill, median, median_cpu, parser, report, session, spent, timed
 
 import pyspark_logbus as logbus
 
@@ -28,13 +28,7 @@ MEMORY_BYTES = 64 << 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--value-bytes", type=int, default=200)
-    parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output")
-    args = parser.parse_args()
+    args = parser(__doc__, rows=4_000_000).parse_args()
     spark = session("stream")
     with (
         tempfile.TemporaryDirectory() as work,

@@ -19,7 +19,7 @@ from typing import Any
 
 from page_cache import FullPageCache
 from peers.lines import Lines
-from spark_bench import Cpu, median, median_cpu, report, session, spent, timed
+from spark_bench import Cpu, median, median_cpu, parser, report, session, spent, timed
 
 import pyspark_logbus as logbus
 
@@ -57,16 +57,11 @@ def cached_rows(spark: Any, args: argparse.Namespace, folder: Path) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--value-bytes", type=int, default=200)
-    parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--compression", default="none,lz4")
-    parser.add_argument("--full-page-cache", action="store_true")
-    parser.add_argument("--input", type=Path)
-    parser.add_argument("--output")
-    args = parser.parse_args()
+    asked = parser(__doc__, rows=2_000_000)
+    asked.add_argument("--compression", default="none,lz4")
+    asked.add_argument("--full-page-cache", action="store_true")
+    asked.add_argument("--input", type=Path)
+    args = asked.parse_args()
     codecs = args.compression.split(",")
     spark = session("write")
     with contextlib.ExitStack() as stack:

@@ -56,10 +56,11 @@ def test_each_row_of_the_table_runs_on_defaults_and_as_its_users_set_it() -> Non
 
 
 def test_no_goal_is_missed_without_what_bounds_it_beside_it() -> None:
-    report, rows = peers("report"), {row.name: row for row in peers("rows").ROWS}
+    report, missed, cited = peers("report"), peers("missed"), peers("cited")
+    rows = {row.name: row for row in peers("rows").ROWS}
     text = (FOLDER / "RESULTS.md").read_text("utf-8")
     lines = text.splitlines()
-    assert report.NO_BOUND not in text.lower()
+    assert missed.NO_BOUND not in text.lower()
     for found in report.results(FOLDER / "results"):
         row = rows[found["row"]]
         for variant in found["variants"]:
@@ -73,15 +74,40 @@ def test_no_goal_is_missed_without_what_bounds_it_beside_it() -> None:
                         if line.startswith(f"  - [{row.name}](#")
                     )
                     above = next(line for line in lines[at::-1] if line.startswith("- "))
-                    assert row.bound[1:] in above, f"{row.name}: write the report again"
+                    bound = cited.updated(row.bound[1:], FOLDER)
+                    assert bound in above, f"{row.name}: write the report again"
 
 
-def test_the_page_about_a_hundred_brokers_says_what_the_results_say() -> None:
+def test_the_pages_that_cite_results_say_what_they_say() -> None:
     """``python -m peers --report`` writes the numbers that a new record moved."""
-    cited, page = peers("cited"), FOLDER / peers("report").CITING
-    text = page.read_text("utf-8")
-    assert text.count("](results/") > 10
-    assert cited.updated(text, FOLDER) == text
+    cited = peers("cited")
+    for name, least in ((peers("report").CITING[0], 10), ("README.md", 5), ("RESULTS.md", 5)):
+        text = (FOLDER / name).read_text("utf-8")
+        assert text.count('.json "') > least, name
+        assert cited.updated(text, FOLDER) == text, name
+
+
+def test_the_second_page_says_where_cost_bends_and_what_an_acknowledgement_means() -> None:
+    overview = peers("overview")
+    sides = {
+        size: {"median": {"restart_s": restart, "seek_ms": 10.0, "kb": kb}}
+        for size, restart, kb in (("1", 0.5, 0.0), ("10", 0.9, 1.0), ("100", 7.0, 1.2))
+    }
+    grown = {"row": "growth-x", "variants": [{"variant": "defaults", "sides": sides}]}
+    assert list(overview.lines([grown]))[-2] == (
+        "| [growth-x](#growth-x) | 1 to 100 | seek_ms, kb | restart_s × 14 (from 100) |"
+    )
+    rates = {"median": {"produced_per_s": 1234.0, "consumed_per_s": 5.0}}
+    paper = {
+        "row": "netdb11",
+        "variants": [
+            {"variant": "batches of 50", "sides": {"logbus": rates}, "absent": {"rabbitmq": "no"}}
+        ],
+    }
+    text = "\n".join(overview.lines([paper]))
+    assert "| logbus | acks=all: flushed to disk before each acknowledgement | 1,234 | 5 |" in text
+    assert "| missing | missing |" in text
+    assert not list(overview.lines([]))
 
 
 def test_a_cited_figure_is_that_of_its_file(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def _variant(row: Row, bench: Bench, variant: Variant) -> dict[str, Any]:
         began = time.monotonic()
         try:
             limit = contextlib.nullcontext() if row.apart else _at_most(row.seconds_max)
-            with limit, row.open(bench, variant) as sides:
+            with limit, row.open(bench, variant) as opened:
+                sides = {name: s for name, s in opened.items() if not bench.is_left_out(name)}
                 kept["settings"] |= {name: s.settings for name, s in sides.items() if s.settings}
                 kept["absent"] = {name: s.cannot for name, s in sides.items() if s.cannot}
                 found = _alternate(row, bench, sides, kept["absent"])

@@ -1,6 +1,6 @@
-"""The floors of rows 7, 9, 13 and 15: the least that could do a broker's work, in Python.
+"""The floors of rows 7, 10, 13 and 15: the least that could do a broker's work, in Python.
 
-    python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER
+    python -P -m peers.bare turns|flushed|silent DESCRIPTOR FOLDER PARTITIONS
 
 Each serves the listening socket of that descriptor in one thread, without an event loop. ``turns``
 takes a record on one connection, writes and flushes it, answers, and sends it to the other
@@ -32,7 +32,6 @@ from broker_lite.wire import produce, tables
 from broker_lite.wire.api import ApiKey, RequestHeader, parse_header
 from broker_lite.wire.frame import FrameReceiver
 
-PARTITIONS = 4
 FRAME_BYTES_MAX = 64 << 20
 LENGTH = struct.Struct(">i")
 SETTINGS = {
@@ -45,9 +44,11 @@ SETTINGS = {
 class BareServer:
     """One of the programs below, in a process of its own, until the context ends."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, partitions: int = 4) -> None:
+        """``partitions``: of each topic, where the program knows topics."""
         self.settings = SETTINGS[program]
         self.program = program
+        self._partitions = partitions
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> BareServer:
@@ -60,7 +61,9 @@ class BareServer:
             self.bootstrap_servers = f"127.0.0.1:{listener.getsockname()[1]}"
             command = [sys.executable, "-P", "-m", "peers.bare", self.program]
             self._process = guard.spawn(
-                [*command, str(descriptor), folder], Path(folder, "out"), pass_fds=(descriptor,)
+                [*command, str(descriptor), folder, str(self._partitions)],
+                Path(folder, "out"),
+                pass_fds=(descriptor,),
             )
         return self
 
@@ -115,11 +118,14 @@ class _Connection:
 
 
 class KafkaServer:
-    """Enough of a broker for Kafka's own producer; every topic is there, with four partitions."""
+    """Enough of a broker for a producer; every topic is there, with so many partitions."""
 
-    def __init__(self, listener: socket.socket, folder: Path, *, flushes: bool) -> None:
+    def __init__(
+        self, listener: socket.socket, folder: Path, partitions: int, *, flushes: bool
+    ) -> None:
         self._listener = listener
         self._folder = folder
+        self._partitions = partitions
         self._flushes = flushes
         self._selector = selectors.DefaultSelector()
         self._files: dict[tuple[str, int], int] = {}
@@ -216,7 +222,7 @@ class KafkaServer:
                 isr_nodes=[0],
                 offline_replicas=[],
             )
-            for number in range(PARTITIONS)
+            for number in range(self._partitions)
         ]
         return response(
             brokers=[
@@ -278,15 +284,16 @@ def start(folder: Path) -> None:
 
 def main(program: str, *where: str) -> None:
     """One of the programs."""
-    folder = Path(where[-1])
     if program == "start":
-        start(folder)
+        start(Path(where[0]))
         return
-    with socket.socket(fileno=int(where[0])) as listener:
+    descriptor, folder, partitions = where
+    with socket.socket(fileno=int(descriptor)) as listener:
         if program == "turns":
-            turns(listener, folder)
+            turns(listener, Path(folder))
         else:
-            KafkaServer(listener, folder, flushes=program == "flushed").serve()
+            flushes = program == "flushed"
+            KafkaServer(listener, Path(folder), int(partitions), flushes=flushes).serve()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from peers.lines import Lines
+from peers.row import is_floor
 from peers.servers import KafkaServers, LogbusServers
 from peers.spark_session import SparkHost
 
@@ -44,6 +45,10 @@ class Bench:
     def size(self, full: int) -> int:
         """A number of records, less where the run is quick."""
         return max(1, int(full * QUICK_SHARE)) if self.quick else full
+
+    def is_left_out(self, side: str) -> bool:
+        """A quick run has no floors: they say what bounds a ratio, which it is too short for."""
+        return self.quick and is_floor(side)
 
     def logbus(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> LogbusServers:
         """logbus, started unless it runs already with these settings."""

@@ -22,6 +22,10 @@ SAMPLE_SECONDS = 0.1
 PROCESS_CLOCK = 2
 """Of a process's processor time, as clock_getcpuclockid(3) puts it beside the pid."""
 CLIENTS = "clients"
+SPARK = "spark"
+JVM, PYTHON = f"{SPARK}, jvm", f"{SPARK}, python"
+"""What the processes of a Spark session are counted as: the JVM, and the driver and the workers,
+those too that the JVM started and waited for."""
 
 
 def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
@@ -30,6 +34,16 @@ def cpu_seconds(pid: int, *, with_children: bool = True) -> float:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return sum(map(int, fields[11 : 15 if with_children else 13])) / TICKS
     return 0.0
+
+
+def counted_as(role: str, pid: int) -> str:
+    """The role of a process among its role's: Spark's are told apart."""
+    if role != SPARK:
+        return role
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{pid}/comm").read_bytes() == b"java\n":
+            return JVM
+    return PYTHON
 
 
 def fine_cpu_seconds(pid: int) -> float:
@@ -126,24 +140,23 @@ class Meter:
 
     def _processes(self) -> dict[str, list[int]]:
         """Who lives now, by role; this process is a client that is not listed."""
-        roles = {
-            role: [each for pid in pids for each in (pid, *below(pid))]
-            for role, pids in self._servers.items()
-        }
+        roles = _with_all_below(self._servers)
         roles[CLIENTS] = below(os.getpid(), self._no_clients)
         return roles
 
     def _spent(self) -> dict[str, float]:
-        spent = {role: sum(map(cpu_seconds, pids)) for role, pids in self._processes().items()}
-        spent[CLIENTS] += _own_cpu()
+        spent = {CLIENTS: _own_cpu()}
+        for role, pids in self._processes().items():
+            for pid in pids:
+                own, whole = cpu_seconds(pid, with_children=False), cpu_seconds(pid)
+                of_ended = PYTHON if role == JVM else role
+                spent[role] = spent.get(role, 0.0) + own
+                spent[of_ended] = spent.get(of_ended, 0.0) + max(whole - own, 0.0)
         return spent
 
     def _come(self) -> dict[str, list[int]]:
         """Servers of the run itself, each with all below it; what they took is written down."""
-        come = {
-            role: [each for pid in pids for each in (pid, *below(pid))]
-            for role, pids in self._within().items()
-        }
+        come = _with_all_below(self._within())
         for role, pids in come.items():
             seen = self._seen.setdefault(role, {})
             for pid in pids:
@@ -163,3 +176,13 @@ class Meter:
                 self._peaks[role] = max(self._peaks.get(role, 0.0), peak)
             if is_last:
                 return
+
+
+def _with_all_below(servers: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """Processes by what they are counted as, each with all that is below it."""
+    roles: dict[str, list[int]] = {role: [] for role in servers if role != SPARK}
+    for role, pids in servers.items():
+        for pid in pids:
+            for each in (pid, *below(pid)):
+                roles.setdefault(counted_as(role, each), []).append(each)
+    return roles

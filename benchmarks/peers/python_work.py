@@ -13,6 +13,7 @@ import itertools
 import json
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +23,17 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker_lite.client import aconnect, connect
+from broker_lite.client import Record, aconnect, connect
+from broker_lite.storage.files import OsFiles
 from peers import bare
 
 WAIT_SECONDS = 60
 POLL_EVERY = 500
 LATENCY_WARM_UP = 100
+PIECE_BYTES = 4 << 20
+PIECES_A_FLUSH = 16
+ROWS_AT_ONCE = 4_000
+"""Of the floors: what a loop of writes is fastest with, and what a consumer has in hand."""
 
 
 def values(path: str) -> list[bytes]:
@@ -129,6 +135,23 @@ def table_confluent(ask: dict[str, Any]) -> dict[str, float]:
     return rates(table.num_rows, ask["size"], took)
 
 
+def table_bare(ask: dict[str, Any]) -> dict[str, float]:
+    """A loop that writes the values, and flushes: no client, no broker, nothing checked."""
+    column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
+    values_, codec = memoryview(column.buffers()[2]), ask["options"].get("compression")
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
+        file = OsFiles().create(f"{folder}/log")
+        began = time.perf_counter()
+        for number, at in enumerate(range(0, len(values_), PIECE_BYTES), 1):
+            piece = values_[at : at + PIECE_BYTES]
+            file.append([pa.compress(piece, codec) if codec else piece], keep=False)
+            if number % PIECES_A_FLUSH == 0:
+                file.datasync()
+        file.datasync()
+        took = time.perf_counter() - began
+    return rates(ask["count"], ask["size"], took)
+
+
 def records_logbus(ask: dict[str, Any]) -> dict[str, float]:
     with (
         connect(ask["servers"]) as bus,
@@ -142,6 +165,22 @@ def records_logbus(ask: dict[str, Any]) -> dict[str, float]:
             size += len(record.value)
         took = time.perf_counter() - began
     return rates(count, size // count, took)
+
+
+def records_bare(ask: dict[str, Any]) -> dict[str, float]:
+    """Records as logbus's consumer hands them out, of values that are there: nothing is read."""
+    column = pa.array(endless(ask["values"], ask["count"]), pa.binary())
+    size, repeat = 0, itertools.repeat
+    began = time.perf_counter()
+    for at in range(0, ask["count"], ROWS_AT_ONCE):
+        taken = column.slice(at, ROWS_AT_ONCE).to_pylist()
+        offsets, headers = range(at, at + len(taken)), ([] for _ in taken)
+        rows = zip(repeat("t"), repeat(0), offsets, repeat(1), repeat(None), taken, headers)
+        for record in map(Record._make, rows):
+            size += len(record.value)
+    took = time.perf_counter() - began
+    assert size == ask["count"] * ask["size"]
+    return rates(ask["count"], ask["size"], took)
 
 
 def _assigned(ask: dict[str, Any]) -> Any:
@@ -324,7 +363,7 @@ WORK: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
     f"{work}_{client}": globals()[f"{work}_{client}"]
     for work in ("send", "table", "records", "batches", "latency")
     for client in ("logbus", "confluent")
-} | {"latency_bare": latency_bare}
+} | {"latency_bare": latency_bare, "table_bare": table_bare, "records_bare": records_bare}
 
 
 def main() -> None:

@@ -10,17 +10,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peers import charts, cited, kept, summary
-from peers.row import FLOOR
+from peers import charts, cited, kept, missed, overview, summary
 from peers.rows import ROWS
 
 Found = Mapping[str, Any]
 
 RATIOS = "ratios.svg"
-CITING = "HUNDRED_BROKERS.md"
-"""The page beside the report whose figures are those of the results."""
+CITING = ("HUNDRED_BROKERS.md", "README.md")
+"""The pages beside the report whose figures are those of the results."""
 TO_BOUND = {True: "", None: "", False: " ([why](#goals-that-are-not-met-and-what-bounds-them))"}
-NO_BOUND = "nobody knows what bounds it"
 UNITS = {
     "_s_per_gb": " s/GB",
     "_per_s": "/s",
@@ -29,6 +27,11 @@ UNITS = {
     "_gb": " GB",
     "_s": " s",
 }
+DISK = (
+    '- disk: [315 MB/s](results/storage.json "append_and_flush/1_mb/mb_per_s") where 1 MB at a '
+    'time is appended and flushed, [568](results/storage.json "group_commit/1_mb/mb_per_s_flushed")'
+    " where a flush takes in what came meanwhile"
+)
 HEAD = """# logbus side by side with Kafka
 
 Written by `make bench` from `results/*.json`; `README.md` says how each figure comes about and
@@ -67,9 +70,11 @@ def write(folder: Path, *, quick: bool) -> None:
         if (draw := drawers.get(found["row"])) is not None:
             draw(source, found)
     drawn = {path.name: path.relative_to(target.parent).as_posix() for path in source.glob("*.svg")}
-    target.write_text("\n".join(_document(rows, drawn)) + "\n", "utf-8")
-    if not quick and (page := folder.parent / CITING).is_file():
-        page.write_text(cited.updated(page.read_text("utf-8"), folder.parent), "utf-8")
+    text = "\n".join(_document(rows, drawn)) + "\n"
+    target.write_text(cited.updated(text, folder.parent), "utf-8")
+    for page in [] if quick else [folder.parent / name for name in CITING]:
+        if page.is_file():
+            page.write_text(cited.updated(page.read_text("utf-8"), folder.parent), "utf-8")
 
 
 def results(folder: Path) -> list[Found]:
@@ -86,11 +91,12 @@ def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
     yield HEAD
     yield from _where(rows)
     yield from summary.lines(rows)
+    yield from overview.lines(rows)
     yield "## The goals"
     yield ""
     yield from _goals(rows)
     yield ""
-    yield from _missed(rows)
+    yield from missed.lines(rows)
     yield from _unmeasured(rows)
     if RATIOS in drawn:
         yield f"![Every ratio beside its goal]({drawn[RATIOS]})"
@@ -121,6 +127,7 @@ def _where(rows: list[Found]) -> Iterator[str]:
         f"among them: {min(loads)} to {max(loads)}"
     )
     yield from (f"- versions: {each}" for each in sorted(versions))
+    yield DISK
     yield f"- input: {', '.join(sorted({each['input'] for each in variants}))}, made unique"
     yield ""
 
@@ -143,42 +150,6 @@ def _goals(rows: list[Found]) -> Iterator[str]:
                     f"| {each['ratio']:.2f} | {_spread(each)} "
                     f"| {each['goal'].replace('none', '')} | {_met(each)}{TO_BOUND[each['met']]} |"
                 )
-
-
-def _missed(rows: list[Found]) -> Iterator[str]:
-    """Every goal that is not met, with what bounds it beside it."""
-    by_bound: dict[str, list[str]] = {}
-    for found in rows:
-        missed = [
-            f"{_measure(each)} of *{variant['variant']}* {each['ratio']:.2f}"
-            f"{_of_at_most(found, variant, each)} (goal {each['goal']})"
-            for variant in found["variants"]
-            for each in variant.get("compared", ())
-            if each["met"] is False
-        ]
-        if missed:
-            bound = _sentence(found.get("bound") or NO_BOUND)
-            line = f"  - [{found['row']}](#{found['row']}): {'; '.join(missed)}"
-            by_bound.setdefault(f"- {bound}", []).append(line)
-    if by_bound:
-        yield "### Goals that are not met, and what bounds them"
-        yield ""
-        for bound, lines in by_bound.items():
-            yield bound
-            yield from lines
-        yield ""
-
-
-def _of_at_most(found: Found, variant: Found, missed: Found) -> str:
-    """What the variant's own figures leave to a logbus that costs nothing: its floor through the
-    peer, or what the row says."""
-    floor = variant["sides"].get(FLOOR, {"median": {}})["median"].get(missed["measure"])
-    if floor and missed["other"]:
-        ceilings: list[float | None] = [floor / missed["other"]]
-    else:
-        ceilings = [row.ceiling(variant["sides"]) for row in ROWS if row.name == found["row"]]
-    most = "most" if missed["goal"].startswith("≥") else "least"
-    return "".join(f" of at {most} {each:.2f}" for each in ceilings if each is not None)
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:
@@ -241,8 +212,8 @@ def _variant(variant: Found) -> Iterator[str]:
 
 
 def _when(machine: Found) -> str:
-    commit = f", commit {machine['commit']}" if machine.get("commit") else ""
-    return f"{machine['date']}{commit}, load before {machine['load_before']}"
+    commit = machine.get("commit") or "not written down"
+    return f"{machine['date']}, commit {commit}, load before {machine['load_before']}"
 
 
 def _measured(name: str, side: Found) -> str:

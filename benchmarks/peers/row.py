@@ -109,8 +109,9 @@ class Row:
     context ends. Raises fetch.Cannot where the row cannot run here.
     ``note``: what a reader must know to read the row rightly.
     ``bound``: what bounds the row, measured; the report says it where a goal is not met.
-    ``ceiling``: the ratio that a logbus which costs nothing would have, by a variant's own sides,
-    where none of them is a floor; said beside a goal that is not met. None where they do not say.
+    ``ceiling``: the ratio that a logbus which costs nothing would have in a measure, by a variant
+    as it is kept, where none of its sides is a floor; said beside a goal that is not met. None
+    where nothing says it.
     ``derive``: measures that follow from what a run measured and what it cost.
     ``quick``: whether ``--quick`` runs it. ``rounds``: 1 for what is the same each time.
     ``seconds_max``: a variant that takes longer has failed.
@@ -132,5 +133,5 @@ class Row:
     seconds_max: float = 600.0
     apart: bool = False
     draw: Callable[[Path, Mapping[str, Any]], None] | None = None
-    ceiling: Callable[[Mapping[str, Any]], float | None] = field(default=lambda _: None)
+    ceiling: Callable[[Mapping[str, Any], str], float | None] = field(default=lambda *_: None)
     derive: Callable[[Measures, Processes], Measures] = field(default=lambda *_: {})

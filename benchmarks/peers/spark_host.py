@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from typing import IO, Any
 
 FLOOR = "floor"
@@ -27,6 +28,16 @@ COLUMNS = {
 }
 
 
+@dataclass(frozen=True)
+class End:
+    """A topic as a side's source or sink is given it; the floor has no address and no topic."""
+
+    side: str
+    address: str
+    topic: str
+    options: dict[str, str]
+
+
 class Host:
     """``calls`` are its public methods; each returns what goes to the parent."""
 
@@ -37,26 +48,24 @@ class Host:
         self.checkpoints = 0
         self.has_floor = False
 
-    def read(
-        self, side: str, address: str, topic: str, columns: list[str], options: dict[str, str]
-    ) -> dict[str, Any]:
+    def read(self, source: End, columns: list[str]) -> dict[str, Any]:
         """A batch read to a sink that drops everything."""
         before = time.perf_counter()
-        self._noop(self._table(side, address, topic, columns, options))
+        self._noop(self._table(source, columns))
         return {"seconds": time.perf_counter() - before}
 
-    def aggregate(self, side: str, address: str, topic: str, columns: list[str]) -> dict[str, Any]:
-        """A batch read whose values are all looked at; also what both sides must agree about."""
-        before = time.perf_counter()
-        frame = self._table(side, address, topic, columns, {})
-        found = frame.selectExpr(
-            "count(*) rows", "sum(length(value)) bytes", "sum(crc32(value)) checksum"
-        ).collect()[0]
-        return {"seconds": time.perf_counter() - before, "result": list(found)}
+    def aggregate(self, source: End) -> dict[str, Any]:
+        """A batch read whose values are all looked at: what both sides must agree about."""
+        found = (
+            self._table(source, ["value"])
+            .selectExpr("count(*) rows", "sum(length(value)) bytes", "sum(crc32(value)) checksum")
+            .collect()[0]
+        )
+        return {"result": list(found)}
 
-    def columns_seen(self, side: str, address: str, topic: str) -> dict[str, Any]:
+    def columns_seen(self, source: End) -> dict[str, Any]:
         """That all seven columns are there and sound: sums over each, one task's worth of rows."""
-        frame = self._table(side, address, topic, list(COLUMNS), {})
+        frame = self._table(source, list(COLUMNS))
         found = frame.selectExpr(
             "count(*)",
             "count(key)",
@@ -68,25 +77,18 @@ class Host:
         ).collect()[0]
         return {"result": list(found)}
 
-    def stream(
-        self, side: str, address: str, topic: str, options: dict[str, str]
-    ) -> dict[str, Any]:
-        """A backlog to its end with availableNow; from ``start()`` until the query ended."""
+    def stream(self, source: End) -> dict[str, Any]:
+        """A backlog to its end with availableNow; from ``start()`` until the query ended. The
+        floor's is a Python source that has so many rows ready, or none."""
         before = time.perf_counter()
-        query = self._to_the_end(
-            self._stream(side, address, topic, {"startingOffsets": "earliest", **options})
+        query = (
+            self._stream(source, "earliest")
+            .writeStream.format("noop")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", self._checkpoint())
+            .start()
         )
-        seconds = time.perf_counter() - before
-        rows = sum(p.numInputRows for p in query.recentProgress)
-        return {"seconds": seconds, "rows": rows, "batches": len(query.recentProgress)}
-
-    def stream_nothing(self, rows: int = 0, value_bytes: int = 0) -> dict[str, Any]:
-        """The same from a Python source that does nothing, but to hand over so many ready rows:
-        what Spark itself takes for it."""
-        self._with_floor()
-        before = time.perf_counter()
-        reader = self.spark.readStream.format("nothing")
-        query = self._to_the_end(reader.options(rows=rows, valuebytes=value_bytes).load())
+        query.awaitTermination()
         seconds = time.perf_counter() - before
         return {"seconds": seconds, "rows": sum(p.numInputRows for p in query.recentProgress)}
 
@@ -96,31 +98,16 @@ class Host:
         self._noop(self.spark.read.parquet(folder))
         return {"seconds": time.perf_counter() - before}
 
-    def write(
-        self, side: str, address: str, topic: str, folder: str, options: dict[str, str]
-    ) -> dict[str, Any]:
+    def write(self, folder: str, target: End) -> dict[str, Any]:
         """The lines of a folder's Parquet files to a topic."""
         before = time.perf_counter()
-        frame = self.spark.read.parquet(folder)
-        self._save(frame, side, address, topic, options)
+        self._save(self.spark.read.parquet(folder), target)
         return {"seconds": time.perf_counter() - before}
 
-    def pipeline(
-        self,
-        side: str,
-        address: str,
-        source: str,
-        target: str,
-        needle: str,
-        word: int,
-        reading: dict[str, str],
-        writing: dict[str, str],
-    ) -> dict[str, Any]:
+    def pipeline(self, source: End, target: End, needle: str, word: int) -> dict[str, Any]:
         """Lines with ``needle`` in them by one of their words: read, filter, aggregate, write."""
         before = time.perf_counter()
-        lines = self._table(side, address, source, ["value"], reading).selectExpr(
-            "cast(value as string) line"
-        )
+        lines = self._table(source, ["value"]).selectExpr("cast(value as string) line")
         found = (
             lines.where(f"contains(line, '{needle}')")
             .selectExpr(f"split(line, ' ')[{word}] key", "length(line) bytes")
@@ -128,48 +115,21 @@ class Host:
             .agg({"bytes": "sum", "*": "count"})
             .selectExpr("key", "concat_ws(' ', `count(1)`, `sum(bytes)`) value")
         )
-        self._save(found, side, address, target, writing)
+        self._save(found, target)
         return {"seconds": time.perf_counter() - before}
 
-    def copy(
-        self,
-        side: str,
-        address: str,
-        source: str,
-        target: str,
-        needle: str,
-        reading: dict[str, str],
-        writing: dict[str, str],
-    ) -> dict[str, Any]:
+    def copy(self, source: End, target: End, needle: str) -> dict[str, Any]:
         """Lines without ``needle`` to another topic: a stream to its end, read and written."""
         before = time.perf_counter()
-        frame = self._stream(side, address, source, {"startingOffsets": "earliest", **reading})
+        frame = self._stream(source, "earliest")
         kept = frame.select("value").where(f"not contains(cast(value as string), '{needle}')")
-        query = (
-            kept.writeStream.format(side)
-            .trigger(availableNow=True)
-            .option("kafka.bootstrap.servers", address)
-            .option("topic", target)
-            .options(**writing)
-            .option("checkpointLocation", self._checkpoint())
-            .start()
-        )
-        query.awaitTermination()
+        self._to(kept, target).trigger(availableNow=True).start().awaitTermination()
         return {"seconds": time.perf_counter() - before}
 
-    def loop_start(
-        self, side: str, address: str, source: str, target: str, options: dict[str, str]
-    ) -> dict[str, Any]:
+    def loop_start(self, source: End, target: End) -> dict[str, Any]:
         """Begin to pass each record on, as soon as Spark can; returns after the first trigger."""
-        frame = self._stream(side, address, source, {"startingOffsets": "latest", **options})
-        self.query = (
-            frame.select("key", "value")
-            .writeStream.format(side)
-            .option("kafka.bootstrap.servers", address)
-            .option("topic", target)
-            .option("checkpointLocation", self._checkpoint())
-            .start()
-        )
+        frame = self._stream(source, "latest").select("key", "value")
+        self.query = self._to(frame, target).start()
         while not self.query.lastProgress:
             if self.query.exception():
                 raise RuntimeError(str(self.query.exception()))
@@ -185,40 +145,38 @@ class Host:
     def close(self) -> None:
         self.spark.stop()
 
-    def _table(
-        self, side: str, address: str, topic: str, columns: list[str], options: dict[str, str]
-    ) -> Any:
-        if side == FLOOR:
+    def _table(self, source: End, columns: list[str]) -> Any:
+        if source.side == FLOOR:
             self._with_floor()
-        reader = self.spark.read.format(side).option("kafka.bootstrap.servers", address)
-        reader = reader.option("subscribe", topic).options(**options)
+        reader = self.spark.read.format(source.side)
+        reader = reader.option("kafka.bootstrap.servers", source.address)
+        reader = reader.option("subscribe", source.topic).options(**source.options)
         if len(columns) == len(COLUMNS):
             return reader.load()
-        if side == "kafka":  # it has one schema, and drops columns after it made them
+        if source.side == "kafka":  # it has one schema, and drops columns after it made them
             return reader.load().select(*columns)
         return reader.schema(", ".join(f"{name} {COLUMNS[name]}" for name in columns)).load()
 
-    def _stream(self, side: str, address: str, topic: str, options: dict[str, str]) -> Any:
-        reader = self.spark.readStream.format(side).option("kafka.bootstrap.servers", address)
-        return reader.option("subscribe", topic).options(**options).load()
-
-    def _to_the_end(self, frame: Any) -> Any:
-        query = (
-            frame.writeStream.format("noop")
-            .trigger(availableNow=True)
-            .option("checkpointLocation", self._checkpoint())
-            .start()
-        )
-        query.awaitTermination()
-        return query
-
-    def _save(
-        self, frame: Any, side: str, address: str, topic: str, options: dict[str, str]
-    ) -> None:
-        if side == FLOOR:
+    def _stream(self, source: End, since: str) -> Any:
+        if source.side == FLOOR:
             self._with_floor()
-        writer = frame.write.format(side).mode("append").option("topic", topic)
-        writer.option("kafka.bootstrap.servers", address).options(**options).save()
+            return self.spark.readStream.format("nothing").options(**source.options).load()
+        reader = self.spark.readStream.format(source.side)
+        reader = reader.option("kafka.bootstrap.servers", source.address)
+        reader = reader.option("startingOffsets", since).option("subscribe", source.topic)
+        return reader.options(**source.options).load()
+
+    def _to(self, frame: Any, target: End) -> Any:
+        """A stream's writer, with a checkpoint of its own."""
+        writer = frame.writeStream.format(target.side).option("topic", target.topic)
+        writer = writer.option("kafka.bootstrap.servers", target.address).options(**target.options)
+        return writer.option("checkpointLocation", self._checkpoint())
+
+    def _save(self, frame: Any, target: End) -> None:
+        if target.side == FLOOR:
+            self._with_floor()
+        writer = frame.write.format(target.side).mode("append").option("topic", target.topic)
+        writer.option("kafka.bootstrap.servers", target.address).options(**target.options).save()
 
     def _with_floor(self) -> None:
         """Only for whom it serves: a session's first read is nobody's second."""
@@ -250,8 +208,9 @@ def serve(host: Host, requests: IO[str], replies: IO[str]) -> None:
     for line in requests:
         asked = json.loads(line)
         name = asked.pop("call")
+        ends = {each: End(**asked.pop(each)) for each in ("source", "target") if each in asked}
         try:
-            reply = getattr(host, name)(**asked)
+            reply = getattr(host, name)(**asked, **ends)
         except Exception as error:  # told to the parent, which decides
             reply = {"error": f"{name}: {type(error).__name__}: {error}"[:4000]}
         replies.write(json.dumps(reply) + "\n")

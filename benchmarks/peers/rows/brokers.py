@@ -7,11 +7,19 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from peers import java_tools
+from peers import java_tools, kept
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Processes, Row, Side, Variant
-from peers.rows.produce import FLUSH_NOTE, PARTITIONS, TUNED, write_payloads
+from peers.rows.produce import (
+    FLUSH_NOTE,
+    FLUSHED,
+    PARTITIONS,
+    PRODUCED_MB,
+    TUNED,
+    write_payloads,
+)
 from peers.servers import KafkaServers, LogbusServers
 
 SIZE = 1000
@@ -67,6 +75,19 @@ def derive(measures: Measures, processes: Processes) -> Measures:
     }
 
 
+def bare_cpu(found: Mapping[str, Any], measure: str) -> float | None:
+    """What a server that writes, flushes and answers takes for a GB in, and nothing for one out,
+    through Kafka's brokers; None where produce-1kb has not measured it."""
+    if measure != "broker_cpu_s_per_gb":
+        return None
+    for each in kept.read(kept.RESULTS / "produce-1kb.json")["variants"]:
+        if each["variant"] == found["variant"] and FLUSHED in each.get("sides", {}):
+            seconds = each["sides"][FLUSHED]["processes"]["broker"]["cpu_s"]
+            theirs = found["sides"][KAFKA]["median"][measure]
+            return float(seconds / (2 * PRODUCED_MB / 1000) / theirs)
+    return None
+
+
 def _variant(name: str) -> Variant:
     compression = "lz4" if name.endswith("lz4") else "none"
     words = ", ".join(f"{key}={value}" for key, value in CLIENTS[name].items())
@@ -95,12 +116,15 @@ ROWS = (
         variants=tuple(map(_variant, CLIENTS)),
         note=f"a GB in and the same GB out count as two; {FLUSH_NOTE}",
         bound=(
-            "logbus's broker takes some 45 MB before its first record (Python, its libraries, the "
-            "message tables: rss_mb in results/broker.json), so the ratio hangs on how far Kafka's "
-            "collector let the heap grow, which more bytes and more topics raise, and a smaller "
-            "heap bounds. Processor time is batches: 110 us for one of 16 KB, as a producer makes "
-            "them by default, little more for 256 KB (README.md: what bounds produce)"
+            'logbus\'s broker takes [50 MB](results/local.json "broker_idle_mb") before its first '
+            "record (Python, its libraries, the message tables), so the ratio hangs on how far "
+            "Kafka's collector let the heap grow, which more bytes and more topics raise, and a "
+            "smaller heap bounds. Processor time is batches: 110 us for one of 16 KB, as a "
+            "producer makes them by default, little more for 256 KB (README.md: what bounds "
+            "produce). *At least* is the processor of a server that only writes and flushes what "
+            "arrives (the side *floor, flushed* of produce-1kb), a GB out for nothing"
         ),
+        ceiling=bare_cpu,
         derive=derive,
     ),
 )

@@ -130,5 +130,6 @@ def _row(
 ROWS = (
     _row("consume-100b", 8, 100, 250, goal=1.1),
     _row("consume-1kb", 8, 1000, 400, goal=1.1),
+    _row("consume-100b-rf3", 9, 100, 250, goal=1.5, brokers=3),
     _row("consume-1kb-rf3", 9, 1000, 250, goal=1.5, brokers=3),
 )

@@ -414,9 +414,9 @@ ROWS = (
         note="GROWTH=full takes 1 to 20 GB; times that are asked for lie anywhere in the log; "
         "retention_s includes up to a second's wait for the check that the row asks for. Reading "
         "and restarting are flat: places and times are found by indexes, and only what lies behind "
-        "the recovery point is read again after kill -9. What grows is the longest write during "
-        "retention, which renames the files of all old segments at once: segments larger than "
-        "these of 64 MB move it (the default is 1 GB)",
+        "the recovery point is read again after kill -9. What grows a little is the longest write "
+        "during retention, which renames the files of all old segments at once: segments larger "
+        "than these of 64 MB move it (the default is 1 GB)",
     ),
     _row(
         "brokers",
@@ -482,7 +482,8 @@ ROWS = (
         batch_size,
         (1, 10, 50, 100, 1_000, 10_000),
         note="the sender puts waiting batches of several partitions into one request. A batch "
-        "costs the broker about the same up to some hundred records; beyond that its bytes count, "
-        "and nothing is won by larger ones",
+        "costs the broker some 0.12 ms and each record 0.4 to 1 us more, so it bends at some 200 "
+        "records, 40 KB, where both are alike; batch.size, linger.ms and columns (send_arrow) move "
+        "a sender along the curve",
     ),
 )

@@ -17,6 +17,8 @@ from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import KafkaServers, LogbusServers
 
 PARTITIONS = 4
+PRODUCED_MB = 200
+"""Of the row with records of 1 KB."""
 FLUSHED = f"{FLOOR}, flushed"
 PAYLOADS_MB = 20
 """Of different values; the tool draws from them at random."""
@@ -35,10 +37,10 @@ BOUND = (
 )
 
 
-def client_alone(sides: Mapping[str, Any]) -> float | None:
+def client_alone(found: Mapping[str, Any], _: str) -> float | None:
     """What a broker that costs nothing would make of the same client on the same cores: Kafka's
     processor seconds with its brokers' through those without."""
-    spent = sides[KAFKA]["processes"]
+    spent = found["sides"][KAFKA]["processes"]
     client: float = spent["clients"]["cpu_s"]
     return (client + spent["broker"]["cpu_s"]) / client
 
@@ -127,7 +129,7 @@ def _row(name: str, number: int, size: int, megabytes: int, *, brokers: int = 1)
 
 ROWS = (
     _row("produce-100b", 7, 100, 100),
-    _row("produce-1kb", 7, 1000, 200),
+    _row("produce-1kb", 7, 1000, PRODUCED_MB),
     _row("produce-100b-rf3", 9, 100, 50, brokers=3),
     _row("produce-1kb-rf3", 9, 1000, 50, brokers=3),
 )

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import confluent_kafka as ck
 import pyarrow as pa
 
 from broker_lite.client import connect
+from peers import kept
 from peers.bare import BareServer
 from peers.bench import Bench
 from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
@@ -34,6 +36,9 @@ TUNED_KAFKA = {
 }
 Options = Mapping[str, Mapping[str, Any]]
 Servers = LogbusServers | KafkaServers
+Ask = Callable[..., Measures]
+LOOP = "a loop that writes the same values and flushes them, in pieces of 4 MB; no broker"
+MAKING = "records made of values that are in memory, as logbus's consumer makes them; no broker"
 
 
 def work(ask: Mapping[str, Any]) -> Measures:
@@ -80,70 +85,36 @@ def _variant(name: str) -> Variant:
     return Variant(name, words, {LOGBUS: compression, KAFKA: compression})
 
 
-def _servers(bench: Bench) -> list[Servers]:
-    return [bench.logbus(), bench.kafka()]
+@dataclass(frozen=True)
+class Task:
+    """What both clients do in a row: a ``python_work`` of this name, on values of one size."""
+
+    name: str
+    size: int
+    count: int
+
+    def asked(self, bench: Bench, client: str, **more: Any) -> Mapping[str, Any]:
+        """The words for ``python_work``."""
+        count = bench.size(self.count)
+        return {"work": self.name, "client": client, "size": self.size, "count": count, **more}
 
 
 @contextlib.contextmanager
-def open_writing(
-    bench: Bench, variant: Variant, *, task: str, size: int, count: int
-) -> Iterator[Mapping[str, Side]]:
+def open_writing(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
     options = OPTIONS[variant.name]
-    with _asked(
-        bench, _servers(bench), task=task, size=size, count=count, options=options
-    ) as sides:
-        yield sides
+    both: list[Servers] = [bench.logbus(), bench.kafka()]
+    with contextlib.ExitStack() as stack:
+        ask = stack.enter_context(_asking(bench, task))
+        if task.name == "table":
+            floor = Side(partial(ask, "bare", options=options[LOGBUS]), settings=LOOP)
+        else:
+            bare = stack.enter_context(BareServer("silent", partitions=1))
+            floor = _beside(bare, ask, client=CLIENTS[LOGBUS], options=options[LOGBUS])
+        yield _in_turns(both, ask, options) | {FLOOR: floor}
 
 
 @contextlib.contextmanager
-def _asked(
-    bench: Bench,
-    both: Sequence[Servers],
-    *,
-    task: str,
-    size: int,
-    count: int,
-    options: Options,
-    floor: BareServer | None = None,
-) -> Iterator[Mapping[str, Side]]:
-    """Each run in a topic of its own, with values from a file."""
-    count = bench.size(count)
-    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
-        lines = Path(folder) / "values"
-        lines.write_bytes(b"\n".join(bench.lines.sized(VALUES_MB * 1_000_000 // size, size)))
-
-        def ask(client: str, servers: str, topic: str, chosen: Mapping[str, Any]) -> Measures:
-            return work(
-                {
-                    "work": task,
-                    "client": client,
-                    "servers": servers,
-                    "topic": topic,
-                    "values": str(lines),
-                    "count": count,
-                    "size": size,
-                    "options": chosen,
-                }
-            )
-
-        def run(servers: Servers) -> Measures:
-            topic, peer = servers.new_topic(), servers.peer
-            try:
-                return ask(CLIENTS[peer], servers.bootstrap_servers, topic, options[peer])
-            finally:
-                servers.delete_topic(topic)
-
-        sides = {
-            each.peer: Side(partial(run, each), each.processes, each.settings) for each in both
-        }
-        if floor is not None:
-            once = partial(ask, "bare", floor.bootstrap_servers, "", {})
-            sides[FLOOR] = Side(once, floor.processes, floor.settings)
-        yield sides
-
-
-@contextlib.contextmanager
-def open_turns(bench: Bench, variant: Variant, *, count: int) -> Iterator[Mapping[str, Side]]:
+def open_turns(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
     """One record there and back, again and again."""
     is_tuned = variant.name == "tuned"
     options: Options = {
@@ -151,19 +122,44 @@ def open_turns(bench: Bench, variant: Variant, *, count: int) -> Iterator[Mappin
         KAFKA: HASTY_TURNS if is_tuned else {},
     }
     both: list[Servers] = [bench.logbus(), bench.kafka(tuned=is_tuned)]
-    with (
-        BareServer("turns") as bare,
-        _asked(
-            bench,
-            both,
-            task="latency",
-            size=100,
-            count=count,
-            options=options,
-            floor=bare,
-        ) as sides,
-    ):
-        yield sides
+    with BareServer("turns") as bare, _asking(bench, task) as ask:
+        yield _in_turns(both, ask, options) | {FLOOR: _beside(bare, ask, client="bare", options={})}
+
+
+@contextlib.contextmanager
+def _asking(bench: Bench, task: Task) -> Iterator[Ask]:
+    """What lets a client do the task once, with values from a file."""
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as folder:
+        lines = Path(folder) / "values"
+        values = bench.lines.sized(VALUES_MB * 1_000_000 // task.size, task.size)
+        lines.write_bytes(b"\n".join(values))
+
+        def ask(client: str, **more: Any) -> Measures:
+            return work(task.asked(bench, client, values=str(lines), **more))
+
+        yield ask
+
+
+def _in_turns(both: Sequence[Servers], ask: Ask, options: Options) -> dict[str, Side]:
+    """Both clients, each run in a topic of its own."""
+
+    def run(servers: Servers) -> Measures:
+        topic, peer = servers.new_topic(), servers.peer
+        where = {"servers": servers.bootstrap_servers, "topic": topic}
+        try:
+            return ask(CLIENTS[peer], **where, options=options[peer])
+        finally:
+            servers.delete_topic(topic)
+
+    return {each.peer: Side(partial(run, each), each.processes, each.settings) for each in both}
+
+
+def _beside(bare: BareServer, ask: Ask, *, client: str, options: Mapping[str, Any]) -> Side:
+    """A client of the least of servers."""
+    where = {"servers": bare.bootstrap_servers, "topic": "t"}
+    run = partial(ask, client, **where, options=options)
+    whose = "logbus's own client; " if client != "bare" else ""
+    return Side(run, bare.processes, f"{whose}{bare.settings}")
 
 
 OWN = "each side's own client (columns in logbus's log, rows in Kafka's)"
@@ -211,10 +207,8 @@ def fill(servers: Servers, topic: str, values: list[bytes], *, rows: bool, packe
 
 
 @contextlib.contextmanager
-def open_reading(
-    bench: Bench, variant: Variant, *, task: str, size: int, megabytes: int
-) -> Iterator[Mapping[str, Side]]:
-    values = bench.lines.sized(bench.size(megabytes * 1_000_000 // size), size)
+def open_reading(bench: Bench, variant: Variant, *, task: Task) -> Iterator[Mapping[str, Side]]:
+    values = bench.lines.sized(bench.size(task.count), task.size)
     sides: dict[str, Side] = {}
     topics = []
     is_tuned = variant.name.startswith("tuned")
@@ -226,18 +220,15 @@ def open_reading(
         topic = each.new_topic()
         fill(each, topic, values, rows=variant.name == "rows in both",
              packed=variant.name == "lz4")  # fmt: skip
-        ask = {
-            "work": task,
-            "client": CLIENTS[each.peer],
-            "servers": each.bootstrap_servers,
-            "topic": topic,
-            "count": len(values),
-            "size": size,
-            "options": options[each.peer],
-        }
+        where = {"servers": each.bootstrap_servers, "topic": topic}
+        asked = task.asked(bench, CLIENTS[each.peer], **where, options=options[each.peer])
         topics.append((each, topic))
-        sides[each.peer] = Side(partial(work, ask), each.processes, each.settings)
-    yield sides
+        sides[each.peer] = Side(partial(work, asked), each.processes, each.settings)
+    with contextlib.ExitStack() as stack:
+        if task.name == "records":
+            ask = stack.enter_context(_asking(bench, task))
+            sides[FLOOR] = Side(partial(ask, "bare"), settings=MAKING)
+        yield sides
     for each, topic in topics:
         each.delete_topic(topic)
 
@@ -247,42 +238,44 @@ def _reading_variant(name: str) -> Variant:
     return Variant(name, READ[name], {LOGBUS: compression, KAFKA: compression})
 
 
-def _writing(name: str, number: int, task: str, size: int, megabytes: int, what: str,
-             goal: float, variants: tuple[str, ...], bound: str = "") -> Row:  # fmt: skip
+def _writing(name: str, number: int, task: Task, what: str, *, goal: float, bound: str) -> Row:
     return Row(
         name,
         number,
-        f"{what}, {size} B",
+        f"{what}, {task.size} B",
         goals=(Goal("records_per_s", goal),),
-        open=partial(open_writing, task=task, size=size, count=megabytes * 1_000_000 // size),
-        variants=tuple(map(_variant, variants)),
+        open=partial(open_writing, task=task),
+        variants=tuple(map(_variant, OPTIONS)),
         note=f"{FLUSH_NOTE}; logbus's producer is idempotent by default, confluent-kafka's is not",
         bound=bound,
         quick=name != "python-send-1kb",
     )
 
 
-def _reading(name: str, task: str, what: str, goal: float, megabytes: int) -> Row:
+def fetched_by_processor(found: Mapping[str, Any], _: str) -> float | None:
+    """Of batches that are fetched: as many as the client's own processor time allows, which is
+    measured apart, through the peer's."""
+    kept_ = kept.RESULTS / "client.json"
+    if not found["variant"].endswith("fetched") or not kept_.is_file():
+        return None
+    spent = json.loads(kept_.read_text("utf-8"))["poll_sent"]["client_cpu_ms_per_mb"]
+    return 1000 / float(spent) / float(found["sides"][KAFKA]["median"]["mb_per_s"])
+
+
+def _reading(name: str, task: Task, what: str, *, goal: float, bound: str, **more: Any) -> Row:
     return Row(
         name,
         12,
-        f"{what}, 100 B",
+        f"{what}, {task.size} B",
         goals=tuple(
-            Goal("records_per_s", None if name == "rows in both" else goal, variant=name)
-            for name in READ
+            Goal("records_per_s", None if each == "rows in both" else goal, variant=each)
+            for each in READ
         ),
-        open=partial(open_reading, task=task, size=100, megabytes=megabytes),
+        open=partial(open_reading, task=task),
         variants=tuple(map(_reading_variant, READ)),
         note=IN_PLACE_NOTE,
-        bound=(
-            "a tuned confluent-kafka reads ahead in threads of its own, so that its poll takes 1.5 "
-            "us a record: a third of that is 0.49, of which Python takes 0.25 to make a record and "
-            "to leave the position with it; logbus's iteration is at 0.6. Of batches that are "
-            "fetched, the client's own processor time, 0.72 ms a MB (poll_sent in "
-            "results/client.json), most of it the socket's copies: 1.4 GB/s, 6.8 times a tuned "
-            "confluent-kafka; it makes 0.8, for broker and client take turns every 4 MB (README, "
-            "the Python client's rows)"
-        ),
+        bound=bound,
+        **more,
     )
 
 
@@ -292,7 +285,7 @@ def _latency() -> Row:
         13,
         "Python: produce one record, poll it back, linger 0, 100 B",
         goals=(Goal("p50_ms", 2.0, "less"), Goal("p99_ms", 1.0, "less")),
-        open=partial(open_turns, count=2000),
+        open=partial(open_turns, task=Task("latency", 100, 2000)),
         variants=(
             Variant(settings={"clients": "linger 0, all else their defaults"}),
             Variant(
@@ -320,34 +313,49 @@ TABLE = "Python: send_arrow of a table / confluent-kafka, row by row, without ca
 SEND_BOUND = (
     "the interpreter, which runs one thread at a time: 0.9 to 1.0 us a record for the call, its "
     "column and its report, while librdkafka's own threads work beside it (README, the Python "
+    "client's rows). *At most* is logbus's own client with a server that answers at once and keeps "
+    "nothing (the side floor)"
+)
+TABLE_BOUND = (
+    "what a flushed write makes: *at most* is a loop that does nothing else with the same values "
+    "(the side floor; with lz4 it compresses them first, on one core). confluent-kafka sends "
+    '[135 MB/s](results/python-table.json "defaults/kafka/mb_per_s"), unflushed; send_arrow makes '
+    '[735 MB/s](results/client.json "arrow/mb_per_s") in larger runs than these 100 MB, and a '
+    "plain write that stays in the page cache, and its flush, "
+    '[225](results/client.json "arrow/raw_write_and_flush_mb_per_s") (README, what bounds '
+    "spark_write)"
+)
+RECORDS_BOUND = (
+    "what Python takes to make a record: *at most* is a loop that makes as many of values that are "
+    "in memory (the side floor). A tuned confluent-kafka reads ahead in threads of its own, so "
+    "that its poll takes 1.5 us a record, and logbus's iteration "
+    '[0.68 us](results/client.json "iterate/cpu_us_per_record") of processor (README, the Python '
     "client's rows)"
 )
-SENT = ("defaults", "tuned", "lz4")
+BATCHES_BOUND = (
+    "of batches that are fetched, the client's own processor time, "
+    '[0.72 ms](results/client.json "poll_sent/client_cpu_ms_per_mb") a MB, most of it the '
+    "socket's copies: *at most* is that through a tuned confluent-kafka. It makes less, for broker "
+    "and client take turns every 4 MB (README, the Python client's rows)"
+)
 ROWS = (
-    _writing("python-send-100b", 10, "send", 100, 50, SEND, 1.0, SENT, SEND_BOUND),
-    _writing("python-send-1kb", 10, "send", 1000, 100, SEND, 1.0, SENT, SEND_BOUND),
-    _writing(
-        "python-table",
-        11,
-        "table",
-        200,
-        100,
-        TABLE,
-        10.0,
-        ("defaults", "tuned", "lz4"),
-        "what a flushed write makes: confluent-kafka sends 140 MB/s, unflushed, so ten times would "
-        "be 1,400, and the disk takes 640 to 720 at the best, five times, from a loop of pwrite "
-        "and fdatasync (README, what bounds spark_write); send_arrow makes 735 in "
-        "results/client.json, in larger runs than these 100 MB; with lz4 the client's compression, "
-        "430 MB/s on a core",
+    _writing("python-send-100b", 10, Task("send", 100, 500_000), SEND, goal=1.0, bound=SEND_BOUND),
+    _writing("python-send-1kb", 10, Task("send", 1000, 100_000), SEND, goal=1.0, bound=SEND_BOUND),
+    _writing("python-table", 11, Task("table", 200, 500_000), TABLE, goal=10.0, bound=TABLE_BOUND),
+    _reading(
+        "python-records",
+        Task("records", 100, 1_000_000),
+        "Python: iterating / confluent-kafka's poll",
+        goal=3.0,
+        bound=RECORDS_BOUND,
     ),
-    _reading("python-records", "records", "Python: iterating / confluent-kafka's poll", 3.0, 100),
     _reading(
         "python-batches",
-        "batches",
+        Task("batches", 100, 3_000_000),
         "Python: poll_arrow / confluent-kafka's consume(500)",
-        10.0,
-        300,
+        goal=10.0,
+        bound=BATCHES_BOUND,
+        ceiling=fetched_by_processor,
     ),
     _latency(),
 )

@@ -90,7 +90,7 @@ def _turns(
     probe = Probe(servers.bootstrap_servers, source, target)
     try:
         sides.spark.call(
-            "loop_start", **sides.where(name), source=source, target=target, options=dict(options)
+            "loop_start", source=sides.end(name, source, options), target=sides.end(name, target)
         )
         times = []
         for line in lines:

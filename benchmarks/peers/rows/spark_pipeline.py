@@ -48,11 +48,8 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
             try:
                 done = sides.spark.call(
                     call,
-                    **sides.where(name),
-                    source=sources[name],
-                    target=target,
-                    reading=reading(chosen, name),
-                    writing=writing(chosen, name),
+                    source=sides.end(name, sources[name], reading(chosen, name)),
+                    target=sides.end(name, target, writing(chosen, name)),
                     **more,
                 )
                 written[name] = sides.count(name, target)
@@ -65,8 +62,8 @@ def open_pipeline(bench: Bench, chosen: Variant, *, call: str) -> Iterator[Mappi
 
         found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
         if call == "pipeline":  # few rows are written, and the floor's none: reading is what counts
-            found |= sides.floor(count, call, source="", target="", reading=sides.ready_rows(count),
-                                 writing={}, **more)  # fmt: skip
+            found |= sides.floor(count, call, source=sides.ready(count), target=sides.dropped(),
+                                 **more)  # fmt: skip
         yield found
 
 

@@ -33,18 +33,11 @@ def open_read(
         topics = sides.filled(count, chosen.compression[LOGBUS], by)
 
         def run(name: str) -> Measures:
-            done = sides.spark.call(
-                "read",
-                **sides.where(name),
-                topic=topics[name],
-                columns=columns,
-                options=reading(chosen, name),
-            )
+            source = sides.end(name, topics[name], reading(chosen, name))
+            done = sides.spark.call("read", source=source, columns=columns)
             return rate(count, done["seconds"])
 
-        floor = sides.floor(
-            count, "read", topic="", columns=columns, options=sides.ready_rows(count)
-        )
+        floor = sides.floor(count, "read", source=sides.ready(count), columns=columns)
         yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)} | floor
 
 
@@ -57,14 +50,9 @@ def open_first(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
 
         def run(name: str) -> Measures:
             session = SparkHost(is_advised(chosen))
+            source = sides.end(name, topics[name], reading(chosen, name))
             with bench.counting(session.processes), session as spark:
-                done = spark.call(
-                    "read",
-                    **sides.where(name),
-                    topic=topics[name],
-                    columns=ALL,
-                    options=reading(chosen, name),
-                )
+                done = spark.call("read", source=source, columns=ALL)
             return rate(count, done["seconds"])
 
         found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}

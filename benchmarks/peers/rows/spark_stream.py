@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from broker_lite.client.administration.admin import Admin
 from peers.bench import Bench
-from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
+from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import LogbusServers
 from peers.spark import LINES, Both, Servers, both, must_be, rate
 from peers.spark_variants import (
@@ -27,6 +29,8 @@ from peers.spark_variants import (
 
 BACKLOG_BYTES = 5_000_000_000
 BACKLOG_WRITES = 3
+EMPTY_TURNS = 3
+"""Queries of each side that have nothing to read, after a first one."""
 LINES_A_WRITE = 2_000_000
 """The backlog is written in parts, so that the input stays small."""
 
@@ -39,24 +43,40 @@ def open_stream(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
         topics = {
             name: _fill(sides, chosen, name, BACKLOG_WRITES, step) for name in (LOGBUS, KAFKA)
         }
-        nothing = {name: sides.servers[name].new_topic() for name in topics}
-        value_bytes = round(sum(map(len, bench.lines.whole(10_000))) / 10_000)
+        empty = _empty_seconds(sides, chosen)
 
         def run(name: str) -> Measures:
-            where = sides.where(name) | {"options": reading(chosen, name)}
-            empty = sides.spark.call("stream", **where, topic=nothing[name])
-            floor = sides.spark.call("stream_nothing")
-            done = sides.spark.call("stream", **where, topic=topics[name])
+            source = sides.end(name, topics[name], reading(chosen, name))
+            done = sides.spark.call("stream", source=source)
             must_be(count, done["rows"], name)
-            ready = sides.spark.call("stream_nothing", rows=count, value_bytes=value_bytes)
-            return {
-                **rate(count, done["seconds"]),
-                "floor_rows_per_s": round(ready["rows"] / ready["seconds"]),
-                "empty_query_s": round(empty["seconds"], 3),
-                "python_floor_s": round(floor["seconds"], 3),
-            }
+            return rate(count, done["seconds"])
 
-        yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+        found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+        found |= sides.floor(count, "stream", source=sides.ready(count))
+        yield {
+            name: dataclasses.replace(side, run=partial(_with_empty, side.run, empty[name]))
+            for name, side in found.items()
+            if name in empty
+        }
+
+
+def _with_empty(run: Callable[[], Measures], seconds: float) -> Measures:
+    return {**run(), "empty_query_s": round(seconds, 3)}
+
+
+def _empty_seconds(sides: Both, chosen: Variant) -> dict[str, float]:
+    """What a query takes that has nothing to read, by side: the median, without each first one."""
+    sources = {
+        name: sides.end(name, sides.servers[name].new_topic(), reading(chosen, name))
+        for name in (LOGBUS, KAFKA)
+    }
+    if not sides.bench.is_left_out(FLOOR):
+        sources[FLOOR] = sides.ready(0)
+    taken: dict[str, list[float]] = {name: [] for name in sources}
+    for _ in range(2 if sides.bench.quick else 1 + EMPTY_TURNS):
+        for name, source in sources.items():
+            taken[name].append(sides.spark.call("stream", source=source)["seconds"])
+    return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
 
 
 @contextlib.contextmanager
@@ -71,14 +91,15 @@ def open_catch_up(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]
         def run(name: str) -> Measures:
             for path in files[name]:
                 _forget(path)
-            where = sides.where(name) | {"options": reading(chosen, name)}
-            done = sides.spark.call("stream", **where, topic=topics[name])
+            source = sides.end(name, topics[name], reading(chosen, name))
+            done = sides.spark.call("stream", source=source)
             must_be(count, done["rows"], name)
             stored = sum(path.stat().st_size for path in files[name]) / 1e6
             return {**rate(count, done["seconds"]), "backlog_mb": stored}
 
+        found = {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
         try:
-            yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)}
+            yield found | sides.floor(count, "stream", source=sides.ready(count))
         finally:
             for name, topic in topics.items():
                 sides.servers[name].delete_topic(topic)
@@ -94,9 +115,9 @@ def _parts(bench: Bench) -> tuple[int, int]:
 def _fill(sides: Both, chosen: Variant, name: str, parts: int, step: int) -> str:
     topic = sides.servers[name].new_topic(4)
     folder = str(sides.lines(step))
-    where = sides.where(name) | {"options": writing(chosen, name)}
+    target = sides.end(name, topic, writing(chosen, name))
     for _ in range(parts):
-        sides.spark.call("write", **where, topic=topic, folder=folder)
+        sides.spark.call("write", folder=folder, target=target)
     must_be(parts * step, sides.count(name, topic), name)
     return topic
 
@@ -123,11 +144,14 @@ def _forget(path: Path) -> None:
         os.close(file)
 
 
-def by_floor_measured(sides: Mapping[str, Any]) -> float:
-    """The best ratio that any source in Python could have: the floor, which both sides' runs
-    measured, through Kafka's connector."""
-    floor = max(float(each["median"]["floor_rows_per_s"]) for each in sides.values())
-    return floor / float(sides[KAFKA]["median"]["rows_per_s"])
+def by_floor_measured(found: Mapping[str, Any], _: str) -> float | None:
+    """The best ratio that any source in Python could have, of results whose floor is no side but a
+    measure of both: the floor through Kafka's connector."""
+    sides = found["sides"]
+    floors = [each["median"].get("floor_rows_per_s") for each in sides.values()]
+    if None in floors:
+        return None
+    return float(max(floors)) / float(sides[KAFKA]["median"]["rows_per_s"])
 
 
 VARIANTS = (
@@ -146,18 +170,17 @@ ROWS = (
         open=open_stream,
         variants=VARIANTS,
         note="from start() to the end of the query, with its checkpoint; empty_query_s is the "
-        "same with nothing to read: what starting and ending a query costs; python_floor_s the "
-        "same again with a Python source that does nothing: what Spark takes for itself; "
-        "floor_rows_per_s: as many rows of that size from a Python source that has them ready, "
-        "which no such source can exceed; logbus reads the backlog from the disk each time "
-        "(unread.cached.bytes, and a stream keeps nothing of it), Kafka from the page cache; "
-        "processor seconds are of all four queries",
+        "same with nothing to read, before the rounds: what starting and ending a query costs, of "
+        "the floor what Spark takes for itself; the floor is as many rows of that size from a "
+        "Python source that has them ready, which no such source can exceed; logbus reads the "
+        "backlog from the disk each time (unread.cached.bytes, and a stream keeps nothing of it), "
+        "Kafka from the page cache. (Where a variant has no floor, its processor seconds are of "
+        "four queries: this one, the floor, and both with nothing to read, python_floor_s)",
         bound="what Spark does itself: *at most* is a Python source that has its rows ready "
-        "(floor_rows_per_s) through Kafka's connector, and logbus is at seven to eight tenths "
-        "of it. Starting a query takes Spark a Python process for such a source "
-        "(python_floor_s; Kafka's connector is in the JVM, and its empty_query_s is 0.2 s), of "
-        "which logbus's own share is 0.1 s; with Spark as it comes that process takes a second "
-        "(README)",
+        "through Kafka's connector, and logbus is at seven to eight tenths of it. Starting a query "
+        "takes Spark a Python process for such a source (empty_query_s of the floor; Kafka's "
+        "connector is in the JVM, and its own is 0.2 s), of which logbus's own share is 0.1 s; "
+        "with Spark as it comes that process takes a second (README)",
         ceiling=by_floor_measured,
     ),
     Row(
@@ -170,7 +193,8 @@ ROWS = (
         note="the backlog's pages are dropped from the page cache before each run; the lines "
         "repeat every 2,000,000, which nothing here can profit from",
         bound="the processor, busy for nine tenths of the time: Spark's JVM takes rows from Python "
-        "workers that read them from the disk and check them, 0.9 GB in a second",
+        "workers that read them from the disk and check them, 0.9 GB in a second; *at most* is a "
+        "Python source that has them ready (the side floor)",
         quick=False,
         seconds_max=1500,
     ),

@@ -24,19 +24,14 @@ def open_write(bench: Bench, chosen: Variant) -> Iterator[Mapping[str, Side]]:
         def run(name: str) -> Measures:
             topic = sides.servers[name].new_topic(PARTITIONS)
             try:
-                done = sides.spark.call(
-                    "write",
-                    **sides.where(name),
-                    topic=topic,
-                    folder=folder,
-                    options=writing(chosen, name),
-                )
+                target = sides.end(name, topic, writing(chosen, name))
+                done = sides.spark.call("write", folder=folder, target=target)
                 must_be(count, sides.count(name, topic), name)
             finally:
                 sides.servers[name].delete_topic(topic)
             return {**rate(count, done["seconds"]), "input_alone_s": round(alone, 3)}
 
-        floor = sides.floor(count, "write", topic="", folder=folder, options={})
+        floor = sides.floor(count, "write", folder=folder, target=sides.dropped())
         yield {name: sides.side(name, partial(run, name)) for name in (LOGBUS, KAFKA)} | floor
 
 
@@ -56,8 +51,9 @@ ROWS = (
         note=f"{FLUSH_NOTE}; input_alone_s is what reading the Parquet input costs without a sink",
         bound="the processor, of which nearly all that the two cores have in run_s is taken, more "
         "than two thirds by Spark's JVM and Python workers, which a sink that only drains does "
-        "not spare (the side floor; *at most* is that through Kafka; logbus makes 0.61 of it in "
-        "spark_write). What Kafka's brokers take of the cores is less when tuned or compressed, so "
-        "the ratio falls",
+        "not spare (the side floor; *at most* is that through Kafka; logbus makes "
+        '[0.61](results/spark_write.json "none/ratio") of it in spark_write). '
+        "What Kafka's brokers take of the cores is less when tuned or compressed, so the ratio "
+        "falls",
     ),
 )

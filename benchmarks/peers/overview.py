@@ -1,0 +1,93 @@
+"""The report's second page: the rows that have no goal, the paper's systems and how cost grows.
+
+Drawn from the results, as ``peers.summary`` draws its page of the others; ``peers.report`` calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from peers.rows.netdb11 import DURABLE, NAMES
+
+Found = Mapping[str, Any]
+
+FLAT = 1.5
+"""Times what it was at the smallest size, up or down, that a measure may be and be called flat."""
+BENT = 2.0
+"""Times what it was, at which it has bent."""
+OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
+HOW = f"""Each measure beside what it was at the smallest size: *flat* is at most {FLAT:g} times as
+much or as little at the largest; of the others stands how many times as much it is, and the first
+size at which it is {BENT:g} times as much or as little. Why, and what would move it, each row says.
+"""
+
+
+def lines(rows: list[Found]) -> Iterator[str]:
+    """Nothing of what was not measured."""
+    for found in rows:
+        if found["row"] == "netdb11" and any("sides" in each for each in found["variants"]):
+            yield from _systems(found)
+    grown = [found for found in rows if found["row"].startswith("growth-")]
+    if grown:
+        yield "## How cost grows"
+        yield ""
+        yield HOW
+        yield "| row | sizes | flat | what is not |"
+        yield "|---|---|---|---|"
+        for found in grown:
+            yield from _growth(found)
+        yield ""
+
+
+def _systems(found: Found) -> Iterator[str]:
+    """A line a system: how safe a message is when its producer hears of it, and how many."""
+    variants = [each for each in found["variants"] if "sides" in each]
+    heads = [f"{name}, {each['variant']}" for each in variants for name in OF_A_SYSTEM]
+    yield "## Beside other systems: the paper's experiment"
+    yield ""
+    yield (
+        "[netdb11](#netdb11), 200 bytes a message; medians. Systems differ in what they have done "
+        "when a producer hears that its message is safe, so a figure is read beside its words."
+    )
+    yield ""
+    yield f"| system | what an acknowledgement means | {' | '.join(heads)} |"
+    yield "|---" * (2 + len(heads)) + "|"
+    for name, title in NAMES.items():
+        cells = [_rate(each, name, measure) for each in variants for measure in OF_A_SYSTEM]
+        yield f"| {title} | {DURABLE[name]} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _rate(variant: Found, side: str, measure: str) -> str:
+    if side in variant["sides"]:
+        return f"{variant['sides'][side]['median'][measure]:,.0f}"
+    return "missing" if side in variant.get("absent", {}) else ""
+
+
+def _times(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}" if value >= 0.01 else f"{value:.5f}"
+
+
+def _growth(found: Found) -> Iterator[str]:
+    for variant in found["variants"]:
+        sizes = list(variant.get("sides", {}))
+        if not sizes:
+            continue
+        flat, bent = [], []
+        medians = {size: variant["sides"][size]["median"] for size in sizes}
+        for measure in medians[sizes[0]]:
+            points = [(size, each[measure]) for size, each in medians.items() if each.get(measure)]
+            times = [(size, value / points[0][1]) for size, value in points]
+            if len(times) < 2:
+                continue
+            last = times[-1][1]
+            since = next((size for size, each in times if not 1 / BENT < each < BENT), "")
+            if 1 / FLAT <= last <= FLAT:
+                flat.append(measure)
+            else:
+                bent.append(f"{measure} × {_times(last)}" + (f" (from {since})" if since else ""))
+        yield (
+            f"| [{found['row']}](#{found['row']}) | {sizes[0]} to {sizes[-1]} | {', '.join(flat)} "
+            f"| {'; '.join(bent)} |"
+        )
