@@ -8,24 +8,16 @@ data loss and a wrong request end the query, since Spark retries nothing.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
-import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 from broker_lite.errors import (
     DataLossError,
     InconsistentClusterIdError,
     LogbusError,
-    OffsetOutOfRangeError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
@@ -37,21 +29,19 @@ from broker_lite.model import (
 )
 from pyspark_logbus import group_progress, offsets
 from pyspark_logbus import offset_ranges as plan
+from pyspark_logbus.bytes_limit import BytesLimit
 from pyspark_logbus.first_contact import Silence
 from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.live_offsets import LiveOffsets
+from pyspark_logbus.losses import Losses
 from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
 from pyspark_logbus.offset_reader import OffsetReader, default_group
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
-
-log = logging.getLogger("pyspark_logbus")
+from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
 PATIENCE_S = 0.02
 """Longest that planning waits for anything once a query runs."""
-
-BYTES_THREADS = 4
-"""One asks; others may still wait for what is gone, until their request times out."""
 
 Document = dict[str, Any]
 
@@ -84,12 +74,9 @@ class StreamPlanner:
         self._target: Live | None = None
         self._parsed: tuple[Document, SourceOffset] | None = None
         self._idle: tuple[SourceOffset, Live] | None = None
-        self._suspects: dict[tuple[str, str, int], float] = {}
-        self._accepted: set[tuple[str, str, int, int]] = set()
-        self._lost = 0
+        self._losses = Losses(options, monotonic)
         self._report: tuple[int, str, Document] | None = None
-        self._bytes_pool: ThreadPoolExecutor | None = None
-        self._bytes_asked: tuple[SourceOffset, SourceOffset, Future[SourceOffset]] | None = None
+        self._bytes_limit = BytesLimit(options, self._reader)
         stop_on_terminate()
 
     # -- Spark's calls
@@ -127,12 +114,17 @@ class StreamPlanner:
             return document
         self._check_cluster(start, live)
         idle = self._idle
-        if idle is not None and idle[0] is start and idle[1] is live and not self._suspects:
+        if (
+            idle is not None
+            and idle[0] is start
+            and idle[1] is live
+            and not self._losses.are_suspected
+        ):
             end = document
         else:
             end = self._next(document, start, live, unlimited)
         # Behind the judgement: where records are lost, ``start`` may stand in what is gone.
-        if not self._suspects:
+        if not self._losses.are_suspected:
             self._publish(start, live)
         return end
 
@@ -145,7 +137,7 @@ class StreamPlanner:
         problem = str(self._live.problem or "")
         group = self._progress.group if self._progress else ""
         state = self._progress.state if self._progress else ""
-        key = (live.version, f"{id(at)} {problem} {state} {self._lost}")
+        key = (live.version, f"{id(at)} {problem} {state} {self._losses.row_count}")
         if self._report is None or self._report[:2] != key:
             topics, lag, total = {}, {}, 0
             for name, topic in sorted(live.topics.items()):
@@ -161,7 +153,7 @@ class StreamPlanner:
                 "topics": topics,
                 "lag": lag,
                 "lagTotal": total,
-                "lostRecords": self._lost,
+                "lostRecords": self._losses.row_count,
                 "group": group,
                 "groupState": state,
             }
@@ -182,7 +174,9 @@ class StreamPlanner:
             # A batch that is repeated after a restart: nobody has looked at these offsets yet.
             self._checked = True
             held = SourceOffset(until.cluster_id, until.topics)
-            self._judge(plan.with_ranges(plan.find_losses(held, live, self._live.seen), found))
+            self._losses.judge(
+                plan.with_ranges(plan.find_losses(held, live, self._live.seen), found)
+            )
         found = self._check_new(begin, until, found)
         found = [item for item in found if self._is_there(item, live)]
         options = self.options
@@ -194,8 +188,7 @@ class StreamPlanner:
         with termination_waits():
             if self._progress is not None:
                 self._progress.close()
-            if self._bytes_pool is not None:
-                self._bytes_pool.shutdown(wait=False, cancel_futures=True)
+            self._bytes_limit.close()
             self._live.close()
             self._reader.close()
 
@@ -205,7 +198,9 @@ class StreamPlanner:
         self, document: Document, start: SourceOffset, live: Live, unlimited: bool
     ) -> Document:
         target = self._available_now_target(start, live) if self._is_available_now else live
-        cut_back = self._judge(self._confirmed(plan.find_losses(start, live, self._live.seen)))
+        cut_back = self._losses.judge(
+            self._losses.confirmed(plan.find_losses(start, live, self._live.seen))
+        )
         self._checked = True
         is_first = document == self._initial
         wait_for_group = is_first and self.options.starting == offsets.GROUP and not unlimited
@@ -220,7 +215,8 @@ class StreamPlanner:
             )
         nothing_new = end is start
         if self.options.bytes_max and not unlimited and not nothing_new:
-            end = self._within_bytes(start, end, live)
+            patience_s = None if self._is_available_now else PATIENCE_S
+            end = self._bytes_limit.within(start, end, live, patience_s=patience_s)
         query = start.query or _new_query()
         if is_first:
             # Spark keeps no initial offset: the first batch's end says where it began.
@@ -258,7 +254,7 @@ class StreamPlanner:
         ``start`` is taken for gone only when it stays so: a broker may have just begun."""
         options = self.options
         deadline = self._monotonic() + options.request_timeout_ms / 1000
-        grace_until = self._monotonic() + self._grace_s()
+        grace_until = self._monotonic() + self._losses.grace_s
         ids = self._reader.partitions(start.topics)
         while self._monotonic() < grace_until and not _holds_topics(start, ids):
             time.sleep(0.005)
@@ -308,59 +304,6 @@ class StreamPlanner:
                     )
         return self._target
 
-    def _within_bytes(self, start: SourceOffset, end: SourceOffset, live: Live) -> SourceOffset:
-        """``end`` within maxBytesPerTrigger, asked for in the background; ``start`` until known,
-        but for AvailableNow, which waits, and fails where no broker can tell. A question about a
-        topic that is gone by now is not waited for: clients give a topic time to appear."""
-        asked = self._bytes_asked
-        if (
-            asked is None
-            or not plan.same_place(asked[0], start)
-            or plan.still_there(asked[1], live) is not asked[1]
-        ):
-            if self._bytes_pool is None:
-                self._bytes_pool = ThreadPoolExecutor(BYTES_THREADS, "logbus-bytes")
-            asked = (start, end, self._bytes_pool.submit(self._ask_bytes, start, end))
-            self._bytes_asked = asked
-        try:
-            capped = asked[2].result(None if self._is_available_now else PATIENCE_S)
-        except TimeoutError:
-            return start
-        except LogbusError as error:
-            self._bytes_asked = None
-            if not error.retriable or self._is_available_now:
-                raise
-            return start
-        self._bytes_asked = None
-        return start if plan.same_place(start, capped) else capped
-
-    def _ask_bytes(self, start: SourceOffset, end: SourceOffset) -> SourceOffset:
-        budget = self.options.bytes_max
-        topic_ids = {name: topic.topic_id for name, topic in end.topics.items()}
-        begins = {
-            TopicPartition(item.topic, item.partition): item.start
-            for item in plan.ranges_between(start, end, self.options.new_partitions)
-        }
-
-        def ask(
-            ranges: dict[TopicPartition, tuple[int, int]],
-        ) -> dict[TopicPartition, tuple[int, int]]:
-            admin = self._reader.admin
-            # By id: of a topic that is made again meanwhile another answer would be another log's.
-            return self._reader.retrying(lambda: admin.offsets_for_bytes(ranges, topic_ids))
-
-        try:
-            reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
-        except OffsetOutOfRangeError:
-            # Records aged out before they were read: the tasks say what that means.
-            earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
-            begins = {where: max(at, earliest[where].offset) for where, at in begins.items()}
-            reach = ask({where: (at, budget) for where, at in begins.items()})
-        shares = plan.share_bytes(budget, reach)
-        if shares is not None:
-            reach = ask({where: (begins[where], share) for where, share in shares.items()})
-        return plan.cap(end, {where: row[0] for where, row in reach.items()})
-
     # -- the group
 
     def _publish(self, start: SourceOffset, live: Live) -> None:
@@ -393,43 +336,6 @@ class StreamPlanner:
                 "checkpointLocation, or the brokers of that cluster"
             )
 
-    def _confirmed(self, losses: list[Loss]) -> list[Loss]:
-        """An end may go back for a moment while leaders change: only one that stays is loss."""
-        if not losses and not self._suspects:
-            return losses
-        now = self._monotonic()
-        grace_s = self._grace_s()
-        suspects = {}
-        found = []
-        for loss in losses:
-            if loss.kind == plan.REGRESSED:
-                key = loss[:3]
-                since = suspects[key] = self._suspects.get(key, now)
-                if now - since < grace_s:
-                    continue
-            found.append(loss)
-        self._suspects = suspects
-        return found
-
-    def _grace_s(self) -> float:
-        return self.options.retries * self.options.retry_interval_ms / 1000
-
-    def _judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
-        """Raise, or log and count each loss once; the partitions that were cut back."""
-        if losses and self.options.fail_on_data_loss:
-            raise plan.data_loss(losses)
-        for loss in losses:
-            key = (loss.kind, loss.topic, loss.partition, loss.first)
-            if key not in self._accepted:
-                self._accepted.add(key)
-                self._lost += loss.rows
-                log.warning("[LOGBUS_DATA_LOSS] going on without %s", loss)
-        return frozenset(
-            TopicPartition(loss.topic, loss.partition)
-            for loss in losses
-            if loss.kind == plan.REGRESSED
-        )
-
     def _check_new(
         self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange]
     ) -> list[OffsetRange]:
@@ -454,7 +360,7 @@ class StreamPlanner:
             for where, item in fresh.items()
             if where not in earliest
         ]
-        self._judge(losses)
+        self._losses.judge(losses)
         clipped = []
         for item in found:
             where = TopicPartition(item.topic, item.partition)
@@ -499,7 +405,7 @@ class StreamPlanner:
         kind, reason = plan.GONE, "the topic is gone"
         if topic is not None:
             kind, reason = plan.RECREATED, "the topic was deleted and made again"
-        self._judge([Loss(kind, item.topic, item.partition, item.start, end, reason)])
+        self._losses.judge([Loss(kind, item.topic, item.partition, item.start, end, reason)])
         return False
 
     def _located(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -529,32 +435,3 @@ def _covers(live: Live, listed: dict[TopicPartition, Any]) -> bool:
         if end is None or end.offset < row.offset:
             return False
     return True
-
-
-def stop_on_terminate() -> None:
-    """Spark ends the runner with SIGTERM and does not call ``stop()``: let it come to that."""
-    if threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
-    ):
-        signal.signal(signal.SIGTERM, _leave)
-
-
-@contextlib.contextmanager
-def termination_waits() -> Iterator[None]:
-    """Spark closes the connection too, so SIGTERM may find the runner already at its end: what is
-    left to be done takes two seconds at most, and would not be done at all."""
-    ours = threading.current_thread() is threading.main_thread() and (
-        signal.getsignal(signal.SIGTERM) is _leave
-    )
-    if ours:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, _leave)
-
-
-def _leave(_: int, __: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(0)

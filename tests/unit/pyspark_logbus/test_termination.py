@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import os, signal, time
-from pyspark_logbus.stream_planner import stop_on_terminate, termination_waits
+from pyspark_logbus.termination import stop_on_terminate, termination_waits
 stop_on_terminate()
 try:
     {first}
