@@ -19,7 +19,6 @@ from broker_lite.errors import (
     LogbusError,
     NotLeaderError,
     OffsetOutOfRangeError,
-    RequestTimedOutError,
     StorageError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -44,7 +43,6 @@ from broker_lite.replication.events import (
     LeaderAndIsrChanged,
     Limits,
     StorageFailed,
-    Tick,
 )
 from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
@@ -53,25 +51,17 @@ from broker_lite.server.fetcher import Fetchers, PeerNet
 from broker_lite.server.follower_fetch import FollowerFetches
 from broker_lite.server.isr_writes import IsrWrites
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.purgatory import Deadlines
+from broker_lite.server.produces import Produced, Produces
 from broker_lite.server.replica import Replica, as_storage_error
+from broker_lite.server.ticks import Ticks
 from broker_lite.server.topic_configs import TopicConfigs
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
 
 logger = logging.getLogger("logbus.replicas")
 
-TICK_MS = 100
-"""How often flushes by time are looked for; only while a topic has flush.messages above 1."""
-
-SLOW_TICK_MS = 1000
-"""How often leaders look for followers that lag, and followers try again what failed."""
-
 AGAIN_S = 1.0
 """How soon a log that a full disk refused to make is tried again."""
-
-Produced = Callable[[Appended | None, LogbusError | None], None]
-"""Called once, with what was appended or with the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +127,8 @@ class ReplicaManager:
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._making: set[PartitionKey] = set()
         self._deleting: set[PartitionKey] = set()
-        self._token = 0
-        self._pending: dict[int, Produced] = {}
-        self._deadlines = Deadlines(loop, clock, self._timed_out)
-        self._ticking: dict[Replica, None] = {}
-        self._tick_timer: asyncio.TimerHandle | None = None
-        self._replicated: dict[Replica, None] = {}
-        self._slow_tick_ms = min(SLOW_TICK_MS, max(config.replica_lag_ms // 4, 1))
-        self._slow_timer: asyncio.TimerHandle | None = None
+        self._produces = Produces(loop, clock, metrics)
+        self._ticks = Ticks(loop, clock, config.replica_lag_ms)
         self.fetchers = Fetchers(loop, config, net=net, cluster=cluster, metrics=metrics)
         self.isr_writes = IsrWrites(loop, cluster=cluster, metrics=metrics)
         self.follower_fetches = FollowerFetches(
@@ -154,16 +138,17 @@ class ReplicaManager:
         metrics.gauge("partitions_led", lambda: sum(r.role.is_leader for r in self.replicas))
         metrics.gauge(
             "under_replicated_partitions",
-            lambda: sum(r.is_under_replicated for r in self._replicated),
+            lambda: sum(r.is_under_replicated for r in self._ticks.replicated),
         )
         metrics.gauge(
             "under_min_isr_partitions", lambda: sum(r.is_below_min_isr for r in self.replicas)
         )
         metrics.gauge(
-            "replica_lag_records_max", lambda: max((r.lag for r in self._replicated), default=0)
+            "replica_lag_records_max",
+            lambda: max((r.lag for r in self._ticks.replicated), default=0),
         )
         metrics.gauge("stray_partitions", lambda: logs.stray_count)
-        metrics.gauge("produces_waiting", lambda: len(self._pending))
+        metrics.gauge("produces_waiting", lambda: len(self._produces))
 
     # Finding.
 
@@ -223,61 +208,20 @@ class ReplicaManager:
         With acks=0 it is called after the append too, so that the batch's memory is accounted for
         as long as it is held. ``deadline_ms`` is of the monotonic clock.
         """
-        self._token = token = self._token + 1
-        trust = replica.trust
         now_ms = self.clock.monotonic_ms()
-        trust.appending(now_ms, replica.role.log_end_offset)
-        self._pending[token] = done
-        self._deadlines.add(token, deadline_ms)
+        replica.trust.appending(now_ms, replica.role.log_end_offset)
+        token = self._produces.add(deadline_ms, done)
         if batch.header.is_columns:
             replica.columns_under_way.add(token)
         event = AppendRequested(
             token, ACKS_LEADER if acks == ACKS_NONE else acks, batch, batch.header.record_count
         )
         replica.carry_out(replica.role.step(now_ms, event))
-        if replica in self._ticking and self._tick_timer is None:
-            self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+        self._ticks.appended(replica)
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
         """A produce is decided."""
-        done = self._pending.pop(token, None)
-        if done is not None:
-            self._deadlines.done(token)
-            done(appended, error)
-
-    def _timed_out(self, token: int) -> None:
-        done = self._pending.pop(token, None)
-        if done is not None:
-            self._metrics.count("produces_timed_out")
-            done(
-                None,
-                RequestTimedOutError(
-                    "the batch was not flushed on every in-sync replica in the request's time; "
-                    "it may be in the log"
-                ),
-            )
-
-    def _tick(self) -> None:
-        self._tick_timer = None
-        now_ms = self.clock.monotonic_ms()
-        unflushed = False
-        for replica in self._ticking:
-            replica.carry_out(replica.role.step(now_ms, Tick()))
-            unflushed = unflushed or replica.role.flushed_end < replica.role.log_end_offset
-        if unflushed:
-            self._tick_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
-
-    def _slow_tick(self) -> None:
-        """Time passes for those that others replicate, or that replicate others."""
-        self._slow_timer = None
-        now_ms = self.clock.monotonic_ms()
-        for replica in list(self._replicated):
-            replica.carry_out(replica.role.step(now_ms, Tick()))
-        self._tick_slowly()
-
-    def _tick_slowly(self) -> None:
-        if self._replicated and self._slow_timer is None and not self._closed:
-            self._slow_timer = self._loop.call_later(self._slow_tick_ms / 1000, self._slow_tick)
+        self._produces.decided(token, appended, error)
 
     # Metadata.
 
@@ -409,17 +353,12 @@ class ReplicaManager:
             config.flush_ms,
             self._config.replica_lag_ms,
         )
-        if config.flush_messages > 1:
-            self._ticking[replica] = None
-        else:
-            self._ticking.pop(replica, None)
         before, was_leader, epoch = replica.state, replica.role.is_leader, replica.leader_epoch
-        if len(partition.replicas) > 1:
-            self._replicated[replica] = None
-            self._tick_slowly()
-        else:
-            self._replicated.pop(replica, None)
-        replica.has_followers = len(partition.replicas) > 1
+        is_replicated = len(partition.replicas) > 1
+        self._ticks.watch(
+            replica, flushes_by_time=config.flush_messages > 1, is_replicated=is_replicated
+        )
+        replica.has_followers = is_replicated
         replica.assigned_count = len(partition.target)
         replica.min_insync = limits.min_insync_replicas
         replica.deliver(
@@ -438,8 +377,7 @@ class ReplicaManager:
         del self._replicas[replica.key]
         if self._by_name.get((replica.topic, replica.partition)) is replica:
             del self._by_name[replica.topic, replica.partition]
-        self._ticking.pop(replica, None)
-        self._replicated.pop(replica, None)
+        self._ticks.forget(replica)
         self._deleting.add(replica.key)
         replica.closed = True
         is_gone = replica.key.topic_id not in self._snapshot.topics_by_id
@@ -525,12 +463,10 @@ class ReplicaManager:
     def close(self, error: LogbusError) -> None:
         """The broker stops: what waits is answered with ``error``."""
         self._closed = True
-        self._deadlines.close()
+        self._produces.close()
         if self._handover is not None:
             self._handover.cancel()
-        for timer in (self._tick_timer, self._slow_timer):
-            if timer is not None:
-                timer.cancel()
+        self._ticks.close()
         self.fetchers.close()
         self.isr_writes.close()
         for replica in list(self._replicas.values()):
@@ -540,7 +476,7 @@ class ReplicaManager:
     @property
     def in_flight_count(self) -> int:
         """Produces that are not decided."""
-        return len(self._pending)
+        return len(self._produces)
 
     # Housekeeping.
 

@@ -13,7 +13,7 @@ from broker_lite.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
 )
-from broker_lite.server import replica_manager
+from broker_lite.server import replica_manager, ticks
 from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
 
@@ -21,7 +21,7 @@ from broker_lite.wire import fetch as wire
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaders look for lagging followers ten times as often as a broker does."""
-    monkeypatch.setattr(replica_manager, "SLOW_TICK_MS", 100)
+    monkeypatch.setattr(ticks, "SLOW_TICK_MS", 100)
 
 
 def test_what_is_acknowledged_is_on_every_replica() -> None:
