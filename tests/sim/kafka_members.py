@@ -159,6 +159,8 @@ class Wire(LoopShell):
         number = self.world.next_number()
 
         def make(token: int) -> ev.Join:
+            if not call.member_id:
+                self.owner.took_at = self.loop.time()
             return ev.Join(
                 token, call.member_id, call.group_instance_id, "sim", "/sim",
                 call.session_timeout_ms, call.rebalance_timeout_ms, members.CONSUMER,
@@ -248,6 +250,9 @@ class MachineMember(base.Member):
         self.alive = True
         self.asks = 0
         self.seen = -1
+        self.took_at = -1.0
+        """When its last join without an id came to a coordinator: by that it has its static name,
+        whichever process of that name is the newer."""
         self.committing: asyncio.Task[None] | None = None
         self.wire = Wire(self)
         self.reads = Reads()
@@ -422,9 +427,14 @@ class World(base.World):
                 self.fail(f"{where} is handed out by {reader.name}, and would be by {other.name}")
 
     def is_former(self, member: MachineMember) -> bool:
-        """Of a static name that has a newer process: it hears of that by its next heartbeat."""
-        names = [row.instance_id for row in self.members[self.members.index(member) + 1 :]]
-        return member.instance_id is not None and member.instance_id in names
+        """Of a static name that another process took since: it hears of that by its next
+        heartbeat. An older one may do so whose first joins were not answered."""
+        return member.instance_id is not None and any(
+            isinstance(other, MachineMember)
+            and other.instance_id == member.instance_id
+            and other.took_at > member.took_at
+            for other in self.members
+        )
 
     def join(self) -> None:
         instance = None
