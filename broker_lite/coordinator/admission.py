@@ -29,6 +29,12 @@ def refusal(group: str, limits: Limits, roster: Roster, event: Join) -> LogbusEr
             f"{limits.member_bytes_max} are taken"
         )
     own = roster.find(event.member_id, event.instance_id)
+    others = roster.said_bytes - (0 if own is None else own.said_bytes)
+    if others + size > limits.group_bytes_max:
+        return GroupMaxSizeReachedError(
+            f"the members of group {group!r} would say {others + size} bytes of themselves; at "
+            f"most {limits.group_bytes_max} are kept"
+        )
     if not roster.fits(event.protocol_type, event.protocols, own):
         return InconsistentGroupProtocolError(
             f"group {group!r} is of type {roster.protocol_type!r} and knows {roster.known()}; "

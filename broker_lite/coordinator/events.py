@@ -22,7 +22,10 @@ class Limits(NamedTuple):
     """How long the first members of an empty group wait for others, so that one rebalance does."""
     size_max: int = 1_000
     member_bytes_max: int = 256 << 10
-    """Of what one member says of itself: a group of the largest size has to fit into memory."""
+    """Of what one member says of itself."""
+    group_bytes_max: int = 16 << 20
+    """Of what all members of a group say of themselves, which its leader is told in one answer, and
+    of what it says in return. In Kafka both have to fit into one record of a topic."""
 
 
 class Protocol(NamedTuple):

@@ -132,6 +132,11 @@ class Group:
         former = self._roster.former
         return 0 if former is None else former.members
 
+    @property
+    def held_bytes(self) -> int:
+        """What members said of themselves and were assigned."""
+        return self._roster.said_bytes + self._roster.assigned_bytes
+
     def view(self) -> GroupView:
         """The group and its members, in the order of joining. Where those of a former generation
         may live it gathers, although none of them can be named."""
@@ -413,9 +418,7 @@ class Group:
         member.has_synced = True
         member.sync_token = event.token
         if self.state is State.COMPLETING and event.member_id == self._roster.leader:
-            assigned = dict(event.assignments)
-            for row in self._roster.members.values():
-                row.assignment = assigned.get(row.member_id, b"")
+            self._roster.assign(event.assignments)
             self.state = State.STABLE
             for row in self._roster.members.values():
                 self._answer_sync(row)

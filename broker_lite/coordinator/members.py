@@ -50,6 +50,11 @@ class Member:
     def is_waiting(self) -> bool:
         return self.join_token is not None or self.sync_token is not None
 
+    @property
+    def said_bytes(self) -> int:
+        """How much it said of itself."""
+        return sum(len(row.metadata) + len(row.name) for row in self.protocols)
+
     def metadata(self, protocol: str | None) -> bytes:
         """What it said under that protocol; nothing if it does not know it."""
         return next((row.metadata for row in self.protocols if row.name == protocol), b"")
@@ -80,6 +85,10 @@ class Roster:
         """Ids that were given and not joined with yet, and until when they may be."""
         self.protocol_type = ""
         self.leader: str | None = None
+        self.said_bytes = 0
+        """How much all members said of themselves."""
+        self.assigned_bytes = 0
+        """How much their leader said in return, for those too that have left since."""
         self._known: Counter[str] = Counter()
 
     @property
@@ -136,7 +145,7 @@ class Roster:
             self.protocol_type = protocol_type
             self.leader = member.member_id
         self.members[member.member_id] = member
-        self._known.update({row.name for row in member.protocols})
+        self._note(member)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
 
@@ -144,6 +153,8 @@ class Roster:
         """If it led, the first of the others leads."""
         del self.members[member.member_id]
         self._forget(member)
+        if not self.members:
+            self.assigned_bytes = 0
         if member.instance_id is not None:
             del self.static[member.instance_id]
         if self.leader == member.member_id:
@@ -154,11 +165,19 @@ class Roster:
         if len(self.members) == 1:
             self.protocol_type = event.protocol_type
         self._forget(member)
-        self._known.update({row.name for row in event.protocols})
         member.protocols = event.protocols
+        self._note(member)
         member.client_id, member.client_host = event.client_id, event.client_host
         member.session_timeout_ms = event.session_timeout_ms
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
+
+    def assign(self, assignments: Iterable[tuple[str, bytes]]) -> None:
+        """By member id; nothing to the others."""
+        assigned = dict(assignments)
+        self.assigned_bytes = 0
+        for row in self.members.values():
+            row.assignment = assigned.get(row.member_id, b"")
+            self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
         """A static member keeps its place in the order under another id."""
@@ -210,7 +229,12 @@ class Roster:
             for partition in range(counts.get(topic, 0))
         )
 
+    def _note(self, member: Member) -> None:
+        self.said_bytes += member.said_bytes
+        self._known.update({row.name for row in member.protocols})
+
     def _forget(self, member: Member) -> None:
+        self.said_bytes -= member.said_bytes
         self._known.subtract({row.name for row in member.protocols})
         self._known += Counter()  # drops those that nobody knows
 

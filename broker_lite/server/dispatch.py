@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker_lite.errors import (
+    InvalidRequestError,
     LogbusError,
     ProtocolError,
     UnknownServerError,
@@ -59,7 +60,14 @@ from broker_lite.server.handlers import (
 )
 from broker_lite.server.parts import Parts
 from broker_lite.wire import refusals, tables
-from broker_lite.wire.api import VERSIONS, ApiKey, RequestHeader, is_served, parse_header
+from broker_lite.wire.api import (
+    VERSIONS,
+    ApiKey,
+    RequestHeader,
+    is_served,
+    parse_header,
+    why_too_long,
+)
 from broker_lite.wire.refused_tables import CURES
 
 logger = logging.getLogger("logbus.dispatch")
@@ -121,7 +129,10 @@ class Dispatcher:
         request = parse_header(frame)
         key = request.api_key
         if not is_served(key, request.api_version) and key != ApiKey.API_VERSIONS:
-            self._refuse(request, frame, reply)
+            self._refuse(request, frame, reply, UnsupportedVersionError(_unsupported(request)))
+            return
+        if too_long := why_too_long(key, len(frame)):
+            self._refuse(request, frame, reply, InvalidRequestError(too_long))
             return
         self._parts.metrics.count("requests", label=ApiKey(key).name.lower())
         try:
@@ -141,11 +152,13 @@ class Dispatcher:
             logger.exception("%s: %s", reply.peer, request)
             self._fail(request, frame, reply, UnknownServerError())
 
-    def _refuse(self, request: RequestHeader, frame: memoryview, reply: Reply) -> None:
-        """What is not served: a client that asks for it without looking is told so."""
+    def _refuse(
+        self, request: RequestHeader, frame: memoryview, reply: Reply, error: LogbusError
+    ) -> None:
+        """What is not served, or not so long: a client that asks for it is told so."""
         self._parts.metrics.count("requests_refused")
-        reason = _unsupported(request)
-        refusal = _refusal(request, frame, UnsupportedVersionError.code, reason)
+        reason = error.message
+        refusal = _refusal(request, frame, wire_code(error), reason)
         if refusal is None:
             reply.refuse(f"{_who(request)}: {reason}")
             return

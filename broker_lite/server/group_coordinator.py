@@ -20,6 +20,7 @@ from broker_lite.coordinator import effects as fx
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.group import NEVER, Group
 from broker_lite.errors import (
+    CoordinationUnavailableError,
     CoordinatorLoadInProgressError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
@@ -42,6 +43,9 @@ LOAD_WAIT_S = 3.0
 """A claim that takes longer is answered with COORDINATOR_LOAD_IN_PROGRESS, and goes on."""
 GROUPS_MAX = 10_000
 """Groups with members on one broker."""
+GROUPS_BYTES_MAX = 256 << 20
+"""Of what the members of all groups on one broker say of themselves, and of what their leaders say
+in return."""
 HEARTBEATS = 3
 """In a session timeout, at least: Kafka's rule for members. So whoever lives has asked by then."""
 
@@ -54,6 +58,8 @@ class Held:
     claim: Claim
     waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
     writing: asyncio.Task[None] | None = None
+    bytes_kept: int = 0
+    """What of it counts towards GROUPS_BYTES_MAX."""
 
 
 class GroupCoordinator:
@@ -73,6 +79,7 @@ class GroupCoordinator:
         self._loading: dict[str, asyncio.Task[Held]] = {}
         self._checking: set[asyncio.Task[None]] = set()
         self._brokers: Mapping[int, BrokerView] = {}
+        self._bytes_kept = 0
         self._token = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = NEVER
@@ -102,11 +109,14 @@ class GroupCoordinator:
     async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
         """Answered when the group is gathered, which may take as long as a rebalance may."""
         held = await self._held_now(group)
+        probe = make(0)
+        error = self._refused_join(group, probe) if held is None else None
+        if error is None and not probe.member_id:
+            said = sum(len(row.name) + len(row.metadata) for row in probe.protocols)
+            error = self._no_room(said, GroupMaxSizeReachedError)
+        if error is not None:
+            return fx.JoinResult(error, probe.member_id)
         if held is None:
-            probe = make(0)
-            error = self._refused_join(group, probe)
-            if error is not None:
-                return fx.JoinResult(error, probe.member_id)
             held = await self._load(group)
         machine = held.group
         result = await self._ask(held, lambda token: self._counted(machine, make(token)))
@@ -123,13 +133,25 @@ class GroupCoordinator:
         return join._replace(partition_counts=counts)
 
     async def sync(self, group: str, make: Callable[[int], ev.Sync]) -> fx.SyncResult:
-        """Answered when the leader has assigned."""
+        """Answered when the leader has assigned. Where that does not fit into memory with what
+        all other groups say it may try again."""
         held = await self._held_now(group)
         if held is None:
             return fx.SyncResult(_no_member(group))
+        assigned = sum(len(part) for _, part in make(0).assignments)
+        if assigned and (error := self._no_room(assigned, CoordinationUnavailableError)):
+            return fx.SyncResult(error)
         result = await self._ask(held, make)
         assert isinstance(result, fx.SyncResult)
         return result
+
+    def _no_room(self, size: int, kind: type[LogbusError]) -> LogbusError | None:
+        if self._bytes_kept + size <= GROUPS_BYTES_MAX:
+            return None
+        return kind(
+            f"this broker keeps {self._bytes_kept} bytes of what members of groups say; "
+            f"{GROUPS_BYTES_MAX} are allowed"
+        )
 
     async def heartbeat(
         self, group: str, make: Callable[[int], ev.Heartbeat]
@@ -406,9 +428,13 @@ class GroupCoordinator:
             if future is not None:
                 self._answer(held, future, effect.result)
         self._set_alarm(held.group.deadline_ms)
-        if held.group.is_idle and self._held.get(held.group.name) is held:
+        is_kept = self._held.get(held.group.name) is held
+        if held.group.is_idle and is_kept:
             # All that is known of it is in ZooKeeper; the claim stays.
             del self._held[held.group.name]
+        size = held.group.held_bytes if is_kept else 0
+        self._bytes_kept += size - held.bytes_kept
+        held.bytes_kept = size
 
     def _answer(self, held: Held, future: asyncio.Future[fx.Result], result: fx.Result) -> None:
         """A member that joins reads where others left off: what they were allowed to commit is

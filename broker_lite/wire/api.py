@@ -145,10 +145,13 @@ def is_served(key: int, version: int) -> bool:
 
 
 REQUEST_BYTES_MAX = 2 << 20
-"""The longest request of any API but Produce: reading one twice as long, full of the smallest
-items, would keep the broker's loop for seconds. Room for 50,000 partitions with long names."""
+"""The longest request of any API but Produce and SyncGroup: reading one twice as long, full of the
+smallest items, would keep the broker's loop for seconds. Room for 50,000 partitions with long
+names."""
+SYNC_BYTES_MAX = 16 << 20
+"""The longest SyncGroup: its leader says for each of its members what that is to do."""
 PARTITIONS_MAX = 50_000
-"""Partitions that one Produce may name, for the same reason."""
+"""Partitions that one Produce may name, and members that one SyncGroup may, for the same reason."""
 
 BY_TOPIC_ID = 13
 """Produce and Fetch name topics by their ids from this version on."""
@@ -168,18 +171,21 @@ class RequestHeader(NamedTuple):
 
 def parse_header(frame: memoryview) -> RequestHeader:
     """A request's header. Its tagged fields are skipped where the version is served; of an
-    API or version that is not, only the fixed part is certain. Raises ProtocolError, also for a
-    request that is longer than its API may be."""
+    API or version that is not, only the fixed part is certain. Raises ProtocolError."""
     reader = Reader(frame)
     key, version, correlation_id = reader.i16(), reader.i16(), reader.i32()
     client_id = reader.classic_nullable_string()
-    if len(frame) > REQUEST_BYTES_MAX and key != ApiKey.PRODUCE:
-        raise ProtocolError(
-            f"a request of {len(frame)} bytes for API {key}; at most {REQUEST_BYTES_MAX} are taken"
-        )
     if is_flexible(key, version) and is_served(key, version):
         reader.skip_tags()
     return RequestHeader(key, version, correlation_id, client_id, reader.position)
+
+
+def why_too_long(key: int, size: int) -> str:
+    """What is wrong with a request of so many bytes; empty where its API may be so long."""
+    most = SYNC_BYTES_MAX if key == ApiKey.SYNC_GROUP else REQUEST_BYTES_MAX
+    if size <= most or key == ApiKey.PRODUCE:
+        return ""
+    return f"a request of {size} bytes for API {key}; at most {most} are taken"
 
 
 def write_request_header(

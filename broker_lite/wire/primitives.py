@@ -24,6 +24,9 @@ I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
 NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
+TAGS_MAX = 64
+"""Tagged fields in one section. Kafka's own structs have five at most; a long request that is full
+of the smallest ones would keep whoever reads it for minutes."""
 
 T = TypeVar("T")
 
@@ -177,9 +180,15 @@ class Reader:
         if position < self.end and self.buffer[position] == 0:
             self.position = position + 1
             return
-        for _ in range(self._checked_count(self.uvarint())):
+        for _ in range(self._tag_count()):
             self.uvarint()
             self._advance(self.uvarint())
+
+    def _tag_count(self) -> int:
+        count = self._checked_count(self.uvarint())
+        if count > TAGS_MAX:
+            raise ProtocolError(f"{count} tagged fields in one place; at most {TAGS_MAX} are read")
+        return count
 
     def ended(self, value: T) -> T:
         """``value``, whose structure ends here, with tagged fields that nobody here knows."""
@@ -189,7 +198,7 @@ class Reader:
     def tags(self) -> dict[int, memoryview]:
         """Tagged fields by their numbers."""
         found = {}
-        for _ in range(self._checked_count(self.uvarint())):
+        for _ in range(self._tag_count()):
             number = self.uvarint()
             size = self.uvarint()
             position = self._advance(size)

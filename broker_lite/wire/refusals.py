@@ -67,9 +67,10 @@ def refused(request: RequestHeader, frame: memoryview, code: int, reason: str) -
     if layout is None:
         return None
     version = request.api_version
-    if layout.request is None:
+    is_long = len(frame) > REFUSED_BYTES_MAX
+    if layout.request is None or (is_long and _is_of_the_whole(layout, version)):
         asked: Any = SimpleNamespace()
-    elif len(frame) > REFUSED_BYTES_MAX:
+    elif is_long:
         return None
     else:
         asked = _asked(layout, request, frame)
@@ -95,6 +96,11 @@ def name_of(key: int) -> str:
         return NEWEST[key].name
     kind = _kinds().get(key)
     return "" if kind is None else str(kind[0].__name__).removesuffix("Request")
+
+
+def _is_of_the_whole(layout: _Layout, version: int) -> bool:
+    """Whether the answer has room for an error of all that was asked, so that it needs no rows."""
+    return any(field.name == "error_code" for field in layout.response.untagged_fields(version))
 
 
 def _asked(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:

@@ -23,7 +23,13 @@ import kafka.protocol.metadata as metadata
 import kafka.protocol.producer as producer
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
-from broker_lite.wire.api import VERSIONS, ApiKey, is_flexible, response_header_bytes
+from broker_lite.wire.api import (
+    PARTITIONS_MAX,
+    VERSIONS,
+    ApiKey,
+    is_flexible,
+    response_header_bytes,
+)
 from broker_lite.wire.calls import groups
 from broker_lite.wire.calls.offsets import (
     OffsetsForBytesRequest,
@@ -107,6 +113,9 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
 }
 """Our tagged field in a struct of the library, and how it is read; bytes behind are ignored."""
+
+_ROWS_MAX = {consumer.SyncGroupRequest.SyncGroupRequestAssignment: PARTITIONS_MAX}
+"""How many rows of a kind are read, where the request may be longer than others."""
 
 _BY_HAND: dict[int, tuple[Decoder, Callable[[Any, Writer], None]]] = {
     ApiKey.UNREGISTER_BROKER: (UnregisterBrokerRequest.decode_request, encode_unregister_broker),
@@ -269,7 +278,7 @@ def _field_decoder(field: Any, version: int, flexible: bool) -> Decoder:
     nullable = field.nullable_for_version_q(version)
     if field.is_struct_array():
         inner = struct_decoder(field.data_class, field.array_of, version, flexible)
-        return _array_decoder(inner, nullable, flexible)
+        return _array_decoder(inner, nullable, flexible, _ROWS_MAX.get(field.data_class))
     if field.is_struct():
         whole = struct_decoder(field.data_class, field, version, flexible)
         return (lambda reader: None if reader.i8() < 0 else whole(reader)) if nullable else whole
@@ -294,7 +303,9 @@ def _bytes_decoder(nullable: bool, flexible: bool) -> Decoder:
     return take
 
 
-def _array_decoder(item: Decoder, nullable: bool, flexible: bool) -> Decoder:
+def _array_decoder(
+    item: Decoder, nullable: bool, flexible: bool, rows_max: int | None = None
+) -> Decoder:
     count_of = Reader.count if flexible else Reader.classic_count
 
     def take(reader: Reader) -> list[Any] | None:
@@ -303,6 +314,8 @@ def _array_decoder(item: Decoder, nullable: bool, flexible: bool) -> Decoder:
             if not nullable:
                 raise ProtocolError("an array that may not be null is null")
             return None
+        if rows_max is not None and count > rows_max:
+            raise ProtocolError(f"{count} rows; at most {rows_max} are read")
         return [item(reader) for _ in range(count)]
 
     return take

@@ -37,6 +37,7 @@ class GroupMachine:
             initial_rebalance_delay_ms=int(words.get("delay", "0")),
             size_max=int(words.get("size", "1000")),
             member_bytes_max=int(words.get("bytes", "1000")),
+            group_bytes_max=int(words.get("total", "10000")),
         )
         self.now_ms = 0
         former = ev.Former(int(words.get("former", "0")), int(words.get("until", "0")))

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from handler_world import World, kind, run
 
-from broker_lite.errors import UnknownServerError, UnsupportedVersionError
+from broker_lite.errors import (
+    InvalidRequestError,
+    UnknownMemberIdError,
+    UnknownServerError,
+    UnsupportedVersionError,
+)
 from broker_lite.server import dispatch
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
-from broker_lite.wire.api import ApiKey
+from broker_lite.wire.api import ApiKey, encode_call
+from broker_lite.wire.calls import members
 from broker_lite.wire.primitives import Writer
 
 
@@ -109,3 +115,43 @@ def test_a_handler_that_fails_is_an_error_of_its_request_alone(
 
     run(body)
     assert "ZeroDivisionError" in caplog.text
+
+
+def long_join() -> bytes:
+    """Of a member that says 3 MiB of itself."""
+    protocols = (members.JoinProtocol("range", bytes(3 << 20)),)
+    join = members.JoinGroupRequest("g", 10_000, 60_000, "", None, protocols)
+    return bytes(encode_call(join, 3, "c")[4:])
+
+
+def assignment(size: int) -> bytes:
+    """By somebody who is in no group, of so many bytes."""
+    rows = (members.Assigned("m", bytes(size)),)
+    sync = members.SyncGroupRequest("g", 1, "m", None, "range", rows)
+    return bytes(encode_call(sync, 3, "c")[4:])
+
+
+def code_of(name: str, version: int, data: bytes) -> int:
+    answer = kind(f"{name}Response").decode(data, version=version, header=True, framed=True)
+    return int(answer.error_code)
+
+
+def test_what_is_too_long_is_told_so_and_the_connection_goes_on() -> None:
+    """A leader of a large group would have come back with the same for ever. An assignment may be
+    as long as what the coordinator lets in."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        dispatcher = dispatcher_of(world)
+        joined = await ask(dispatcher, long_join())
+        version = members.JoinGroupRequest.VERSION
+        assert code_of("JoinGroup", version, joined.data) == InvalidRequestError.code
+        version = members.SyncGroupRequest.VERSION
+        for size, error in ((3 << 20, UnknownMemberIdError), (16 << 20, InvalidRequestError)):
+            synced = await ask(dispatcher, assignment(size))
+            assert code_of("SyncGroup", version, synced.data) == error.code
+        # Whose answer has rows, which are not read at that length, nothing can be said to.
+        frame = bytes.fromhex("0008 0002 00000003 0001 63") + bytes(3 << 20)
+        assert "at most" in (await ask(dispatcher, frame)).refusal
+
+    run(body)

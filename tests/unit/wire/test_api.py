@@ -11,6 +11,7 @@ from broker_lite.wire.api import (
     ADVERTISED,
     FLEXIBLE_FROM,
     REQUEST_BYTES_MAX,
+    SYNC_BYTES_MAX,
     VERSIONS,
     ApiKey,
     correlation_id_of,
@@ -19,6 +20,7 @@ from broker_lite.wire.api import (
     parse_header,
     read_response_header,
     response_header_bytes,
+    why_too_long,
     write_request_header,
 )
 from broker_lite.wire.primitives import Writer
@@ -69,14 +71,13 @@ def test_request_headers_by_table(octets: str, expected: tuple[object, ...]) -> 
     assert tuple(parse_header(frame)) == (*expected, "")
 
 
-def test_only_a_produce_may_be_long() -> None:
-    header = bytes.fromhex("0000000d00000001ffff00")
-    long = memoryview(header + bytes(REQUEST_BYTES_MAX))
-    assert parse_header(long).api_key == ApiKey.PRODUCE
+def test_only_a_produce_and_an_assignment_may_be_long() -> None:
+    assert not why_too_long(ApiKey.PRODUCE, 1 << 30)
+    assert not why_too_long(ApiKey.SYNC_GROUP, SYNC_BYTES_MAX)
+    assert why_too_long(ApiKey.SYNC_GROUP, SYNC_BYTES_MAX + 1)
     for key in (ApiKey.FETCH, ApiKey.METADATA, 4095):
-        other = memoryview(key.to_bytes(2, "big") + header[2:] + bytes(REQUEST_BYTES_MAX))
-        with pytest.raises(ProtocolError):
-            parse_header(other)
+        assert not why_too_long(key, REQUEST_BYTES_MAX)
+        assert str(REQUEST_BYTES_MAX) in why_too_long(key, REQUEST_BYTES_MAX + 1)
 
 
 def test_a_cut_header_is_refused_at_every_byte() -> None:

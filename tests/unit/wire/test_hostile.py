@@ -12,13 +12,18 @@ from wire_samples import message
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import fetch, produce, tables
-from broker_lite.wire.api import VERSIONS, ApiKey, parse_header
-from broker_lite.wire.primitives import Reader
+from broker_lite.wire.api import PARTITIONS_MAX, VERSIONS, ApiKey, parse_header
+from broker_lite.wire.primitives import Reader, uvarint_bytes
 
 ALLOCATED_MAX = 256 * 1024
 
 HUGE_COUNT = b"\xff\xff\xff\xff\x07"  # 2^31 - 2 items
 HUGE_CLASSIC = b"\x7f\xff\xff\xff"
+
+MEMBERS = PARTITIONS_MAX + 1
+SYNC = b"\x02g" + bytes(4) + b"\x02m" + bytes(3) + uvarint_bytes(MEMBERS + 1)
+MANY_MEMBERS = memoryview(SYNC + b"\x01\x01\x00" * MEMBERS + b"\x00")
+"""An assignment of nothing to so many, of which each is the smallest that there is."""
 
 LIES: list[tuple[str, Callable[[], object]]] = [
     ("topics of a fetch", lambda: fetch.decode_request(
@@ -35,6 +40,8 @@ LIES: list[tuple[str, Callable[[], object]]] = [
         ApiKey.METADATA, 12, memoryview(HUGE_COUNT + bytes(60)), 0)),
     ("topics of an old metadata request", lambda: tables.decode(
         ApiKey.METADATA, 1, memoryview(HUGE_CLASSIC + bytes(60)), 0)),
+    ("members of an assignment", lambda: tables.decode(
+        ApiKey.SYNC_GROUP, 5, MANY_MEMBERS, 0)),
     ("a string", lambda: Reader(HUGE_COUNT + bytes(60)).string()),
     ("bytes", lambda: Reader(HUGE_CLASSIC + bytes(60)).classic_view()),
     ("tags", lambda: Reader(HUGE_COUNT + bytes(60)).tags()),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker_lite.errors import ProtocolError
 from broker_lite.model import NULL_TOPIC_ID, topic_id_text
 from broker_lite.wire.primitives import (
+    TAGS_MAX,
     Reader,
     Writer,
     put_count,
@@ -167,3 +168,14 @@ def test_several_fields_at_once_are_checked_together() -> None:
     assert Reader(fields.pack(1, 2)).unpack(fields) == (1, 2)
     with pytest.raises(ProtocolError):
         Reader(bytes(11)).unpack(fields)
+
+
+def test_more_tagged_fields_than_anybody_has_are_not_read() -> None:
+    """A Produce of 64 MiB may hold 30 million of two bytes each, in one place."""
+    few = bytes((TAGS_MAX,)) + b"\x01\x00" * TAGS_MAX
+    for read in (Reader.skip_tags, Reader.tags):
+        reader = Reader(few)
+        read(reader)
+        assert reader.left == 0
+        with pytest.raises(ProtocolError, match="tagged fields"):
+            read(Reader(bytes((TAGS_MAX + 1,)) + b"\x01\x00" * (TAGS_MAX + 1)))

@@ -10,6 +10,7 @@ from handler_members import SUBSCRIPTION, Member, both, coordinator, gathered
 from handler_world import World, handler, run, struct, versions
 
 from broker_lite.errors import (
+    CoordinationUnavailableError,
     CoordinatorLoadInProgressError,
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
@@ -24,10 +25,12 @@ from broker_lite.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
+    wire_code,
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.server import group_coordinator
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, encode_call, parse_header
 from broker_lite.wire.calls import members
@@ -238,6 +241,29 @@ def test_a_full_group_refuses_who_comes_and_is_unharmed() -> None:
             0, 0, *(task.result() for task in joining)
         ]  # fmt: skip
         assert one.generation == 2
+
+    run(body)
+
+
+def test_what_all_groups_of_a_broker_say_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newcomers are refused, and an assignment is to be tried again, until others have left."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        one, two = await gathered(world, 2)
+        said = 2 * (len(SUBSCRIPTION) + len("range")) + len(b"work 0" + b"work 1")
+        assert world.brokers[1].groups._bytes_kept == said
+        monkeypatch.setattr(group_coordinator, "GROUPS_BYTES_MAX", said + 10)
+        other = Member(world, "other")
+        assert await other.join() == GroupMaxSizeReachedError.code
+        assert await both(one.join(), two.join()) == [0, 0]
+        leader, second = (one, two) if one.answer.members else (two, one)
+        refused = await leader.sync(**{leader.id: b"too much work"})
+        assert refused.error_code == wire_code(CoordinationUnavailableError())
+        assert (await leader.sync(**{leader.id: b"work"})).assignment == b"work"
+        await both(leader.leave(), second.leave())
+        assert world.brokers[1].groups._bytes_kept == 0
+        assert await other.join() == 0
 
     run(body)
 
