@@ -44,8 +44,9 @@ def list_groups(
     """List groups.
 
     KIND: a broker coordinates the members of a Kafka group, those of a Native one coordinate
-    themselves in ZooKeeper; a Spark query publishes its progress to a group that has no members,
-    and is Running while it does.
+    themselves in ZooKeeper; a group that has Offsets only takes either, and is what its first
+    member is from then on; a Spark query publishes its progress to a group that has no members, and
+    is Running while it does.
     """
     pattern = name_pattern(regex)
     with open_admin(bootstrap_servers, zookeeper) as admin:
@@ -61,6 +62,7 @@ def list_groups(
 
 KINDS = {"classic": "Kafka", "native": "Native"}
 """The protocol's group types, in the words of logbus."""
+OFFSETS = "Offsets only"
 SPARK = "Spark query"
 GATHERING = "PreparingRebalance"
 """Without members: those that it had are not heard of yet."""
@@ -69,7 +71,9 @@ GATHERING = "PreparingRebalance"
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
     """Members' state and kind are in the listing; a query tells of itself by its commits alone."""
     state, kind = item.state, KINDS.get(item.kind.lower(), item.kind)
-    if kind == "Kafka" and state == "Empty":
+    if kind == "Kafka" and not item.protocol_type:
+        kind = OFFSETS
+    if kind != "Native" and state == "Empty":
         commits = admin.committed(item.group).values()
         if any(lease_of(row.metadata)[0] for row in commits):
             kind = SPARK
@@ -326,7 +330,8 @@ def _show_plan(
 def _refusal(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> LogbusError | None:
     """What keeps offsets from being moved or deleted now; with ``topics``, from being deleted in
     those, which members of a Kafka group that read others do not hinder."""
-    if topics and any(row == (group, row.state, "Native") for row in admin.list_groups()):
+    kinds = {row.group: row.kind for row in admin.list_groups()} if topics else {}
+    if kinds.get(group) == "Native":
         topics = ()
     try:
         _refuse_readers(admin, group, topics)

@@ -56,7 +56,8 @@ async def make_claim(
     name: str,
     now_ms: Callable[[], int],
 ) -> Claim:
-    """Take the group over, wherever it was; make it, of kind "kafka", if there is none.
+    """Take the group over, wherever it was; make it, of kind "kafka" (``group_kind``), if there is
+    none.
 
     ``name``: one that no claim ever had. The group's members, if it had any, are not known to the
     new coordinator: it counts as empty from now on. Raises InvalidGroupIdError,

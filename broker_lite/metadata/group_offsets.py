@@ -23,6 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.group_claims import Claim, make_claim
+from broker_lite.metadata.group_kind import is_open
 from broker_lite.metadata.group_writer import WRITE_BYTES_MAX, GroupWriter
 from broker_lite.metadata.loader import gather
 from broker_lite.metadata.store import Check, Delete, MetadataStore, Operation, Refused
@@ -262,7 +263,7 @@ class GroupOffsets:
         }
 
     async def kind(self, group: str) -> str | None:
-        """ "kafka", "native", or None if there is no such group."""
+        """ "kafka" (also of one that ``is_open``), "native", or None if there is no such group."""
         path = znodes.group_path(group)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_group(path, znode.data)
@@ -281,6 +282,13 @@ class GroupOffsets:
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         return 0 if znode is None else znodes.decode_coordinator(path, znode.data).members
+
+    async def is_open(self, group: str, kind: str) -> bool:
+        """Whether a group of that kind has had no member yet: the first one decides which it is."""
+        claim = self._claims.get(group)
+        if claim is not None and claim.held:
+            return kind == znodes.KIND_KAFKA and not claim.value.generation
+        return is_open(group, kind, await self._store.get(znodes.coordinator_path(group)))
 
     async def native_members(self, group: str) -> list[str]:
         """Consumers of a native group that are there."""

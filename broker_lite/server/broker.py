@@ -17,12 +17,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
 from broker_lite.model import Endpoint
+from broker_lite.server import one_call
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Disk
 from broker_lite.server.dispatch import Dispatcher
@@ -34,6 +36,7 @@ from broker_lite.server.parts import Parts
 from broker_lite.server.peers import Peers
 from broker_lite.server.registry import BrokerRegistration, Registry
 from broker_lite.server.replica_manager import ReplicaManager
+from broker_lite.server.second_opinion import LOOK_MS, SecondOpinion
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
 
@@ -119,7 +122,7 @@ class Broker:
         stack.push_async_callback(self._drain, registry)
         stack.callback(self._watch.close)
         await self._serve_metrics()
-        self._start_housekeeping(disk, logs, parts.replicas, parts.groups)
+        self._start_housekeeping(parts)
         endpoint = listener.endpoint
         logger.info("broker %d of cluster %s listens on %s", config.broker_id, cluster_id, endpoint)
         return {
@@ -256,10 +259,12 @@ class Broker:
         self._stack.push_async_callback(self._metrics.close)
         logger.info("metrics on http://%s:%d/metrics", config.host, port)
 
-    def _start_housekeeping(
-        self, disk: Disk, logs: LogManager, replicas: ReplicaManager, groups: GroupCoordinator
-    ) -> None:
-        config, clock = self._config, self._clock
+    def _start_housekeeping(self, parts: Parts) -> None:
+        config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
+        replicas, groups = parts.replicas, parts.groups
+        client_id = f"logbus-broker-{config.broker_id}"
+        ask = partial(one_call.ask, client_id=client_id, frame_bytes_max=config.frame_bytes_max)
+        opinion = SecondOpinion(config.broker_id, parts.registry, groups, ask)
 
         async def keep(work: Callable[[int], Any]) -> None:
             if logs.failed:
@@ -285,6 +290,7 @@ class Broker:
             (min(HOUSEKEEPING_MS, max(config.file_delete_delay_ms, 100)), tick),
             (config.retention_check_interval_ms, retain),
             (config.offsets_retention_check_ms, groups.expire),
+            (LOOK_MS, opinion.look),
         ):
             self._timers.add(self._loop.create_task(_every(interval_ms, work)))
 

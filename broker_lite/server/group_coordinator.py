@@ -201,6 +201,18 @@ class GroupCoordinator:
         held = self._held.get(group)
         return None if held is None else held.group
 
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The groups that have members here."""
+        return tuple(self._held)
+
+    def give_up(self, group: str, broker_id: int) -> None:
+        """Another broker says that it is that one's."""
+        held = self._held.get(group)
+        if held is not None:
+            error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} by now")
+            self._drop(held, error)
+
     async def check_empty(self, group: str) -> None:
         """Raises NonEmptyGroupError while members are in the group, or may be: those of a former
         coordinator that have not heard of this one."""

@@ -435,6 +435,10 @@ class Registry(Membership):
         """ "kafka", "native", or None if there is no such group."""
         return await self._groups.kind(group)
 
+    async def is_group_open(self, group: str, kind: str) -> bool:
+        """Whether a group of that kind has had no member yet: the first one decides which it is."""
+        return await self._groups.is_open(group, kind)
+
     # Producer ids: on any broker.
 
     async def next_producer_id(self) -> int:

@@ -24,6 +24,7 @@ from broker_lite.client.mirror.source import Source
 from broker_lite.client.mirror.target import Target
 from broker_lite.errors import (
     FencedInstanceIdError,
+    InconsistentGroupProtocolError,
     InvalidConfigError,
     InvalidProducerEpochError,
     LogbusError,
@@ -257,6 +258,38 @@ def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
     assert done.translated({copied: {"0": 49, "1": -2}}) == {copied: {"0": 49, "1": -2}}
     with pytest.raises(InvalidConfigError, match="is not copied"):
         done.translated({copied: {"0": 101}})
+
+
+def test_a_native_groups_members_go_on_from_its_copied_offsets(
+    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+) -> None:
+    """What was copied made the group Kafka's, which a native member could not join."""
+    group, native = f"n-{copied}", {"coordination": "zookeeper", "start": "earliest"}
+    send(origin, copied, 0, 40)
+    mirror()
+    send(bus, copied, 5000, 20)
+    send(origin, copied, 40, 20)
+    with origin.consumer(copied, group=group, auto_commit=False, **native) as member:
+        until(lambda: [member.poll(0.05), len(member.assignment())][1] == 2)
+        member.seek(TopicPartition(copied, 0), 15)
+        member.seek(TopicPartition(copied, 1), 25)
+        member.commit()
+        done = mirror()
+    # Ten foreign records stand behind the first twenty of each partition.
+    assert {row.where.partition: row.target_offset for row in done.group_rows} == {0: 15, 1: 35}
+    (listed,) = [row for row in bus.admin.list_groups() if row.group == group]
+    assert (listed.kind, listed.protocol_type) == ("Classic", "")
+    found: dict[int, int] = {}
+    with bus.consumer(copied, group=group, **native) as member:
+        while len(found) < 2:
+            for record in member.poll(5.0):
+                found.setdefault(record.partition, record.offset)
+        with pytest.raises(InconsistentGroupProtocolError):
+            bus.consumer(copied, group=group).poll(WAIT_SECONDS)
+    assert found == {0: 15, 1: 35}
+    (listed,) = [row for row in bus.admin.list_groups() if row.group == group]
+    assert (listed.kind, listed.state) == ("Native", "Empty")
+    assert {row.state for row in mirror().group_rows if row.group == group} == {"own"}
 
 
 def test_a_kafka_querys_checkpoint_is_carried_over_to_the_copy(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -39,6 +39,8 @@ from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_i
 from broker_lite.server.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
 from broker_lite.server.registry import BrokerRegistration, NewTopic, Registry
+from broker_lite.server.second_opinion import LOOK_MS, SecondOpinion
+from broker_lite.wire.calls import groups as wire
 from broker_lite.wire.consumer_protocol import encode_subscription
 
 GROUP = "g"
@@ -83,6 +85,7 @@ class BrokerProcess:
             broker_id=broker_id,
             group_session_timeout_min_ms=100,
             group_initial_rebalance_delay_ms=world.chance.choice((0, 200)),
+            **world.SETTINGS,
         )
         clock = SimClock(world.loop)
         rng = stream(world.seed, f"broker {broker_id} {start_counter}")
@@ -103,8 +106,31 @@ class BrokerProcess:
                 BrokerRegistration(self.broker_id, endpoint, directory, self.start_counter)
             )
             self.serves = True
+            self.spawn(self.ask_others())
         if not self.serves:
             self.world.later(1.0, lambda: self.world.restart(self))
+
+    async def ask_others(self) -> None:
+        """What a broker does beside the requests of members."""
+        opinion = SecondOpinion(self.broker_id, self.registry, self.groups, self.ask)
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            await opinion.look()
+
+    async def ask(
+        self, endpoint: Endpoint, call: wire.FindCoordinatorRequest
+    ) -> wire.FindCoordinatorResponse:
+        other = self.world.brokers[endpoint.port]
+
+        async def answer() -> wire.FindCoordinatorResponse:
+            chosen = [(key, other.groups.coordinator_of(key)) for key in call.coordinator_keys]
+            rows = [
+                wire.Coordinator(key, -1 if view is None else view.broker_id, "", 0, 0, None)
+                for key, view in chosen
+            ]
+            return wire.FindCoordinatorResponse(0, tuple(rows))
+
+        return await self.world.call(other, answer, 1.0)
 
     def kill(self) -> None:
         self.serves = False
@@ -271,7 +297,9 @@ class Member:
 
 
 class World:
-    """One seed."""
+    """One seed. ``SETTINGS`` are its brokers' own."""
+
+    SETTINGS: Mapping[str, int] = {}
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop, self.seed = loop, seed

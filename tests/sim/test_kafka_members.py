@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from sim import kafka_members
-from sim.seeded import Violation, first_seed
+from sim.groups import SESSION_S
+from sim.kafka_groups import GROUP
+from sim.seeded import Violation, first_seed, play
 
 from broker_lite.client.membership import assignors
 from broker_lite.client.membership.machine import NO_GENERATION, Machine
 from broker_lite.client.membership.member import Member
+from broker_lite.config import BrokerConfig
+from broker_lite.model import TopicPartition
+from broker_lite.server.group_coordinator import GroupCoordinator
 
 SEEDS = 3
 """That are always the same, and as many that no commit before tried."""
@@ -38,6 +44,50 @@ def test_fresh_seeds() -> None:
         counts += kafka_members.run(seed)
     print(f"seeds {first} to {first + SEEDS - 1}: {dict(counts)}")
     assert counts["commits"] and counts["generations"]
+
+
+class Cuts(kafka_members.World):
+    """Nothing is wrong but that the coordinator is cut off from ZooKeeper, again and again, and
+    that somebody finds the next one at once."""
+
+    async def chaos(self) -> None:
+        self.is_calm = True
+        for _ in range(3):
+            self.join()
+        await asyncio.sleep(5.0)
+        for _ in range(2):
+            chosen = self.any_broker().groups.coordinator_of(GROUP)
+            assert chosen is not None
+            store = self.brokers[chosen.broker_id].zk
+            store.cut()
+            self.later(10.0, store.heal)
+            await asyncio.sleep(SESSION_S + self.chance.random())
+            self.join()
+            await asyncio.sleep(10.0)
+
+    def handed_out(self, reader: kafka_members.MachineMember, where: TopicPartition) -> None:
+        super().handed_out(reader, where)
+        if self.counts["read by two after a move"]:
+            self.fail(f"{where} is handed out by {reader.name} and by one of another coordinator")
+
+
+def cut_off(patch: Patch) -> Counter[str]:
+    """Seeds of it, with the shortest sessions that brokers allow."""
+    patch.setattr(kafka_members, "SESSION_MS", BrokerConfig().group_session_timeout_min_ms)
+    return sum((play(Cuts, seed) for seed in range(2)), Counter[str]())
+
+
+def test_no_partition_is_read_by_two_while_a_coordinator_is_cut_off(monkeypatch: Patch) -> None:
+    """It told its members that all was well for as long as it did not reach ZooKeeper, while the
+    next one gave out what they read."""
+    counts = cut_off(monkeypatch)
+    assert counts["handed out"] and counts["claims"] >= 6
+
+
+def test_who_is_cut_off_and_does_not_ask_the_others_is_missed(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(GroupCoordinator, "give_up", lambda *_: None)
+    with pytest.raises(Violation, match="one of another coordinator"):
+        cut_off(monkeypatch)
 
 
 def nothing_is_held_back(patch: Patch) -> None:

@@ -25,7 +25,7 @@ from broker_lite.metadata.store import (
     Set,
     Suspended,
 )
-from broker_lite.metadata.znodes import Assignment, Owner, Subscription
+from broker_lite.metadata.znodes import Assignment, Coordinator, Owner, Subscription
 from broker_lite.model import CommittedOffset, TopicPartition
 
 Words = Mapping[str, str]
@@ -49,8 +49,9 @@ class NativeMachine:
         self.others: dict[str, Any] = {}
         for path in znodes.PERSISTENT_PATHS:
             self.service.write(self.admin, [Create(path)])
-        self.is_deaf = False
-        self.next_kind = ""
+        self.is_deaf = self.is_deaf_to_writes = False
+        self.next_kind: Words = {}
+        self.next_generation: int | None = None
         self.machine = Machine(GROUP, self.name, _subscription(words))
 
     def deliver(self, event: Any) -> None:
@@ -67,6 +68,8 @@ class NativeMachine:
     # The consumer's connection, its readers, and time.
 
     def _connect(self, words: Words) -> None:
+        """``unanswered``: what is written on this connection is, and its answer lost."""
+        self.is_deaf_to_writes = "unanswered" in words
         is_new = self.session is None
         if is_new:
             self.session = self.service.open_session(self)  # type: ignore[arg-type]
@@ -122,20 +125,47 @@ class NativeMachine:
     # What others do.
 
     def _kind(self, words: Words) -> None:
+        """``generation``: of a group that a broker has claimed, the one it is in."""
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
+        if "generation" in words:
+            value = Coordinator(1, 7, 1, int(words["generation"]), 0, "7-1")
+            path = znodes.coordinator_path(GROUP)
+            self._admin(Create(path, znodes.encode_coordinator(value)))
+            self._admin(Create(znodes.claim_path(GROUP, value.claim)))
+
+    def _committed(self, words: Words) -> None:
+        """Somebody who is no member has."""
+        where = _where(words["of"])
+        path = znodes.offset_path(GROUP, *where)
+        self._admin(Create(znodes.offsets_path(GROUP)))
+        self._admin(Create(znodes.topic_offsets_path(GROUP, where.topic)))
+        self._admin(Create(path, _offset(int(words["offset"]))))
 
     def _made_again(self, words: Words) -> None:
         """When the consumer is about to register, others delete the group and make it again."""
-        self.next_kind = words["as"]
+        self.next_kind = {**words, "is": words["as"]}
 
     def _make_again(self) -> None:
-        kind, self.next_kind = self.next_kind, ""
+        words, self.next_kind = self.next_kind, {}
         for place in PLACES:
             self._admin(Delete(place(GROUP)))
         self._admin(Delete(znodes.group_path(GROUP)))
-        self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(kind)))
+        self._kind(words)
         for place in PLACES:
             self._admin(Create(place(GROUP)))
+
+    def _claimed(self, words: Words) -> None:
+        """When the consumer is about to take the group over, another broker does, and begins the
+        ``generation``."""
+        self.next_generation = int(words["generation"])
+
+    def _claim(self) -> None:
+        path, claim = znodes.coordinator_path(GROUP), znodes.claim_path(GROUP, "8-1")
+        value = Coordinator(2, 8, 2, self.next_generation, 0, "8-1")
+        self.next_generation = None
+        self._admin(Set(path, znodes.encode_coordinator(value)))
+        self._admin(Delete(znodes.claim_path(GROUP, "7-1")))
+        self._admin(Create(claim))
 
     def _topic(self, words: Words) -> None:
         path = znodes.topic_path(words["name"])
@@ -223,12 +253,15 @@ class NativeMachine:
                 me = znodes.consumer_path(GROUP, self.name)
                 if self.next_kind and any(each.path == me for each in operations):
                     self._make_again()
+                is_taking = any(each.path == znodes.coordinator_path(GROUP) for each in operations)
+                if is_taking and self.next_generation is not None:
+                    self._claim()
                 refused = service.write(session, operations)
                 text = "; ".join(map(_operation, operations))
                 why = "" if refused is None else f" REFUSED: {refused.position} {refused.reason}"
                 if "places" not in text:
                     self.lines.append(f"{self.now_ms}: {text}{why}")
-                answer = ev.Written(tag, refused)
+                answer = None if self.is_deaf_to_writes else ev.Written(tag, refused)
             case ev.Beat(tag):
                 answer = ev.Beaten(tag)
             case ev.Give(stream, where, start):
@@ -292,10 +325,17 @@ def _operation(operation: Operation) -> str:
     parts = operation.path.split("/")[3:]
     if isinstance(operation, Check) and not parts:
         return "if the group is as it was"
+    if isinstance(operation, Set) and not parts:
+        return f"make the group {znodes.decode_group('', operation.data)}"
     if not parts or (parts[0] in ("owners", "offsets") and len(parts) < 3) or parts == ["ids"]:
         return "places"
     name = "-".join(parts[1:])
     match operation:
+        case Delete() if parts[0] == "coordinator":
+            return f"end the claim {name}"
+        case Create(path, data) | Set(path, data) if parts[0] == "coordinator":
+            value = znodes.decode_coordinator(path, data)
+            return f"leave it unclaimed, in epoch {value.epoch}, generation {value.generation}"
         case Check():
             return "if registered" if parts[0] == "ids" else "if the group is as it was"
         case Create() if parts[0] == "ids":

@@ -60,11 +60,14 @@ class ConfigEntry(NamedTuple):
 
 class GroupListing(NamedTuple):
     """A consumer group. ``kind`` is its type in the protocol: "Classic" is a Kafka group, which a
-    broker coordinates, "Native" one that coordinates itself in ZooKeeper."""
+    broker coordinates, "Native" one that coordinates itself in ZooKeeper. A Classic one whose
+    ``protocol_type`` is empty has offsets alone: its first member decides which of the two it is.
+    """
 
     group: str
     state: str
     kind: str
+    protocol_type: str = "consumer"
 
 
 class GroupDescription(NamedTuple):
@@ -432,7 +435,10 @@ class Admin:
         rows = self._run(
             admin_requests.list_groups(self._cluster, self._deadline(), with_types=with_types)
         )
-        return [GroupListing(row.group_id, row.group_state, row.group_type) for row in rows]
+        return [
+            GroupListing(row.group_id, row.group_state, row.group_type, row.protocol_type)
+            for row in rows
+        ]
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """State and members of groups; raises GroupIdNotFoundError."""

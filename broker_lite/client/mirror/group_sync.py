@@ -1,7 +1,8 @@
 """``GroupSync``: the offsets of the source's groups, written as offsets of the copy.
 
-Only Kafka groups, and only where the target's group has no members and no progress of its own
-(``planning.plan_group`` decides). Blocking; the mirror's thread.
+Of every kind; what is written makes no group Kafka's or native (``metadata/group_kind.py``). Only
+where the target's group has no members and no progress of its own (``planning.plan_group``
+decides). Blocking; the mirror's thread.
 """
 
 from __future__ import annotations
@@ -32,10 +33,7 @@ class GroupSync:
 
     def read(self) -> GroupCommits:
         """The groups' offsets at the source."""
-        found, native = self._source.groups(self._pattern)
-        for group in native:
-            self._telling.once(f"group {group} is native (ZooKeeper's): its offsets are not copied")
-        return found
+        return self._source.groups(self._pattern)
 
     def write(
         self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
@@ -83,7 +81,7 @@ class GroupSync:
                 yield row._replace(state="same") if row.state == "write" else row
                 continue
             self._telling.once(
-                f"group {row.group} has members on the target or another kind there, so its "
-                f"offsets stay as they are: {error.message}"
+                f"group {row.group} has members on the target, so its offsets stay as they are: "
+                f"{error.message}"
             )
             yield row._replace(target_offset=None, state=f"refused: {error.message}")

@@ -43,7 +43,6 @@ from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
 from broker_lite.wire.calls.configs import DescribeConfigsRequest
 from broker_lite.wire.calls.groups import (
     FindCoordinatorRequest,
-    ListGroupsRequest,
     ListUntypedGroupsRequest,
     OffsetFetchRequest,
 )
@@ -63,7 +62,6 @@ FETCH_BYTES = 32 << 20
 REQUEST_TIMEOUT_MS = 30_000
 _SPOKEN: Mapping[int, tuple[int, int]] = {
     ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
-    ApiKey.LIST_GROUPS: (ListUntypedGroupsRequest.VERSION, ListGroupsRequest.VERSION),
     **{
         call.API_KEY: (call.VERSION, call.VERSION)
         for call in (
@@ -71,6 +69,7 @@ _SPOKEN: Mapping[int, tuple[int, int]] = {
             ListOffsetsRequest,
             DescribeConfigsRequest,
             FindCoordinatorRequest,
+            ListUntypedGroupsRequest,
             OffsetFetchRequest,
         )
     },
@@ -107,7 +106,6 @@ class Source:
         self._turn = 0
         self._is_stale = True
         self._fetch_version = CLIENT_VERSION
-        self._tells_types = True
 
     def close(self) -> None:
         self._pool.close()
@@ -124,9 +122,8 @@ class Source:
             ) from error
 
     def check_versions(self) -> None:
-        """Ask a broker what it speaks, and speak that: an earlier fetch with Kafka before 3.9,
-        groups without types before 3.8. Raises UnsupportedVersionError for one that is too old,
-        SourceUnreachableError."""
+        """Ask a broker what it speaks, and speak that: an earlier fetch with Kafka before 3.9.
+        Raises UnsupportedVersionError for one that is too old, SourceUnreachableError."""
         call = ApiVersionsRequest("logbus-mirror", __version__)
         view = self.describe()
         endpoint: Endpoint = next(iter(view.brokers.values()))
@@ -142,7 +139,6 @@ class Source:
                     + ", as Kafka has since 3.1"
                 )
         self._fetch_version = min(CLIENT_VERSION, spoken[ApiKey.FETCH].max_version)
-        self._tells_types = spoken[ApiKey.LIST_GROUPS].max_version >= ListGroupsRequest.VERSION
 
     def view(self) -> ClusterView:
         """All topics."""
@@ -174,21 +170,16 @@ class Source:
         found = self.admin.list_offsets(dict.fromkeys(wheres, time), isolation="read_committed")
         return {where: row.offset for where, row in found.items()}
 
-    def groups(
-        self, pattern: str
-    ) -> tuple[dict[str, dict[TopicPartition, CommittedOffset]], list[str]]:
-        """The offsets of Kafka groups that match as a whole; the names of native groups."""
-        found, native = {}, []
-        for row in self.admin.list_groups(with_types=self._tells_types):
+    def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """The offsets of groups of every kind that match as a whole."""
+        found = {}
+        for row in self.admin.list_groups(with_types=False):
             if not row.group or not re.fullmatch(pattern, row.group):
-                continue
-            if row.kind.lower() == "native":
-                native.append(row.group)
                 continue
             commits = self.admin.committed(row.group)
             if commits:
                 found[row.group] = commits
-        return found, native
+        return found
 
     def fetch(
         self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int

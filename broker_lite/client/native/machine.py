@@ -39,6 +39,7 @@ from broker_lite.errors import (
     LogbusError,
 )
 from broker_lite.metadata import znodes
+from broker_lite.metadata.group_kind import is_open, made_native
 from broker_lite.metadata.store import (
     Check,
     ChildrenChanged,
@@ -234,19 +235,25 @@ class Machine:
             operations = [Create(path, native), *(Create(place) for place in places)]
             self._asking.write(operations, lambda _: self._join_again())
             return
-        self._check_kind(path, znode)
+        kind = znodes.decode_group(path, znode.data)
+        if kind != znodes.KIND_NATIVE:
+            coordinator = znodes.coordinator_path(self._group)
+            self._asking.get(coordinator, partial(self._take_over, kind, znode))
+            return
         for place in places:
             self._asking.write([Create(place)], lambda _: None)
         self._asking.list(places[0], partial(self._counted, znode.version))
 
-    def _check_kind(self, path: str, znode: Znode) -> None:
-        kind = znodes.decode_group(path, znode.data)
-        if kind != znodes.KIND_NATIVE:
+    def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
+        """A group that is not native, unless it has had members."""
+        if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
                 "another group, leave coordination='zookeeper' out, or delete it when it is "
                 f"empty: logbus groups delete {self._group}"
             )
+        operations = made_native(self._group, znode, coordinator)
+        self._asking.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
         """Made, or somebody else was first: see what is there. Each time round counts."""
@@ -291,13 +298,18 @@ class Machine:
         if znode is None:
             self._join_later()
             return
+        me = Delete(znodes.consumer_path(self._group, self._consumer))
         try:
-            self._check_kind(path, znode)
+            is_native = znodes.decode_group(path, znode.data) == znodes.KIND_NATIVE
         except LogbusError:
-            me = znodes.consumer_path(self._group, self._consumer)
-            self._asking.write([Delete(me)], lambda _: None)
+            self._asking.write([me], lambda _: None)
             raise
-        then()
+        if is_native:
+            then()
+        else:
+            # Whether it may be in that one is looked at anew, and not as a member of it.
+            self._asking.write([me], lambda _: None)
+            self._join_later()
 
     def _check_registration(self, znode: Znode | None) -> None:
         if znode is not None and znode.session_id == self._asking.session_id:

@@ -1,8 +1,9 @@
 """DescribeGroups 0-6: the state and the members of groups, from their coordinator.
 
-A group that has offsets and no members is Empty; one that is not there is Dead, from version 6 with
-GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions and assignments are told while a group is Stable. One
-whose coordinator died is taken over by this, and PreparingRebalance until its members are heard of.
+A group that has offsets and no members is Empty, without a protocol type if it never had any; one
+that is not there is Dead, from version 6 with GROUP_ID_NOT_FOUND, as in Kafka. Subscriptions and
+assignments are told while a group is Stable. One whose coordinator died is taken over by this, and
+PreparingRebalance until its members are heard of.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ async def _found(parts: Parts, group: str) -> dict[str, Any]:
             return {}
         if kind == znodes.KIND_NATIVE:
             return _native(await parts.registry.describe_native_group(group))
-        return {"group_state": str(State.EMPTY), "protocol_type": CONSUMER}
+        is_open = await parts.registry.is_group_open(group, kind)
+        return {"group_state": str(State.EMPTY), "protocol_type": "" if is_open else CONSUMER}
     view = machine.view()
     return {
         "group_state": str(view.state),

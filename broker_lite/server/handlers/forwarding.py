@@ -8,13 +8,12 @@ clients try again. A request that was passed on is not passed on again. Loop thr
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TypeVar
 
 from broker_lite.errors import NotControllerError, ProtocolError
+from broker_lite.server.one_call import ask
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import Call, RequestHeader, decode_call, encode_call
-from broker_lite.wire.primitives import I32
+from broker_lite.wire.api import Call, RequestHeader
 
 FORWARDED_CLIENT_ID = "logbus-forwarded"
 """Says that a broker passed this on, so that two brokers that each take the other for controller
@@ -37,8 +36,9 @@ async def ask_controller(parts: Parts, call: Call[T]) -> T:
     controller = snapshot.brokers.get(snapshot.controller_id)
     if controller is None or controller.broker_id == parts.broker_id:
         raise NotControllerError("no controller is known at present; try again")
-    endpoint = controller.endpoint
-    asking = asyncio.ensure_future(_exchange(parts, endpoint.host, endpoint.port, call))
+    asking = asyncio.ensure_future(
+        ask(controller.endpoint, call, FORWARDED_CLIENT_ID, parts.config.frame_bytes_max)
+    )
     try:
         while not asking.done():
             await asyncio.wait((asking,), timeout=LOOK_S)
@@ -53,17 +53,3 @@ async def ask_controller(parts: Parts, call: Call[T]) -> T:
         ) from None
     finally:
         asking.cancel()
-
-
-async def _exchange(parts: Parts, host: str, port: int, call: Call[T]) -> T:
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        writer.write(encode_call(call, 1, FORWARDED_CLIENT_ID))
-        (size,) = I32.unpack(await reader.readexactly(I32.size))
-        if not 0 <= size <= parts.config.frame_bytes_max:
-            raise ProtocolError(f"an answer of {size} bytes")
-        return decode_call(call, memoryview(await reader.readexactly(size)))
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()

@@ -1,6 +1,7 @@
 """ListGroups 0-5: the groups that this broker coordinates; clients ask every broker.
 
-A group that has offsets and no members is Empty; one whose coordinator died under its members is
+A group that has offsets and no members is Empty; its protocol type is empty too, as in Kafka, where
+it never had any: members of either kind may come. One whose coordinator died under its members is
 PreparingRebalance until they are heard of. Native groups, whose members coordinate among
 themselves, are listed by the same rule, of type "Native".
 """
@@ -60,8 +61,10 @@ async def _state(parts: Parts, row: GroupListing) -> tuple[str, str]:
     if row.kind == znodes.KIND_NATIVE:
         members = await parts.registry.native_members(row.group)
         return str(State.STABLE if members else State.EMPTY), CONSUMER
-    left = await parts.groups.has_left_members(row.group)
-    return str(State.PREPARING if left else State.EMPTY), CONSUMER
+    if await parts.groups.has_left_members(row.group):
+        return str(State.PREPARING), CONSUMER
+    is_open = await parts.registry.is_group_open(row.group, row.kind)
+    return str(State.EMPTY), "" if is_open else CONSUMER
 
 
 def _passes(wanted: list[str], value: str) -> bool:

@@ -1,0 +1,418 @@
+"""One group that both kinds of members may join, in virtual time, while its offsets expire.
+
+Production coordinators of three brokers and production native members on one simulated ZooKeeper.
+Members of either kind, or of both at once, come to a group that is not there, or that commits
+without a member made; they are killed, stopped and cut off, commit nothing for long, and all go
+again for longer or shorter than offsets are kept. Every write is checked as it happens: never are
+members of two kinds in the group, each writes offsets while it is theirs and no others, none goes
+back, and what is deleted was empty, and not committed, for the retention time. At the end the group
+goes on with members of its kind, and turns the other away. ``python -m sim.either_kind`` runs many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from sim import kafka_groups as base
+from sim.kafka_groups import GROUP, PARTITIONS, TOPIC
+from sim.scheduler import WALL_BEGAN_MS, Owner
+from sim.seeded import Violation, main, play
+from sim.zk import SimZk
+
+from broker_lite.client.native.events import Start
+from broker_lite.client.native.machine import MEMBER
+from broker_lite.client.native.member import Member
+from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.effects import HeartbeatResult, SyncResult
+from broker_lite.errors import (
+    CoordinationUnavailableError,
+    InconsistentGroupProtocolError,
+    LogbusError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create, Delete, Operation, Set
+from broker_lite.metadata.znodes import Subscription
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.server.group_coordinator import GroupCoordinator
+
+EPISODES = 10
+RETENTION_S = 60.0
+CHECK_S = 20.0
+"""For so long a group without offsets is kept. Brokers look more often here."""
+SLACK_S = 15.0
+"""What a member may be told that its group does not know of any more: answers are late, and a
+broker that is cut off goes on."""
+NOBODY = "nobody"
+"""The metadata of what is committed without a member."""
+
+T = TypeVar("T")
+
+
+class KafkaMember(base.Member):
+    """Goes when it is told that the group is native."""
+
+    is_turned_away = False
+
+    async def take_part(self) -> None:
+        try:
+            await super().take_part()
+        except InconsistentGroupProtocolError:
+            self.alive, self.is_turned_away = False, True
+            raise
+
+    async def ask(
+        self, what: Callable[[GroupCoordinator], Awaitable[T]], timeout_s: float = 3.0
+    ) -> T:
+        answer = await super().ask(what, timeout_s)
+        assert isinstance(self.world, World)
+        if isinstance(answer, HeartbeatResult | SyncResult) and answer.error is None:
+            self.world.signed()
+        return answer
+
+    def commit_of_now(self) -> Callable[[], Awaitable[None]]:
+        assert isinstance(self.world, World)
+        return nothing if self.world.is_idle else super().commit_of_now()
+
+
+async def nothing() -> None:
+    """In the place of a commit."""
+
+
+class NativeMember:
+    """A production member, with one reader that commits what it has read."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.owner = Owner(self)
+        self.zk: SimZk = world.service.client(self.owner.context)
+        self.alive = True
+        self.refused: LogbusError | None = None
+        self.at: dict[TopicPartition, int] = {}
+        self.grants: dict[TopicPartition, int] = {}
+        self.member = Member(
+            GROUP,
+            name,
+            Subscription((TOPIC,), None, 1),
+            self,
+            make_store=lambda: self.zk,
+            now_ms=lambda: world.loop.time() * 1000,
+        )
+        self.spawn(self.run())
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.world.loop.create_task(coroutine, context=self.owner.context)
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it takes itself for a member, and ZooKeeper does."""
+        path = znodes.consumer_path(GROUP, self.name)
+        is_member = self.member.machine.phase == MEMBER
+        return self.alive and is_member and self.world.service.peek(path) is not None
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.member.start()
+                break
+            except CoordinationUnavailableError:
+                await asyncio.sleep(0.5)
+        while self.alive and self.refused is None:
+            await asyncio.sleep(0.1 + self.world.chance.random() * 0.4)
+            if self.world.loop.time() * 1000 >= self.member.lease_until_ms:
+                continue
+            if self.is_in:
+                self.world.signed()
+            for where in self.at:
+                self.at[where] += self.world.chance.randrange(1, 20)
+            if self.at and not self.world.is_idle and self.world.chance.random() < 0.6:
+                rows = {where: self.row(where) for where in self.at}
+                with suppress(LogbusError):
+                    errors = await self.member.commit(rows, dict(self.grants))
+                    self.world.counts["native commits"] += not errors
+        self.alive = False
+        await self.member.close()
+
+    def row(self, where: TopicPartition) -> CommittedOffset:
+        now_ms = self.world.wall_ms()
+        return CommittedOffset(self.at[where], metadata=f"native {self.name}", commit_ms=now_ms)
+
+    # What the member says.
+
+    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
+        self.at[where] = 0 if start.committed is None else start.committed.offset
+        self.grants[where] = start.grant
+
+    def take(self, stream: int, where: TopicPartition) -> None:
+        if where in self.at:
+            row = None if self.world.is_idle else self.row(where)
+            grant = self.grants[where]
+            self.lose(stream, where)
+            self.world.loop.call_soon(self.member.settled, where, row, grant)
+
+    def lose(self, stream: int, where: TopicPartition) -> None:
+        self.at.pop(where, None)
+        self.grants.pop(where, None)
+
+    def renewed(self) -> None:
+        """It asks by itself."""
+
+    def refuse(self, error: LogbusError) -> None:
+        self.refused = error
+        self.world.counts["native members turned away"] += 1
+
+    def kill(self) -> None:
+        self.alive = False
+        self.owner.die()
+        self.zk.kill()
+
+
+class World(base.World):
+    """One seed. ``kind`` is what the group's znode says; None: there is no group."""
+
+    SETTINGS: Mapping[str, int] = {
+        "offsets_retention_minutes": int(RETENTION_S) // 60,
+        "offsets_retention_check_ms": int(CHECK_S * 1000),
+    }
+
+    def __init__(self, loop: Any, seed: int) -> None:
+        super().__init__(loop, seed)
+        self.natives: list[NativeMember] = []
+        self.kind: str | None = None
+        self.is_idle = False
+        """Members are there, and commit nothing."""
+        self.alone = asyncio.Lock()
+        self.number = 0
+        """Of the last commit without a member."""
+        self._signed_at = -RETENTION_S
+
+    def wall_ms(self) -> int:
+        return WALL_BEGAN_MS + int(self.loop.time() * 1000)
+
+    def signed(self) -> None:
+        """A member was told, or has known, just now that it is in the group."""
+        self._signed_at = self.loop.time()
+
+    # Checks.
+
+    def wrote(self, session_id: int, operations: Sequence[Operation]) -> None:
+        for operation in operations:
+            if operation.path == znodes.group_path(GROUP):
+                if isinstance(operation, Delete):
+                    self.kind = None
+                elif isinstance(operation, Create | Set):
+                    before, self.kind = self.kind, znodes.decode_group("", operation.data)
+                    self.counts["taken over"] += before is not None
+        super().wrote(session_id, operations)
+        count = self._coordinator.members
+        if self.kind == znodes.KIND_NATIVE and (count or self._coordinator.generation):
+            self.fail(f"a native group in Kafka's generation {self._coordinator}")
+        inside = [row.name for row in self.natives if row.is_in]
+        if self.kind != znodes.KIND_NATIVE and inside:
+            self.fail(f"{inside} are in a group of kind {self.kind}")
+
+    def _committed(self, path: str, data: bytes, generation: int) -> None:
+        offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
+        is_native = self.kind == znodes.KIND_NATIVE
+        is_alone = offset.metadata == NOBODY
+        if not is_alone and offset.metadata and offset.metadata.startswith("native") != is_native:
+            self.fail(f"{offset} is written in a group of kind {self.kind}")
+        if not is_native and not is_alone:
+            super()._committed(path, data, generation)
+            return
+        if before is not None and before.offset > offset.offset:
+            if not (is_native and is_alone):
+                self.fail(f"{path} went back from {before} to {offset}")
+            # Somebody set the offset as a member came: that stands, as in every native group.
+            self.counts["set back"] += 1
+        self._offsets[path] = offset
+
+    def _deleted(self, path: str) -> None:
+        """Nobody deletes the group but brokers, where it is over."""
+        is_offset = path in self._offsets
+        if is_offset or path == znodes.coordinator_path(GROUP):
+            empty_s = self.loop.time() - self._signed_at
+            if empty_s < (RETENTION_S if is_offset else CHECK_S) - SLACK_S:
+                self.fail(f"{path} is deleted {empty_s:.1f} s after a member was there")
+        if is_offset and self._offsets[path].offset >= 0:
+            age_s = (self.wall_ms() - self._offsets[path].commit_ms) / 1000
+            if age_s < RETENTION_S:
+                self.fail(f"{path} is deleted {age_s:.1f} s after its last commit")
+        super()._deleted(path)
+
+    # What happens.
+
+    def join(self) -> None:
+        self.members.append(KafkaMember(self, f"m{self.next_number()}", None))
+        self.counts["joins"] += 1
+
+    def join_natively(self) -> None:
+        self.natives.append(NativeMember(self, f"n{self.next_number()}"))
+        self.natives[-1].zk.lag_s = self.chance.choice((0.0, 0.0, 0.3))
+        self.counts["native joins"] += 1
+
+    @property
+    def living_natives(self) -> list[NativeMember]:
+        return [row for row in self.natives if row.alive]
+
+    async def start(self) -> None:
+        await super().start()
+        for member in self.members:
+            member.kill()
+        self.loop.create_task(self.expire())
+
+    async def expire(self) -> None:
+        """Each broker, now and then."""
+        while True:
+            await asyncio.sleep(self.chance.random() * 4.0)
+            for broker in self.brokers.values():
+                if broker.serves:
+                    broker.spawn(self.expire_at(broker))
+
+    async def expire_at(self, broker: base.BrokerProcess) -> None:
+        with suppress(LogbusError):
+            await broker.groups.expire()
+
+    async def commit_alone(self) -> None:
+        """Somebody who is no member commits what comes next, for some seconds."""
+        async with self.alone:
+            for _ in range(self.chance.randrange(1, 6)):
+                await asyncio.sleep(self.chance.random())
+                self.number = max(self.number, *(row.offset for row in self._offsets.values()), 0)
+                self.number += 1
+                with suppress(LogbusError):
+                    await self.commit_once(self.number)
+                    self.counts["commits without a member"] += 1
+
+    async def commit_once(self, number: int) -> None:
+        chosen = self.any_broker().groups.coordinator_of(GROUP)
+        if chosen is None:
+            return
+        broker = self.brokers[chosen.broker_id]
+        partitions = self.chance.sample(range(PARTITIONS), self.chance.randrange(1, PARTITIONS))
+        row = CommittedOffset(number, metadata=NOBODY)
+        rows = {TopicPartition(TOPIC, partition): row for partition in partitions}
+
+        async def commit() -> None:
+            claim = await broker.groups.claim_for_commit(
+                GROUP, lambda token: ev.Commit(token, "", None, -1)
+            )
+            for error in (await broker.registry.commit_offsets(GROUP, rows, claim)).values():
+                if error is not None:
+                    raise error
+
+        await self.call(broker, commit, 6.0)
+
+    def come(self) -> None:
+        who = self.chance.choice(("kafka", "native", "both", "both"))
+        for _ in range(self.chance.randrange(1, 4)):
+            if who != "native" and len(self.living) < 4:
+                self.join()
+            if who != "kafka" and len(self.living_natives) < 4:
+                self.join_natively()
+
+    async def chaos(self) -> None:
+        chance = self.chance
+        if chance.random() < 0.5:
+            self.service.lost_reply_rate = chance.random() * 0.05
+            self.service.lost_request_rate = chance.random() * 0.05
+        self.slow, self.lossy = chance.choice((0.0, 0.02, 0.1)), chance.choice((0.0, 0.02, 0.1))
+        for _ in range(EPISODES):
+            if chance.random() < 0.6:
+                self.loop.create_task(self.commit_alone())
+                await asyncio.sleep(chance.random() * chance.choice((0.5, 5.0)))
+            self.come()
+            self.is_idle = chance.random() < 0.3
+            await asyncio.sleep(chance.random() * 1.5 * RETENTION_S * self.is_idle)
+            for _ in range(chance.randrange(2, 12)):
+                await asyncio.sleep(chance.expovariate(1.0))
+                self.trouble(chance.random())
+            for each in (*self.living, *self.living_natives):
+                self.go(each)
+            await asyncio.sleep(chance.random() * chance.choice((5.0, 3 * RETENTION_S)))
+
+    def trouble(self, dice: float) -> None:
+        natives = self.living_natives
+        if dice < 0.1:
+            self.come()
+        elif dice < 0.15:
+            self.loop.create_task(self.commit_alone())
+        elif dice < 0.4 and natives:
+            native = self.chance.choice(natives)
+            if dice < 0.2:
+                native.kill()
+            elif dice < 0.3:
+                native.zk.cut()
+                self.later(self.chance.random() * 4.0, native.zk.heal)
+            elif native.zk.connected:
+                native.zk.expire()
+        elif dice < 0.6:
+            self.trouble_members(0.5 + self.chance.random() / 2)
+        else:
+            self.trouble_brokers(self.chance.random())
+
+    def go(self, member: base.Member | NativeMember) -> None:
+        if self.chance.random() < 0.3:
+            member.kill()
+        else:
+            member.alive = False
+
+    # The end.
+
+    async def settle(self) -> None:
+        self.service.lost_reply_rate = self.service.lost_request_rate = 0.0
+        self.slow = self.lossy = 0.0
+        self.is_idle = False
+        await asyncio.sleep(12.0)
+        for broker in self.brokers.values():
+            broker.zk.lag_s = 0.0
+        for each in (*self.living, *self.living_natives):
+            each.kill()
+        is_open = self.kind != znodes.KIND_NATIVE and not self._coordinator.generation
+        is_native = self.kind == znodes.KIND_NATIVE or (is_open and self.chance.random() < 0.5)
+        mine, others = (
+            (self.join_natively, self.join) if is_native else (self.join, self.join_natively)
+        )
+        mine()
+        mine()
+        await asyncio.sleep(base.SETTLE_S)
+        others()
+        await asyncio.sleep(5.0)
+        self.check_settled()
+        before = {path: offset.offset for path, offset in self._offsets.items()}
+        await asyncio.sleep(base.QUIET_S)
+        self.check_settled()
+        for path, offset in self._offsets.items():
+            if offset.offset <= before.get(path, -1):
+                raise Violation(f"{path} does not go on")
+        if len(self._offsets) != PARTITIONS:
+            raise Violation(f"offsets of {sorted(self._offsets)} alone")
+        self.counts["ended " + ("native" if is_native else "as Kafka's")] += 1
+
+    def check_settled(self) -> None:
+        """Of who came last, nobody is in the group; all of it is read by the others."""
+        if self.kind != znodes.KIND_NATIVE:
+            super().check_settled()
+            refused = self.natives[-1].refused
+            if not isinstance(refused, InconsistentGroupProtocolError):
+                raise Violation(f"{self.natives[-1].name} was not turned away: {refused}")
+            return
+        owned = sorted(where.partition for row in self.living_natives for where in row.at)
+        if owned != list(range(PARTITIONS)):
+            raise Violation(f"partitions {owned} are owned natively")
+        last = self.members[-1]
+        assert isinstance(last, KafkaMember)
+        if not last.is_turned_away:
+            raise Violation(f"{last.name} was not turned away")
+
+
+def run(seed: int) -> Counter[str]:
+    """One seed; raises Violation with the seed in it."""
+    return play(World, seed)
+
+
+if __name__ == "__main__":
+    main("groups that both kinds of members may join", run)

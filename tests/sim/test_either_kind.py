@@ -1,0 +1,85 @@
+"""Seeds of a group that both kinds of members may join, and rules that the simulation misses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sim import either_kind
+from sim.seeded import Violation, first_seed
+
+from broker_lite.client.native import machine
+from broker_lite.metadata import znodes
+from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
+from broker_lite.metadata.store import Delete, Operation, Set, Znode
+
+SEEDS = 6
+PLANT_SEEDS = 12
+
+Patch = pytest.MonkeyPatch
+
+
+def test_a_group_is_of_one_kind_and_expires_when_it_was_empty() -> None:
+    first, counts = first_seed(), Counter[str]()
+    for seed in range(first, first + SEEDS):
+        counts += either_kind.run(seed)
+    print(f"seeds {first} to {first + SEEDS - 1}: {dict(counts)}")
+    assert counts["taken over"] and counts["deletions"] and counts["generations"]
+
+
+def whatever_was_claimed_since_is_taken_over(patch: Patch) -> None:
+    """A native member does not compare the coordinator's znode with what it looked at."""
+
+    def blind(group: str, znode: Znode, coordinator: Znode | None) -> list[Operation]:
+        rows = made(group, znode, coordinator)
+        kept = [row for row in rows if not isinstance(row, Delete)]
+        return [row._replace(version=-1) if isinstance(row, Set) else row for row in kept]
+
+    made = machine.made_native
+    patch.setattr(machine, "made_native", blind)
+
+
+def the_claim_outlives_the_taking(patch: Patch) -> None:
+    """A native member sets the group's kind, and leaves its coordinator as it was."""
+
+    def half(group: str, znode: Znode, coordinator: Znode | None) -> list[Operation]:
+        return made(group, znode, coordinator)[:1]
+
+    made = machine.made_native
+    patch.setattr(machine, "made_native", half)
+
+
+def every_group_of_kafkas_is_open(patch: Patch) -> None:
+    """Also one that has had members."""
+    patch.setattr(machine, "is_open", lambda group, kind, _: kind == znodes.KIND_KAFKA)
+
+
+def groups_age_by_their_commits_alone(patch: Patch) -> None:
+    """Whoever reads and commits nothing is no reason to keep them."""
+    age: Any = GroupOffsets.age
+
+    async def blind(self: GroupOffsets, group: str) -> GroupAge:
+        found: GroupAge = await age(self, group)
+        return found._replace(empty_since_ms=None)
+
+    patch.setattr(GroupOffsets, "age", blind)
+
+
+@pytest.mark.parametrize(
+    ("plant", "first"),
+    [
+        (whatever_was_claimed_since_is_taken_over, 0),
+        (the_claim_outlives_the_taking, 0),
+        (every_group_of_kafkas_is_open, 0),
+        (groups_age_by_their_commits_alone, 0),
+    ],
+)
+def test_a_rule_that_is_taken_out_is_missed(
+    plant: Callable[[Patch], None], first: int, monkeypatch: Patch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(Violation):
+        for seed in range(first, first + PLANT_SEEDS):
+            either_kind.run(seed)

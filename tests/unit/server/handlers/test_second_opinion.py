@@ -1,0 +1,84 @@
+"""Coordinators that do not reach ZooKeeper: cut off alone, or with all the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from handler_members import gathered
+from handler_world import World, handler, run
+
+from broker_lite.errors import NetworkError, UnknownMemberIdError
+from broker_lite.model import Endpoint
+from broker_lite.server.second_opinion import SecondOpinion
+from broker_lite.wire import tables
+from broker_lite.wire.api import decode_call, encode_call, parse_header
+from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinatorResponse
+
+
+class Wire:
+    """Asks the others as a broker does, frame for frame."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.is_cut = False
+        self.asked = 0
+
+    async def ask(
+        self, endpoint: Endpoint, call: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        self.asked += 1
+        if self.is_cut:
+            raise NetworkError("no answer")
+        (parts,) = [each for each in self.world.brokers.values() if each.endpoint == endpoint]
+        frame = memoryview(encode_call(call, 3, "c"))[4:]
+        header = parse_header(frame)
+        message = tables.decode(header.api_key, call.VERSION, frame, header.body_at)
+        answer = await handler(header.api_key)(parts, header, message)
+        octets = tables.encode(header.api_key, call.VERSION, 3, answer)
+        return decode_call(call, memoryview(octets)[4:])
+
+
+def test_a_coordinator_that_is_cut_off_gives_up_the_groups_that_are_anothers_by_now() -> None:
+    async def body(world: World) -> None:
+        await world.start(3)
+        await world.make_topic("t")
+        one, two = await gathered(world, 2, session_timeout_ms=60_000)
+        parts, store = world.brokers[one.broker], world.stores[one.broker]
+        wire = Wire(world)
+        opinion = SecondOpinion(one.broker, parts.registry, parts.groups, wire.ask)
+        await opinion.look()
+        assert wire.asked == 0, "ZooKeeper answers"
+        store.cut()
+        await opinion.look()
+        assert wire.asked == 2
+        assert await one.heartbeat() == 0, "its session may live"
+        await asyncio.sleep(20.0)
+        assert one.broker not in world.brokers[one.broker % 3 + 1].registry.snapshot.brokers
+        wire.is_cut = True
+        await opinion.look()
+        assert await one.heartbeat() == 0, "nobody says otherwise"
+        wire.is_cut = False
+        await opinion.look()
+        assert await one.heartbeat() == UnknownMemberIdError.code
+        assert await two.heartbeat() == UnknownMemberIdError.code
+
+    run(body)
+
+
+def test_members_go_on_while_nobody_reaches_zookeeper() -> None:
+    async def body(world: World) -> None:
+        await world.start(3)
+        await world.make_topic("t")
+        one, two = await gathered(world, 2, session_timeout_ms=60_000)
+        parts = world.brokers[one.broker]
+        opinion = SecondOpinion(one.broker, parts.registry, parts.groups, Wire(world).ask)
+        world.service.stop()
+        for _ in range(20):
+            await asyncio.sleep(2.0)
+            await opinion.look()
+            assert (await one.heartbeat(), await two.heartbeat()) == (0, 0)
+        world.service.start()
+        await asyncio.sleep(2.0)
+        assert await one.commit(7) == 0
+
+    run(body)
