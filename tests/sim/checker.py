@@ -156,6 +156,7 @@ class Checker:
             if _cuts(kinds) or type(event) is Truncated:
                 self._cut(role, event, effects)
             self._ended(role, log.flushed_end)
+            self._check_start(process, key)
             if key.topic_id in self.lossy_topics:
                 self._leads_uncleanly(process, role)
             elif role.is_leader:
@@ -168,6 +169,15 @@ class Checker:
         except Violation as violation:
             # Production code may catch what is raised here.
             self._cluster.failure = self._cluster.failure or violation
+
+    def _check_start(self, process: Process, key: PartitionKey) -> None:
+        """Nobody deletes records here, so every log begins where its topic did."""
+        log = process.log(key)
+        if log is not None and log.log_start_offset > 0:
+            raise Violation(
+                f"{self._name(process, key)}: begins at {log.log_start_offset}, though nothing was "
+                "deleted"
+            )
 
     def _truth(self, key: PartitionKey) -> _Truth:
         truth = self._truths.get(key)

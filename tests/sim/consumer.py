@@ -9,7 +9,7 @@ ended: nothing is read too early, skipped or read twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.checker import Entry, Violation
@@ -72,8 +72,8 @@ class Consumer(Client):
         )
         self._intake = Intake(self._engine, skips_corrupt=False)
 
-    async def start(self) -> None:
-        """Find the topic, and begin to fetch."""
+    async def start(self, offsets: Mapping[PartitionKey, int] | None = None) -> None:
+        """Find the topic, and begin to fetch, where no offset is given at 0."""
         found: asyncio.Future[None] = self.cluster.loop.create_future()
 
         def done(view: ClusterView | LogbusError) -> None:
@@ -85,7 +85,8 @@ class Consumer(Client):
             spawn(self._shell, requests.known_topics(self._view, (self.topic,), deadline_ms), done)
             await found
             found = self.cluster.loop.create_future()
-        self._seek(dict.fromkeys(self.keys, 0))
+        begins = offsets or {}
+        self._seek({where: begins.get(key, 0) for where, key in self.keys.items()})
 
     def add(self, key: PartitionKey) -> None:
         """A partition that was added."""
@@ -104,13 +105,26 @@ class Consumer(Client):
         while True:
             await self.pause(2.0)
             self._begin_again()
-            if self.rewinds and self.rng.random() < 0.03:
-                # Somebody rewinds; what was read is compared with what is read now.
-                where = pick(self.rng, list(self.positions))
-                self._seek({where: self.rng.randint(0, self.positions[where])})
+            if self.rewinds:
+                self._rewind()
             self._take()
             if self.rng.random() < 0.2:
                 await self._commit(pick(self.rng, list(self.positions)))
+
+    def _rewind(self) -> None:
+        """Now and then, and into a batch that was struck; what was read is compared with what is
+        read now."""
+        if self.rng.random() < 0.03:
+            where = pick(self.rng, list(self.positions))
+            self._seek({where: self.rng.randint(0, self.positions[where])})
+        struck_at = self.cluster.rot.struck_at
+        if struck_at is None or self.rng.random() < 0.7:
+            return
+        key, offsets = struck_at
+        where = TopicPartition(self.topic, key.partition)
+        if self.keys.get(where) == key and self.positions.get(where, 0) >= offsets.stop:
+            self.cluster.rot.struck_at = None
+            self._seek({where: pick(self.rng, offsets)})
 
     async def read_to_the_end(self, keys: Sequence[PartitionKey]) -> None:
         """Until everything that is committed in these partitions was read."""

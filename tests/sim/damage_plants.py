@@ -19,12 +19,13 @@ from broker_lite.replication.election import elect_unclean
 from broker_lite.replication.follower import Follower
 from broker_lite.server.handlers import fetch
 from broker_lite.server.replica import Replica
+from broker_lite.storage.bounds import LogBounds
 
 __all__ = ["PLANTS", "under"]
 
-PLAIN = {"rots": False, "loses": False}
-ROTS = {"rots": True, "loses": False}
-LOSES = {"rots": False, "loses": True}
+PLAIN: Mapping[str, object] = {"rots": False, "loses": False, "segment_ms": 0}
+ROTS = {**PLAIN, "rots": True}
+LOSES = {**PLAIN, "loses": True}
 _WHERE: dict[str, Mapping[str, object]] = {}
 
 
@@ -70,6 +71,25 @@ def damaged_logs_are_cut_in_the_isr(patch: Patch) -> None:
         return [self._truncate(log.damaged_from)] if log.writes_under_way == 0 else []
 
     patch.setattr(Follower, "go_on", cutting)
+
+
+@planted(ROTS)
+def a_cut_in_the_first_batch_begins_the_log_there(patch: Patch) -> None:
+    """A log whose first batch is cut begins anew where it was to be cut, not where it began."""
+    begin_at = LogBounds._begin_at
+    wanted = 0
+
+    def cut_at(self: LogBounds, offset: int) -> tuple[int, int]:
+        nonlocal wanted
+        wanted = offset
+        return _cut_at(self, offset)
+
+    def there(self: LogBounds, offset: int, log_start: int, now_ms: int) -> None:
+        begin_at(self, wanted, wanted, now_ms)
+
+    _cut_at = LogBounds._cut_at
+    patch.setattr(LogBounds, "_cut_at", cut_at)
+    patch.setattr(LogBounds, "_begin_at", there)
 
 
 # Unclean elections.

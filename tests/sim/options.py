@@ -46,6 +46,8 @@ class Options:
     """Whether bits flip on disks."""
     loses: bool = False
     """Whether there is a topic with unclean elections as well."""
+    segment_ms: int = 0
+    """segment.ms, so that logs have several segments; 0: the default, they have one."""
 
     @property
     def least_copies(self) -> int:
@@ -66,6 +68,7 @@ def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
         administrates=administrates,
         loses=scheduler.stream(seed, "loses").random() < 0.2,
         rots=scheduler.stream(seed, "rots").random() < 0.3,
+        segment_ms=_of(scheduler.stream(seed, "segments"), (0, 0, 2_000, 10_000)),
         replication_factor=_of(rng, (3, 3, 3, 3, 3, 3, 2, 1)),
         partitions=_of(rng, (1, 1, 2, 3)),
         producers=_of(rng, (1, 1, 2)),

@@ -3,7 +3,8 @@
 Of a segment only what is committed, flushed and below the recovery point is struck, and only while
 another disk of the ISR has it whole: behind the recovery point nobody can tell a flipped bit from a
 write that a power cut tore. Where topics have one replica nothing guards, so nothing is struck. The
-leader epoch of a batch, which no checksum covers, is left alone.
+leader epoch of a batch, which no checksum covers, is left alone. A log's first batch is struck more
+often than chance would: what is cut there leaves nothing behind it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sim.process import DIRECTORY, Process
 
 from broker_lite.errors import LogbusError
 from broker_lite.model import PartitionKey
+from broker_lite.record.batch import BatchHeader
 from broker_lite.record.format import HEADER_BYTES, LENGTH_PREFIX_BYTES, POSITION_MAGIC
 from broker_lite.storage import MemFiles, paths
 from broker_lite.storage.checkpoint import CorruptCheckpoint, read_offsets
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = (paths.RECOVERY_POINTS, paths.LOG_STARTS)
 
+FIRST_OF_ALL = 0.25
+"""How often the first batch of a log is the one that is struck."""
 LEADER_EPOCH_BYTES = range(LENGTH_PREFIX_BYTES, POSITION_MAGIC)
 BESIDE = (paths.INDEX, paths.TIME_INDEX, paths.SNAPSHOT)
 
@@ -39,12 +43,14 @@ class Rot:
         """The struck disk, until it is whole again."""
         self.keys: list[PartitionKey] = []
         """Whose segments may be struck."""
-        self.struck: dict[int, set[PartitionKey]] = {}
-        """Every log that was ever struck, by broker."""
+        self.struck: dict[int, dict[PartitionKey, range]] = {}
+        """Every log that was ever struck, by broker, and the offsets of its batch that was last."""
         self.struck_disks: set[str] = set()
         """Every disk that was ever struck."""
         self.own_disks: set[str] = set()
         """Directories that brokers come back with."""
+        self.struck_at: tuple[PartitionKey, range] | None = None
+        """The batch that was struck last, until somebody has begun to read inside of it."""
         self._process_number = -1
 
     def strike(self, process: Process) -> None:
@@ -77,26 +83,22 @@ class Rot:
         if not keys:
             return
         key = self._rng.choice(keys)
-        path = f"{paths.partition_dir(DIRECTORY, key)}"
-        path = paths.segment_file(path, 0, paths.LOG)
-        if not files.exists(path):
+        end = min(points[key], checker.true_end(key))
+        is_first = self._rng.random() < FIRST_OF_ALL
+        found = _a_batch(files, paths.partition_dir(DIRECTORY, key), end, self._rng, is_first)
+        if found is None:
             return
-        file, end = files.open(path), min(points[key], checker.true_end(key))
-        spans = []
-        for position, header in walk_batches(file, 0, file.size, 0):
-            if header.next_offset > end:
-                break
-            spans.append((position, header.size_bytes))
-        if not spans:
-            return
-        position, size = self._rng.choice(spans)
+        path, position, header = found
+        size = header.size_bytes
         # Half of the bits in the header, which is much smaller than the body.
         within = self._rng.randrange(HEADER_BYTES if self._rng.random() < 0.5 else size)
         if within in LEADER_EPOCH_BYTES:
             return
         files.flip(path, position + within, self._rng.randrange(8))
         self._is_struck(directory_id, f"{key.topic_id[:3]}-{key.partition}", position + within)
-        self.struck.setdefault(broker_id, set()).add(key)
+        offsets = range(header.base_offset, header.next_offset)
+        self.struck.setdefault(broker_id, {})[key] = offsets
+        self.struck_at = key, offsets
 
     def _is_elsewhere(self, key: PartitionKey, directory_id: str) -> bool:
         """Whether another of the ISR has it whole, on a disk that its broker keeps."""
@@ -161,3 +163,23 @@ class Rot:
             if found:
                 return f"{key}: {found[0]}"
         return ""
+
+
+def _a_batch(
+    files: MemFiles, directory: str, end: int, rng: random.Random, is_first: bool
+) -> tuple[str, int, BatchHeader] | None:
+    """A batch below ``end``, the first or any one: its file, where it is, and its header."""
+    parsed = map(paths.parse_segment_file, files.list_dir(directory))
+    bases = [found[0] for found in parsed if found and found[1] == paths.LOG and found[0] < end]
+    if not bases:
+        return None
+    base = bases[0] if is_first else rng.choice(bases)
+    path = paths.segment_file(directory, base, paths.LOG)
+    file, spans = files.open(path), []
+    for position, header in walk_batches(file, 0, file.size, base):
+        if header.next_offset > end:
+            break
+        spans.append((path, position, header))
+    if not spans:
+        return None
+    return spans[0] if is_first else rng.choice(spans)

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import gc
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sim import options as swarm
@@ -101,6 +102,8 @@ class _Scenario:
             await cluster.start(broker_id)
         admin = Client(cluster, self.history, "admin")
         config = {"flush.messages": str(options.flush_messages)}
+        if options.segment_ms:
+            config["segment.ms"] = str(options.segment_ms)
         if options.min_insync:
             config["min.insync.replicas"] = str(options.min_insync)
             cluster.checker.least_copies[TOPIC] = options.min_insync
@@ -208,18 +211,24 @@ class _Scenario:
                 continue
             led = [key for key in keys if key.partition in targets]
             await administrator.place(led, targets, lambda: self._settle(keys))
-            await self._read_until_repaired(broker_id, led)
+            await self._read_until_repaired(broker_id, led, struck)
             await self._settle(keys)
         for process in cluster.processes.values():
             cluster.checker.check_whole(process, keys)
         cluster.check()
 
-    async def _read_until_repaired(self, broker_id: int, led: list[PartitionKey]) -> None:
-        """Until nothing is damaged on this broker; who reads may ask the leader before it first."""
-        rot = self.cluster.rot
+    async def _read_until_repaired(
+        self, broker_id: int, led: list[PartitionKey], struck: Mapping[PartitionKey, range]
+    ) -> None:
+        """Until nothing is damaged on this broker; who reads may ask the leader before it first,
+        and begins inside of what was struck."""
+        cluster, rot = self.cluster, self.cluster.rot
         damage = ""
         try:
             async with asyncio.timeout(LIVENESS_S):
+                reader = Consumer(cluster, self.history, f"reader in {broker_id}", TOPIC, led)
+                await reader.start({key: self.rng.choice(struck[key]) for key in led})
+                await reader.read_to_the_end(led)
                 while True:
                     await self._read_whole(f"reader of {broker_id}", led)
                     damage = rot.damage(self.cluster.processes[broker_id])
