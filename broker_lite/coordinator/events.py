@@ -100,16 +100,13 @@ class Leave(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """May this commit be written? Without a member (empty id, generation -1) while there are none.
-
-    ``is_transactional``: TxnOffsetCommit, which an older producer sends without a member.
-    """
+    """May this commit be written? Who names no member (empty id, generation -1) may while there is
+    none."""
 
     token: int
     member_id: str
     instance_id: str | None
     generation: int
-    is_transactional: bool = False
 
 
 class GenerationWritten(NamedTuple):

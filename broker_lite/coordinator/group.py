@@ -456,23 +456,19 @@ class Group:
 
     def _committing(self, event: ev.Commit) -> LogbusError | None:
         if event.generation < 0 and not self._roster.members:
-            if self._roster.former is None or event.is_transactional:
+            if self._roster.former is None:
                 return None
             return CoordinatorLoadInProgressError(
                 f"group {self.name!r} may have members, who are waited for; commit again"
             )
         if event.generation < 0 and not event.member_id and event.instance_id is None:
-            if event.is_transactional:
-                return None
             return UnknownMemberIdError(
                 f"group {self.name!r} has members; only they commit while they are there"
             )
         error = self._of_generation(event.member_id, event.instance_id, event.generation)
         if error is not None:
             return error
-        if not event.is_transactional and (
-            self.state is State.COMPLETING or self._written_empty is not None
-        ):
+        if self.state is State.COMPLETING or self._written_empty is not None:
             return RebalanceInProgressError(f"group {self.name!r} is being assigned anew")
         self._renew(self._roster.members[event.member_id])
         return None

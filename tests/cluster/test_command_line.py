@@ -19,11 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kazoo.client import KazooClient
 
 from broker_lite import client
 from broker_lite.client.administration.query_lease import lease_text
 from broker_lite.errors import GroupLeaseHeldError
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.metadata import znodes
 from broker_lite.model import CommittedOffset, TopicPartition
 
 Logbus = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -284,6 +286,32 @@ def test_groups_are_reset_and_deleted(logbus: Logbus, new_topic: str) -> None:
     logbus("groups", "delete", group, "--yes")
     assert b"GROUP_ID_NOT_FOUND" in logbus("groups", "delete", group, "--yes", code=1).stderr
     assert group not in [row["group"] for row in rows(logbus("groups", "list"))]
+
+
+def test_a_group_whose_members_are_not_heard_of_yet_is_not_called_empty(
+    cluster: LocalCluster, logbus: Logbus
+) -> None:
+    """As a coordinator leaves it that dies under them."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    left = znodes.Coordinator(99, 1, 1, 4, None, "1-1", 2, 600_000)
+    zookeeper = KazooClient(cluster.zookeeper)
+    zookeeper.start()
+    try:
+        for path, data in (
+            (znodes.group_path(group), znodes.encode_group(znodes.KIND_KAFKA)),
+            (znodes.offsets_path(group), b""),
+            (znodes.coordinator_path(group), znodes.encode_coordinator(left)),
+            (znodes.claim_path(group, left.claim), b""),
+        ):
+            zookeeper.create(path, data)
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    listed = [row for row in rows(logbus("groups", "list")) if row["group"] == group]
+    assert listed == [{"group": group, "state": "PreparingRebalance", "kind": "Kafka"}]
+    for command in ("members", "describe"):
+        assert b"had members when its coordinator went" in logbus("groups", command, group).stderr
+    assert b"NON_EMPTY_GROUP" in logbus("groups", "delete", group, "--yes", code=1).stderr
 
 
 def test_offsets_that_a_running_query_would_overwrite_are_not_moved(

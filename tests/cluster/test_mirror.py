@@ -130,7 +130,16 @@ def test_batches_of_columns_are_copied_as_they_are(
     origin.admin.commit_offsets(f"g-{copied}", {TopicPartition(copied, 1): 90})
     origin.admin.alter_configs(copied, {"segment.ms": "7200000"})
     bus.admin.alter_configs(copied, {"index.interval.bytes": "8192"})
+    # Partitions that come later come along, with what is in them.
+    origin.admin.create_partitions(copied, 3)
+    added = TopicPartition(copied, 2)
+    with origin.producer() as producer:
+        producer.send(copied, "late", partition=2)
     done = mirror()
+    assert done.copies[added].copied == 1
+    assert len(bus.admin.cluster((copied,)).topics[copied].partitions) == 3
+    with bus.consumer(added, start="earliest") as late:
+        assert [record.value for record in late.poll(5.0)] == [b"late"]
     assert bus.admin.describe_configs([copied])["topic", copied]["segment.ms"].value == "7200000"
     assert [row.state for row in done.group_rows if row.group == f"g-{copied}"] == ["own"]
     assert bus.admin.committed(f"g-{copied}")[TopicPartition(copied, 1)].offset == 80

@@ -115,7 +115,6 @@ class GroupMachine:
             words.get("id", ""),
             words.get("instance"),
             int(words.get("generation", generation)),
-            "transactional" in words,
         )
 
     def _written(self, words: Words) -> ev.Event:
