@@ -43,9 +43,10 @@ LOAD_WAIT_S = 3.0
 """A claim that takes longer is answered with COORDINATOR_LOAD_IN_PROGRESS, and goes on."""
 GROUPS_MAX = 10_000
 """Groups with members on one broker."""
-GROUPS_BYTES_MAX = 256 << 20
-"""Of what the members of all groups on one broker say of themselves, and of what their leaders say
-in return."""
+GROUPS_PART = 4
+"""What the members of all groups say of themselves, with what their leaders say in return, may be a
+fourth of ``queued.max.bytes``: requests that wait while groups gather count there too, and whoever
+ends a rebalance is to be read."""
 HEARTBEATS = 3
 """In a session timeout, at least: Kafka's rule for members. So whoever lives has asked by then."""
 
@@ -59,7 +60,7 @@ class Held:
     waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
     writing: asyncio.Task[None] | None = None
     bytes_kept: int = 0
-    """What of it counts towards GROUPS_BYTES_MAX."""
+    """What of it counts towards what all groups may say."""
 
 
 class GroupCoordinator:
@@ -79,6 +80,7 @@ class GroupCoordinator:
         self._loading: dict[str, asyncio.Task[Held]] = {}
         self._checking: set[asyncio.Task[None]] = set()
         self._brokers: Mapping[int, BrokerView] = {}
+        self._bytes_max = config.in_flight_bytes_max // GROUPS_PART
         self._bytes_kept = 0
         self._token = 0
         self._alarm: asyncio.TimerHandle | None = None
@@ -146,11 +148,11 @@ class GroupCoordinator:
         return result
 
     def _no_room(self, size: int, kind: type[LogbusError]) -> LogbusError | None:
-        if self._bytes_kept + size <= GROUPS_BYTES_MAX:
+        if self._bytes_kept + size <= self._bytes_max:
             return None
         return kind(
             f"this broker keeps {self._bytes_kept} bytes of what members of groups say; "
-            f"{GROUPS_BYTES_MAX} are allowed"
+            f"{self._bytes_max} are allowed, a fourth of queued.max.bytes"
         )
 
     async def heartbeat(

@@ -24,7 +24,7 @@ I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
 NULL_UUID = bytes(16)
 CLASSIC_STRING_MAX = 0x7FFF
-TAGS_MAX = 64
+TAGS_MAX = 16
 """Tagged fields in one section. Kafka's own structs have five at most; a long request that is full
 of the smallest ones would keep whoever reads it for minutes."""
 

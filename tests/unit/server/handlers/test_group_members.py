@@ -33,7 +33,6 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import CommittedOffset, TopicPartition
-from broker_lite.server import group_coordinator
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, encode_call, parse_header
 from broker_lite.wire.calls import members
@@ -256,7 +255,7 @@ def test_what_all_groups_of_a_broker_say_has_a_bound(monkeypatch: pytest.MonkeyP
         one, two = await gathered(world, 2)
         said = 2 * (len(SUBSCRIPTION) + len("range")) + len(b"work 0" + b"work 1")
         assert world.brokers[1].groups._bytes_kept == said
-        monkeypatch.setattr(group_coordinator, "GROUPS_BYTES_MAX", said + 10)
+        monkeypatch.setattr(world.brokers[1].groups, "_bytes_max", said + 10)
         other = Member(world, "other")
         assert await other.join() == GroupMaxSizeReachedError.code
         assert await both(one.join(), two.join()) == [0, 0]
