@@ -16,6 +16,8 @@ from typing import NamedTuple
 NO_BROKER = -1
 NO_OFFSET = -1
 NO_EPOCH = -1
+FIRST_EPOCH = 0
+"""Of a partition's leaders."""
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 

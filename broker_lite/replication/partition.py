@@ -17,7 +17,7 @@ from broker_lite.errors import (
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
 )
-from broker_lite.model import NO_EPOCH, LeaderAndIsr, PartitionKey, ReplicaId
+from broker_lite.model import FIRST_EPOCH, NO_EPOCH, LeaderAndIsr, PartitionKey, ReplicaId
 from broker_lite.replication.effects import AnswerFollower, Effect, Reply, in_order
 from broker_lite.replication.election import leads
 from broker_lite.replication.events import (
@@ -182,11 +182,18 @@ class Partition:
             raise NotLeaderError()
 
     def latest_offset(self) -> int:
-        """The high watermark; OffsetNotAvailableError while it is below the epoch's start."""
+        """The high watermark; OffsetNotAvailableError while it is below the epoch's start.
+
+        A new partition's is 0 at once, also before its epoch is in the file, as in Kafka: nobody
+        has seen more, and clients that are told to ask again may give up (kafkajs).
+        """
         self.check_leader()
         role = self.role
         assert isinstance(role, Leader)
-        if role.epoch_start_offset is None or self.high_watermark < role.epoch_start_offset:
+        start = role.epoch_start_offset
+        if role.state.leader_epoch == FIRST_EPOCH and self.log_end_offset == 0:
+            start = 0
+        if start is None or self.high_watermark < start:
             raise OffsetNotAvailableError(
                 f"{self.key}: the new leader does not know yet how far records are committed"
             )

@@ -19,6 +19,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.model import (
+    FIRST_EPOCH,
     NAME_LENGTH_MAX,
     LeaderAndIsr,
     PartitionView,
@@ -185,7 +186,7 @@ def _partition(held: Holding, number: int, replicas: tuple[int, ...]) -> Partiti
     leader = held.live[replicas[0]]
     state = LeaderAndIsr(
         leader.broker_id,
-        0,
+        FIRST_EPOCH,
         isr,
         held.controller_epoch,
         leader_broker_epoch=leader.broker_epoch,

@@ -2,9 +2,10 @@
 
 Latest and earliest are answered on the loop; timestamps are looked up on a read thread. While a new
 leader does not know how far records are committed, latest is OFFSET_NOT_AVAILABLE (before version 5
-LEADER_NOT_AVAILABLE), since an older answer could be less than a client has seen already. A lookup
-by time that meets a damaged batch is CORRUPT_MESSAGE, to be tried again when another leads, as long
-as there is another in sync; else it passes the batch by.
+LEADER_NOT_AVAILABLE), since an older answer could be less than a client has seen already; of a new
+partition nobody has seen anything. A lookup by time that meets a damaged batch is CORRUPT_MESSAGE,
+to be tried again when another leads, as long as there is another in sync; else it passes the batch
+by.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from broker_lite.model import (
 )
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
+from broker_lite.replication.leader import Leader
 from broker_lite.server import replica_manager
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
@@ -108,14 +109,17 @@ class Shell:
         )
 
     async def leader(self, name: str = "t", partition: int = 0) -> Replica:
-        """Wait until it serves."""
+        """Wait until it serves, with its epoch on the disk."""
         while True:
             try:
                 replica = self.manager.find(name, partition)
                 replica.role.latest_offset()
-                return replica
+                role = replica.role.role
+                if isinstance(role, Leader) and role.epoch_start_offset is not None:
+                    return replica
             except errors.RetriableError:
-                await asyncio.sleep(0.001)
+                pass
+            await asyncio.sleep(0.001)
 
     async def append(self, replica: Replica, acks: int = -1, **fields: int) -> Appended:
         return await self.begin(replica, acks, **fields)
