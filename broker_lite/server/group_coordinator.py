@@ -379,6 +379,12 @@ class GroupCoordinator:
                 "another group, or delete it first"
             )
         self.check_coordinator(group)
+        known = self._held.get(group)
+        if known is not None and known.claim is claim:
+            # Others came in between, while it was looked at whether there was a reason to.
+            return known
+        if known is not None:
+            self._drop(known, NotCoordinatorError(f"another broker had claimed group {group!r}"))
         value = claim.value
         until_ms = self._clock.monotonic_ms() + value.session_timeout_ms // HEARTBEATS
         former = ev.Former(value.members, until_ms)

@@ -18,7 +18,17 @@ from broker_lite.metadata.store import Delete, Operation, Set, Znode
 SEEDS = 6
 PLANT_SEEDS = 12
 
+KEPT = {
+    200: "a group that was taken over for two reasons at once began a generation twice",
+}
+"""Seeds that once found something, and what."""
+
 Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("seed", KEPT)
+def test_kept_seeds(seed: int) -> None:
+    either_kind.run(seed)
 
 
 def test_a_group_is_of_one_kind_and_expires_when_it_was_empty() -> None:

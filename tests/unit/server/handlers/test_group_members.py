@@ -9,8 +9,6 @@ import pytest
 from handler_members import SUBSCRIPTION, Member, both, coordinator, gathered
 from handler_world import World, handler, run, struct, versions
 
-from broker_lite.client.native.events import Start
-from broker_lite.client.native.member import Member as NativeMember
 from broker_lite.errors import (
     CoordinationUnavailableError,
     CoordinatorLoadInProgressError,
@@ -21,7 +19,6 @@ from broker_lite.errors import (
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
-    LogbusError,
     MemberIdRequiredError,
     NonEmptyGroupError,
     NotCoordinatorError,
@@ -30,8 +27,6 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
-from broker_lite.metadata import znodes
-from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, encode_call, parse_header
@@ -360,103 +355,6 @@ def test_groups_with_members_are_listed_and_protected() -> None:
         assert await delete_offset("t") == 0
         answer = await world.ask("DeleteGroups", 2, groups_names=["g"])
         assert answer.results[0].error_code == 0
-
-    run(body)
-
-
-def test_native_and_kafka_members_do_not_mix() -> None:
-    async def body(world: World) -> None:
-        await world.start()
-        await world.make_topic("t")
-        store = world.stores[1]
-        consumer = znodes.consumer_path("g", "c")
-        native = znodes.encode_group(znodes.KIND_NATIVE)
-        await store.write([Create(znodes.group_path("g"), native)])
-        await store.write([Create(znodes.consumers_path("g"))])
-        await store.write([Create(consumer, b"{}", ephemeral=True)])
-        member = Member(world)
-        assert await member.join() == InconsistentGroupProtocolError.code
-        assert await Member(world).commit(1) == NonEmptyGroupError.code
-        answer = await world.ask("ListGroups", 5)
-        assert [(row.group_state, row.group_type) for row in answer.groups] == [
-            ("Stable", "Native")
-        ]
-        await store.write([Delete(consumer)])
-        assert await Member(world).commit(1) == 0
-        assert await member.join() == InconsistentGroupProtocolError.code
-
-    run(body)
-
-
-class NativeReader:
-    """What a native member tells the one stream that it has."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.refused: list[str] = []
-        self.given: asyncio.Queue[int | None] = asyncio.Queue()
-        """Offsets of partition 0."""
-        loop, subscription = asyncio.get_running_loop(), znodes.Subscription(("t",), None, 1)
-        self.member = NativeMember(
-            "g", name, subscription, self,
-            make_store=world.service.client, now_ms=lambda: loop.time() * 1000,
-        )  # fmt: skip
-
-    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
-        self.given.put_nowait(None if start.committed is None else start.committed.offset)
-
-    def take(self, stream: int, where: TopicPartition) -> None:
-        self.member.settled(where, None, 1)
-
-    def lose(self, stream: int, where: TopicPartition) -> None:
-        raise AssertionError("nobody else is there")
-
-    def renewed(self) -> None:
-        """It asks by itself."""
-
-    def refuse(self, error: LogbusError) -> None:
-        self.refused.append(error.name)
-
-
-def test_the_first_member_of_either_kind_decides_which_a_group_is() -> None:
-    """A commit without a member made it Kafka's for good, so the copy of a native group's offsets
-    could be read by Kafka members alone."""
-
-    async def body(world: World) -> None:
-        await world.start(group_initial_rebalance_delay_ms=3000)
-        await world.make_topic("t")
-        assert await Member(world).commit(5) == 0
-        gathering = Member(world)
-        joining = asyncio.ensure_future(gathering.join())
-        await asyncio.sleep(1.0)
-        native = NativeReader(world, "n")
-        await native.member.start()
-        assert await native.given.get() == 5
-        # Nobody had told it yet that it was in the group.
-        assert await joining == NotCoordinatorError.code
-        gathering.id = ""
-        assert await gathering.join() == InconsistentGroupProtocolError.code
-        assert await Member(world).commit(6) == NonEmptyGroupError.code
-        await native.member.close()
-        assert await Member(world).commit(7) == 0
-        assert await gathering.join() == InconsistentGroupProtocolError.code
-        answer = await world.ask("DeleteGroups", 2, groups_names=["g"])
-        assert answer.results[0].error_code == 0
-
-        assert await Member(world).commit(8) == 0
-        gathering.id = ""
-        assert await gathering.join() == 0
-        assert await gathering.leave() == [0, 0]
-        late = NativeReader(world, "m")
-        await late.member.start()
-        await asyncio.sleep(1.0)
-        assert late.refused == [InconsistentGroupProtocolError.name]
-        await late.member.close()
-        answer = await world.ask("ListGroups", 5)
-        assert [(row.group_type, row.protocol_type) for row in answer.groups] == [
-            ("Classic", "consumer")
-        ]
-        found = await world.brokers[1].registry.fetch_offsets("g")
-        assert [row.offset for row in found.values()] == [8]
 
     run(body)
 
