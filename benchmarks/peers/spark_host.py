@@ -146,8 +146,6 @@ class Host:
         self.spark.stop()
 
     def _table(self, source: End, columns: list[str]) -> Any:
-        if source.side == FLOOR:
-            self._with_floor()
         reader = self.spark.read.format(source.side)
         reader = reader.option("kafka.bootstrap.servers", source.address)
         reader = reader.option("subscribe", source.topic).options(**source.options)
@@ -159,7 +157,6 @@ class Host:
 
     def _stream(self, source: End, since: str) -> Any:
         if source.side == FLOOR:
-            self._with_floor()
             return self.spark.readStream.format("nothing").options(**source.options).load()
         reader = self.spark.readStream.format(source.side)
         reader = reader.option("kafka.bootstrap.servers", source.address)
@@ -173,13 +170,12 @@ class Host:
         return writer.option("checkpointLocation", self._checkpoint())
 
     def _save(self, frame: Any, target: End) -> None:
-        if target.side == FLOOR:
-            self._with_floor()
         writer = frame.write.format(target.side).mode("append").option("topic", target.topic)
         writer.option("kafka.bootstrap.servers", target.address).options(**target.options).save()
 
-    def _with_floor(self) -> None:
-        """Only for whom it serves: a session's first read is nobody's second."""
+    def register_floor(self) -> None:
+        """Before anything is timed that has it; else not, for a session's first read is nobody's
+        second."""
         if not self.has_floor:
             from spark_floor import Floor, Nothing
 
@@ -210,6 +206,8 @@ def serve(host: Host, requests: IO[str], replies: IO[str]) -> None:
         name = asked.pop("call")
         ends = {each: End(**asked.pop(each)) for each in ("source", "target") if each in asked}
         try:
+            if any(each.side == FLOOR for each in ends.values()):
+                host.register_floor()
             reply = getattr(host, name)(**asked, **ends)
         except Exception as error:  # told to the parent, which decides
             reply = {"error": f"{name}: {type(error).__name__}: {error}"[:4000]}

@@ -318,7 +318,7 @@ SEND_BOUND = (
 )
 TABLE_BOUND = (
     "what a flushed write makes: *at most* is a loop that does nothing else with the same values "
-    "(the side floor; with lz4 it compresses them first, on one core). confluent-kafka sends "
+    "(the side floor; with lz4 it compresses them on the other core). confluent-kafka sends "
     '[135 MB/s](results/python-table.json "defaults/kafka/mb_per_s"), unflushed; send_arrow makes '
     '[735 MB/s](results/client.json "arrow/mb_per_s") in larger runs than these 100 MB, and a '
     "plain write that stays in the page cache, and its flush, "
