@@ -382,7 +382,8 @@ def test_what_cannot_be_joined_says_why(
     monkeypatch.setattr("broker_lite.client.native.streams._as_brokers_have_it", lambda admin: None)
     refused(NoClusterError, "LOGBUS_ZOOKEEPER", topic)
     # The two kinds do not mix, whichever was first.
-    bus.admin.commit_offsets(f"{topic}-k", {TopicPartition(topic, 0): 0})
+    with bus.consumer(topic, group=f"{topic}-k", coordination="kafka") as kafka:
+        until([kafka], lambda: len(kafka.assignment()) == 3)
     where = {"group": f"{topic}-k", "zookeeper": cluster.zookeeper}
     refused(InconsistentGroupProtocolError, "coordinated by brokers", topic, **where)
     with member(bus, topic, group=f"{topic}-n", zookeeper=cluster.zookeeper) as native:
