@@ -26,7 +26,9 @@ if "dbutils" not in globals():
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.config(map=logbus.spark_conf()).getOrCreate()
+    # For one machine: two tasks where Spark would begin 200, and no bar over what is printed.
+    here = {"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
+    spark = SparkSession.builder.config(map=logbus.spark_conf() | here).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     dbutils = SimpleNamespace(
         widgets=SimpleNamespace(

@@ -68,7 +68,7 @@ def _where(facts: Facts) -> list[str]:
         f"{count} broker{'s' if count > 1 else ''}": facts["bootstrap_servers"],
         "ZooKeeper": facts["zookeeper"],
         "data": facts["directory"],
-        "logs": f"broker-N/broker.log, zookeeper/zookeeper.log and, with -d, {LOG} there",
+        "logs": f"in that folder: broker-N/broker.log, zookeeper/zookeeper.log, {LOG} (with -d)",
     }
     return [f"{name + ':':<11} {value}" for name, value in parts.items()]
 

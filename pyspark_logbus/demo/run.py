@@ -287,7 +287,7 @@ def _reconcile(parts: Parts, cluster: LocalCluster, screen: Screen) -> bool:
 
 _NEXT = """
 Next:
-  logbus up                                    a cluster that stays
+  logbus up -d                                 a cluster that stays
   logbus topic create events -p 3
   tail -f any.log | logbus produce events
   logbus consume events

@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_cluster_or_source(planner, make_topic):
         plan.latest_offset({topic: {"0": 1}}, unlimited=False)
 
 
-def test_planning_does_not_wait_for_brokers(planner, bus, make_topic, make_cluster):
+def test_planning_does_not_wait_for_brokers(make_cluster, monkeypatch, caplog):
     with (
         make_cluster(1) as alone,
         logbus.connect(alone.bootstrap_servers) as other,
@@ -192,6 +192,14 @@ def test_planning_does_not_wait_for_brokers(planner, bus, make_topic, make_clust
             for _ in range(50):
                 assert plan.latest_offset(at, unlimited=False) == at
             assert until(plan.report, lambda report: "degraded" in report)
+            # Nor does a query that goes on from its checkpoint; of that nothing was heard at all.
+            monkeypatch.setattr("pyspark_logbus.first_contact.HINT_S", 0.0)
+            later = StreamPlanner(found)
+            assert later.latest_offset(at, unlimited=False) == at
+            assert later.report() is None
+            later.stop()
+            told = f"bootstrap.servers={alone.bootstrap_servers}: the query waits"
+            assert [line.startswith(told) for line in caplog.messages] == [True]
             alone.brokers[0].start()
             fill(other, "t", 2)
             assert ends(step(plan, at), "t") == [5]

@@ -11,6 +11,7 @@ import pytest
 
 from broker_lite.cli import running
 from broker_lite.cli.announcement import Words, announce, brokers_in
+from broker_lite.cli.few_replicas import NAMED_MAX, FewReplicas
 from broker_lite.local.process import start_mark
 
 ENDING = "Stop it with: logbus down"
@@ -68,3 +69,12 @@ def test_a_folder_tells_how_many_brokers_it_had(tmp_path: Path) -> None:
     for name in ("broker-0", "broker-1", "zookeeper"):
         (tmp_path / name).mkdir()
     assert brokers_in(tmp_path) == 2
+
+
+def test_a_cluster_that_has_grown_names_topics_and_the_command() -> None:
+    one = FewReplicas(["t"], 2)
+    assert one.found() == "1 topic has fewer replicas than the 2 that a new one gets: t"
+    assert one.cure() == "logbus topic reassign t --replication-factor 2"
+    many = FewReplicas([f"t{n}" for n in range(NAMED_MAX + 3)], 3)
+    assert many.found().endswith(", t9 and 3 more") and "13 topics have" in many.found()
+    assert many.cure().endswith("t8 t9 … --replication-factor 3")
