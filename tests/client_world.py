@@ -28,10 +28,11 @@ def view(
     leaders: tuple[int, ...] = (1,),
     topic_id: str = TOPIC_ID,
     leader_epoch: int = 5,
+    isr: tuple[int, ...] = (1,),
 ) -> ClusterView:
     """A cluster of two brokers with topic ``t``, its partitions led in turn by ``leaders``."""
     rows = tuple(
-        PartitionMetadata(each, leaders[each % len(leaders)], leader_epoch, (1, 2), (1,))
+        PartitionMetadata(each, leaders[each % len(leaders)], leader_epoch, (1, 2), isr)
         for each in range(partitions)
     )
     return ClusterView(

@@ -67,12 +67,15 @@ class LogBounds(LogReader):
         """
         with self._flush_lock:
             self._check_usable()
-            if offset >= self._tail[0]:
+            end, log_start = self._tail[0], self.log_start_offset
+            # A log that ends before its start is one that a full disk kept from beginning anew.
+            if offset >= end >= log_start:
                 self._truncate_epochs(offset)
                 return
-            cut, position = (offset, 0) if offset < self.log_start_offset else self._cut_at(offset)
-            if cut <= self.log_start_offset:
-                start = min(offset, self.log_start_offset)
+            is_anew = min(offset, end) < log_start
+            cut, position = (log_start, 0) if is_anew else self._cut_at(offset)
+            if cut <= log_start:
+                start = min(offset, log_start)
                 self._begin_at(start, start, now_ms)
             else:
                 self._cut_log(cut, position, now_ms)

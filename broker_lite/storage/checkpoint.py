@@ -8,6 +8,7 @@ Called on disk threads, and on the loop thread while a broker starts.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Mapping, Sequence
 
 from broker_lite.model import PartitionKey
@@ -36,7 +37,16 @@ def write_atomic(
         file.datasync()
     files.rename(temporary, f"{directory}/{name}")
     if sync:
+        sync_names(files, directory)
+
+
+def sync_names(files: Files, directory: str) -> None:
+    """Put the names in a directory on disk. What fails is never taken for a full disk, and tried
+    again: nobody knows which names the disk has then."""
+    try:
         files.sync_dir(directory)
+    except OSError as error:
+        raise OSError(errno.EIO, f"its names could not be synced: {error}", directory) from error
 
 
 def read_whole(files: Files, path: str) -> bytes | None:

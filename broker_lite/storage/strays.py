@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 
 from broker_lite.model import PartitionKey
 from broker_lite.storage import paths
+from broker_lite.storage.checkpoint import sync_names
 from broker_lite.storage.directory import SPACE_ERRORS, DataDirectory, remove_tree
 
 
@@ -71,7 +72,7 @@ class Strays:
             except FileNotFoundError:
                 del self._since[key]  # deleted by hand meanwhile
                 return False
-            data.files.sync_dir(data.path)
+            sync_names(data.files, data.path)
         del self._since[key]
         return True
 

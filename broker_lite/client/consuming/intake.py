@@ -96,7 +96,7 @@ class Intake:
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._doubted: dict[TopicPartition, int] = {}
-        """Where a damaged batch was fetched again: once for each."""
+        """Where a damaged batch was fetched again: once for each, and each beginning."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[RawBatch] = []
         self._where: TopicPartition | None = None
@@ -118,6 +118,9 @@ class Intake:
         epochs of what lies before, where that is known."""
         check_offsets(offsets)
         rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
+        for where in rows:
+            # Another replica's batch may be damaged by now, or the same one be repaired.
+            self._doubted.pop(where, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 

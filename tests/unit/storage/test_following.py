@@ -23,7 +23,7 @@ from stored import (
 from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record.batch import read_header
-from broker_lite.storage import Log, PowerCut
+from broker_lite.storage import Log, MemFiles, PowerCut
 from broker_lite.storage.scan import FoundBatch
 from broker_lite.storage.segment import Segment
 
@@ -266,6 +266,24 @@ def test_a_cut_inside_the_first_batch_does_not_raise_the_start() -> None:
     assert disk.log.append_as_follower(fetched(leader.log, 0), 1, 0) == 3
 
 
+def test_a_cut_below_the_start_that_a_full_disk_stopped_half_way() -> None:
+    """The log was empty by then, and began behind its end: the next try found nothing to do, and
+    what was fetched there counted as deleted."""
+    for failing in ("recovery-point", "leader-epoch", segment_name(30), "log-start"):
+        disk = Disk()
+        for _ in range(20):
+            append(disk.log, batch(3))
+        disk.log.flush()
+        disk.manager.checkpoint()
+        disk.log.delete_records_before(45)
+        disk.files.fail_next("create", ENOSPC, path=failing)
+        with contextlib.suppress(StorageError):
+            disk.log.truncate_to(30)
+        disk.log.truncate_to(30)
+        for log in lives(disk):
+            assert (log.log_start_offset, log.log_end_offset, log.corruption) == (30, 30, ())
+
+
 def test_a_cut_vouches_for_older_segments_too() -> None:
     disk = Disk()
     disk.write(50, flush=False)
@@ -323,6 +341,10 @@ def test_cut_at_damage_and_filled_again(flip: Callable[[Disk], None], first: int
 # -- power cuts ------------------------------------------------------------------------------------
 
 
+STEP = 12
+"""One in so many operations fails in turn."""
+
+
 class Followed:
     """A seeded follower's life: what it said to be on its disk, per leader's log."""
 
@@ -333,6 +355,7 @@ class Followed:
         self.epoch = 1
         self.claimed = 0
         self.claimed_start = 0
+        self.producer_id = 0
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -352,11 +375,11 @@ class Followed:
         elif choice < 86:
             at = self.random.choice((0, 3, log.log_end_offset + 7, log.log_start_offset))
             self.claimed, self.claimed_start = 0, 0
-            log.start_at(at)
+            self.again(lambda: log.start_at(at))
             self.claimed = self.claimed_start = at
         elif choice < 93:
             at = self.random.randint(log.log_start_offset, log.log_end_offset)
-            log.delete_records_before(at)
+            self.again(lambda: log.delete_records_before(at))
             self.claimed_start = max(self.claimed_start, log.log_start_offset)
         else:
             log.apply_retention(self.disk.now_ms, log.flushed_end)
@@ -366,7 +389,7 @@ class Followed:
         self.claimed = min(self.claimed, offset - 2)
         if offset < log.log_start_offset:
             self.claimed_start = 0
-        log.truncate_to(offset)
+        self.again(lambda: log.truncate_to(offset))
         self.claimed = log.flushed_end
         self.claimed_start = max(self.claimed_start, min(log.log_start_offset, offset))
 
@@ -375,8 +398,20 @@ class Followed:
         leader = Disk().log
         leader.start_at(log.log_end_offset)
         for _ in range(self.random.randint(1, 4)):
-            append(leader, batch(self.random.randint(1, 3), size=600), epoch=self.epoch)
-        log.append_as_follower(fetched(leader, log.log_end_offset), self.epoch, 0)
+            self.producer_id += 1
+            rows, producer = self.random.randint(1, 3), (self.producer_id, 0, 0)
+            append(leader, batch(rows, size=600, producer=producer), epoch=self.epoch)
+        sent = fetched(leader, log.log_end_offset)
+        self.again(lambda: log.append_as_follower(sent, self.epoch, 0))
+
+    def again(self, change: Callable[[], object]) -> None:
+        """As brokers do it: what a full disk refuses is tried again when there is room."""
+        try:
+            change()
+        except StorageError:
+            if self.disk.log.failed:
+                raise
+            change()
 
     def check(self) -> None:
         log = self.disk.log
@@ -392,6 +427,17 @@ class Followed:
             )
             offset = header.next_offset
         assert offset == log.log_end_offset
+        self.check_producers()
+
+    def check_producers(self) -> None:
+        """Nobody is remembered for a batch that is not there."""
+        log = self.disk.log
+        for producer_id in range(self.producer_id + 1):
+            for produced in ((known := log.producers.get(producer_id)) and known.batches) or ():
+                assert produced.next_offset <= log.log_end_offset
+                if produced.base_offset >= log.log_start_offset:
+                    found = log.read(produced.base_offset, 1, log.log_end_offset).read()
+                    assert read_header(found).producer_id == producer_id
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -415,3 +461,37 @@ def test_power_cut_at_every_operation_of_a_follower(seed: int) -> None:
         trace.disk.reopen()
         trace.check()
     assert KEY in trace.disk.manager.logs and FOLDER
+
+
+@pytest.mark.parametrize("error", [ENOSPC, EIO])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_fault_at_every_operation_of_a_follower(seed: int, error: int) -> None:
+    """What it leaves half done is done when it is tried again, or by the next start."""
+    trace = Followed(seed)
+    first = trace.disk.files.operations
+    trace.run(50)
+    for at in range(first + seed, trace.disk.files.operations + 1, STEP):
+        trace = Followed(seed)
+        fail_at(trace.disk.files, at, error)
+        try:
+            trace.run(50)
+        except StorageError:
+            assert trace.disk.log.failed
+        else:
+            trace.check_producers()
+        trace.disk.reopen()
+        trace.check()
+        trace.follow(trace.disk.log)
+        trace.disk.log.flush()
+        trace.check()
+
+
+def fail_at(files: MemFiles, at: int, error: int) -> None:
+    """Let the operation of this number fail, once."""
+    before = files._take_fault
+
+    def take_fault(operation: str, path: str) -> tuple[str, str, int, int] | None:
+        fault = before(operation, path)
+        return fault or ((operation, path, error, 7) if files.operations == at else None)
+
+    files._take_fault = take_fault  # type: ignore[method-assign]
