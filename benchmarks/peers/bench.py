@@ -14,7 +14,7 @@ from peers.row import is_floor
 from peers.servers import KafkaServers, LogbusServers
 from peers.spark_session import SparkHost
 
-QUICK_SHARE = 0.2
+QUICK_SHARE = 0.15
 """A quick run's sizes beside a full one's."""
 
 
