@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from broker_lite.cli import few_replicas, output, running
-from broker_lite.client.administration.admin import Admin
+from broker_lite.cli import output, running
 from broker_lite.errors import LogbusError
 
 LOG = "up.log"
@@ -99,6 +98,9 @@ def _tell_of_others(facts: Facts) -> None:
 
 def _tell_of_few_replicas(facts: Facts) -> None:
     """For a cluster that has grown."""
+    from broker_lite.cli import few_replicas
+    from broker_lite.client.administration.admin import Admin
+
     try:
         with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
             few = few_replicas.find(admin, admin.cluster())
