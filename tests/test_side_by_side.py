@@ -151,6 +151,14 @@ def test_sides_take_turns_and_the_first_run_is_kept_apart() -> None:
     assert ratios == [(2.0, [1.0, 3.0], True), (0.25, [0.25, 0.25], True), (2.0, [1.0, 3.0], None)]
 
 
+def test_a_quick_run_has_no_floors() -> None:
+    made, order = row((), {"logbus": [1], "kafka": [2], "floor": [3], "floor, flushed": [4]})
+    with peers("bench").Bench(quick=True) as bench:
+        (variant,) = peers("alternate").run(made, bench)["variants"]
+    assert list(variant["sides"]) == ["logbus", "kafka"]
+    assert set(order) == {"logbus", "kafka"}
+
+
 def test_the_bare_servers_do_what_they_are_measured_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
