@@ -465,18 +465,28 @@ class LogReader:
         return self._first_in_batch(segment, found, first=offset)
 
     def _headers(self, segment: Segment, start: int, end: int) -> Iterator[FoundBatch]:
-        """Batches of one segment from ``start`` to below ``end``, past any damage."""
-        size, limit = segment.size_bytes, min(segment.next_offset, end)
-        while start < limit:
+        """Batches of one segment from ``start`` to below ``end``, past any damage. Of what is known
+        as damaged no header is believed: it may lead beyond the segment's end."""
+        size, segment_end = segment.size_bytes, segment.next_offset
+        limit = min(segment_end, end)
+        while (start := self.next_readable(start)) < limit:
+            stop = min((d.first_offset for d in self._unreadable(start)), default=limit)
             try:
-                for found in segment.headers(start, size):
-                    if found.header.base_offset >= end:
-                        return
-                    yield found
-                    start = found.header.next_offset
-                return
+                for position, header in segment.headers(start, size):
+                    if header.base_offset >= min(stop, limit):
+                        break
+                    if header.next_offset > segment_end:
+                        raise BadBatch(position, start, f"it ends at {header.next_offset}")
+                    yield FoundBatch(position, header)
+                    start = header.next_offset
+                if stop >= limit:
+                    return
+                start = max(start, stop)
             except BadBatch as bad:
                 start = max(self._note_damage(segment, bad).next_offset, start + 1)
+
+    def _unreadable(self, start: int) -> Iterator[CorruptRange]:
+        return (d for d in self.corruption if d.unreadable and d.first_offset >= start)
 
     def _first_in_batch(
         self, segment: Segment, found: FoundBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0

@@ -208,6 +208,28 @@ def test_broken_envelope_below_the_recovery_point_is_refused_around_it_is_read()
     assert log.offset_for_bytes(4, 1, 20)[0] > 4
 
 
+@pytest.mark.parametrize("position", [23, 24, 25, 26])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_batch_that_says_it_reaches_further_does_not_keep_the_log_shut(
+    position: int, is_known: bool
+) -> None:
+    """What it says led the search for producers' batches beyond the log's end, which passed for a
+    cut that was under way: at every start anew."""
+    disk = Disk()
+    disk.write(20, checkpoint=True)
+    if not is_known:
+        # After a clean stop nothing is looked at but what the snapshots of producers lack.
+        disk.manager.close_clean()
+        for name in disk.names(paths.SNAPSHOT):
+            disk.remove(name)
+    disk.flip(FIRST, 4 * 120 + position)
+    log = disk.reopen()
+    assert disk.manager.was_clean is not is_known
+    assert log.log_end_offset == 20
+    assert (4, 5) in [(found.first_offset, found.next_offset) for found in log.corruption]
+    assert append(log).base_offset == 20
+
+
 def test_truncated_file_below_the_recovery_point_never_reuses_offsets() -> None:
     disk = Disk()
     disk.write(20, checkpoint=True)
