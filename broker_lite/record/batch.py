@@ -123,9 +123,11 @@ def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 def stamp(
     buffer: bytearray | memoryview, header: BatchHeader, base_offset: int, epoch: int
-) -> None:
-    """Write the leader's base offset and epoch in place; both lie outside the CRC."""
-    fmt.STAMP.pack_into(buffer, 0, base_offset, header.length, epoch)
+) -> BatchHeader:
+    """Write the leader's base offset and epoch in place, both outside the CRC; the header now."""
+    length = header.length
+    fmt.STAMP.pack_into(buffer, 0, base_offset, length, epoch)
+    return BatchHeader(base_offset, length, epoch, *header[3:])
 
 
 def set_crc(buffer: bytearray | memoryview) -> int:
@@ -157,11 +159,10 @@ def set_max_timestamp(
 
 def check_crc(buffer: Buffer, header: BatchHeader) -> None:
     """Raise CorruptMessageError unless the CRC of the batch at the start of ``buffer`` holds."""
-    if len(buffer) < header.size_bytes:
-        raise CorruptMessageError(
-            f"a batch of {header.size_bytes} bytes is cut: {len(buffer)} are there"
-        )
-    crc = crc32c(memoryview(buffer)[fmt.CRC_FROM : header.size_bytes])
+    size = header.size_bytes
+    if len(buffer) < size:
+        raise CorruptMessageError(f"a batch of {size} bytes is cut: {len(buffer)} are there")
+    crc = crc32c(memoryview(buffer)[fmt.CRC_FROM : size])
     if crc != header.crc:
         raise CorruptMessageError(
             f"the batch at offset {header.base_offset} has CRC {crc:08x}, not {header.crc:08x}"
@@ -212,12 +213,13 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
     CorruptMessageError (CRC, lengths, columns), UnsupportedCompressionTypeError or
     InvalidRecordError (more than one batch, counts, control batches, producer fields).
     """
-    if header.size_bytes > max_bytes:
+    size, codec = header.size_bytes, header.codec
+    if size > max_bytes:
         raise MessageTooLargeError(
-            f"a batch of {header.size_bytes} bytes is over the topic's max.message.bytes,"
+            f"a batch of {size} bytes is over the topic's max.message.bytes,"
             f" {max_bytes}; send smaller batches or raise it"
         )
-    if len(buffer) > header.size_bytes:
+    if len(buffer) > size:
         raise InvalidRecordError("a produce request may carry one batch per partition")
     check_crc(buffer, header)
     count = header.record_count
@@ -231,16 +233,14 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
         raise InvalidRecordError("clients may not write control batches")
     _check_producer(header)
     if header.is_columns:
-        if header.codec not in _COLUMN_CODECS:
-            raise UnsupportedCompressionTypeError(f"columns take lz4 or zstd, not {header.codec}")
+        if codec not in _COLUMN_CODECS:
+            raise UnsupportedCompressionTypeError(f"columns take lz4 or zstd, not {codec}")
         if check_structure(buffer, header) & fmt.FLAG_OFFSET_DELTAS:
             raise InvalidRecordError("offset deltas are compaction's; clients may not write them")
-    elif header.codec > fmt.CODEC_ZSTD:
-        raise UnsupportedCompressionTypeError(f"codec {header.codec} is unknown")
-    elif header.codec == fmt.CODEC_NONE and (
-        header.size_bytes - fmt.HEADER_BYTES < count * _ROW_BYTES_MIN
-    ):
-        raise CorruptMessageError(f"{count} records do not fit in {header.size_bytes} bytes")
+    elif codec > fmt.CODEC_ZSTD:
+        raise UnsupportedCompressionTypeError(f"codec {codec} is unknown")
+    elif codec == fmt.CODEC_NONE and size - fmt.HEADER_BYTES < count * _ROW_BYTES_MIN:
+        raise CorruptMessageError(f"{count} records do not fit in {size} bytes")
 
 
 def _check_producer(header: BatchHeader) -> None:

@@ -86,6 +86,7 @@ class Replica:
         "_corrupt_offsets",
         "_held",
         "_owner",
+        "_sync",
         "_worker",
         "assigned_count",
         "closed",
@@ -108,6 +109,7 @@ class Replica:
     def __init__(self, owner: Owner, topic: str, log: Log, role: Partition) -> None:
         self._owner = owner
         self._worker = owner.disk.worker_of(log.key)
+        self._sync = SyncJob(self)
         self.key = log.key
         self.topic = topic
         self.partition = log.key.partition
@@ -197,7 +199,9 @@ class Replica:
             self._note_refused(event.error)
         role = self.role
         before, end = role.role, role.log_end_offset
-        self.carry_out(role.step(owner.clock.monotonic_ms(), event))
+        effects = role.step(owner.clock.monotonic_ms(), event)
+        if effects:
+            self.carry_out(effects)
         if len(self.start_waiters):
             self.start_waiters.wake()
         if role.role is not before:
@@ -262,7 +266,7 @@ class Replica:
                 keep = len(batch.buffer) < LARGE_BYTES or self._keeps(len(batch.buffer))
                 self._put(AppendJob(self, effect.token, batch, epoch, keep))
             elif kind is Sync:
-                self._put(SyncJob(self))
+                self._put(self._sync)
             elif kind is HighWatermark:
                 is_news = True
             elif kind is Reply:

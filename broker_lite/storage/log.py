@@ -124,8 +124,7 @@ class Log(LogBounds):
                     f"{self.key} is in leader epoch {latest}; {leader_epoch} is over"
                 )
             self.start_epoch(leader_epoch)
-        stamp(buffer, header, base, leader_epoch)
-        header = header._replace(base_offset=base, leader_epoch=leader_epoch)
+        header = stamp(buffer, header, base, leader_epoch)
         self._write(buffer, (header,), now_ms, keep)
         return Appended(base, self._tail[0], append_time, False)
 

@@ -7,6 +7,7 @@ versions; response headers are v0, in flexible versions v1, but for ApiVersions 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
@@ -157,6 +158,9 @@ BY_TOPIC_ID = 13
 """Produce and Fetch name topics by their ids from this version on."""
 
 
+_REQUEST_BEGINS = struct.Struct(">hhi")
+
+
 class RequestHeader(NamedTuple):
     """What precedes every request. ``body_at`` is where the body begins in the frame; ``peer`` is
     who sent it, where the dispatcher says so."""
@@ -173,7 +177,7 @@ def parse_header(frame: memoryview) -> RequestHeader:
     """A request's header. Its tagged fields are skipped where the version is served; of an
     API or version that is not, only the fixed part is certain. Raises ProtocolError."""
     reader = Reader(frame)
-    key, version, correlation_id = reader.i16(), reader.i16(), reader.i32()
+    key, version, correlation_id = reader.unpack(_REQUEST_BEGINS)
     client_id = reader.classic_nullable_string()
     if is_flexible(key, version) and is_served(key, version):
         reader.skip_tags()

@@ -90,18 +90,21 @@ class Reader:
 
     def uvarint(self) -> int:
         """An unsigned varint of at most 32 bits."""
+        buffer, position, end = self.buffer, self.position, self.end
         value = shift = 0
-        while True:
-            byte = self.buffer[self._advance(1)]
+        while position < end:
+            byte = buffer[position]
+            position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                break
+                if value > 0xFFFFFFFF:
+                    raise ProtocolError(f"a varint of {value} exceeds 32 bits")
+                self.position = position
+                return value
             shift += 7
             if shift > 28:
                 raise ProtocolError("a varint is longer than five bytes")
-        if value > 0xFFFFFFFF:
-            raise ProtocolError(f"a varint of {value} exceeds 32 bits")
-        return value
+        raise ProtocolError("a varint is cut: no bytes are left")
 
     def unpack(self, fields: struct.Struct) -> tuple[Any, ...]:
         """Several fixed fields at once."""

@@ -92,6 +92,11 @@ class ProducedPartition(NamedTuple):
     leader_epoch: int = NO_EPOCH
 
 
+_NO_ERROR = ProducedPartition(0)[5:]
+_NO_ERROR_BYTES = b"\x01\x00\x00"
+"""No record's error, no message, no tagged field, of flexible versions."""
+
+
 class ProducedTopic(NamedTuple):
     """The partitions of one topic, named as in the request."""
 
@@ -188,6 +193,9 @@ def _put_partition(out: bytearray, row: ProducedPartition, version: int) -> None
     if version < 8:
         return
     flexible = version >= FLEXIBLE
+    if flexible and row[5:] == _NO_ERROR:
+        out += _NO_ERROR_BYTES
+        return
     count = len(row.record_errors)
     out += uvarint_bytes(count + 1) if flexible else I32.pack(count)
     for error in row.record_errors:

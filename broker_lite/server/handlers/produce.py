@@ -28,6 +28,7 @@ from broker_lite.server.replica import Replica
 from broker_lite.wire import produce as wire
 from broker_lite.wire.api import BY_TOPIC_ID, RequestHeader
 
+ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Without an answer nobody waits, and clients send any timeout; the memory is held until then."""
 
@@ -79,7 +80,7 @@ class _Produce:
     def _batch(self, replica: Replica, records: memoryview | None) -> Batch:
         """The batch, checked as far as it can be without touching its body."""
         message, config = self._message, replica.log.config
-        if message.acks not in (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE):
+        if message.acks not in ACKS:
             raise InvalidRequiredAcksError(f"acks={message.acks}: give -1 (all), 1 or 0")
         if records is None or not len(records):
             raise InvalidRecordError(f"no records for {replica}")
