@@ -32,6 +32,7 @@ from broker_lite.wire import fetch, produce
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 READ_BYTES = 1 << 20
+PARTITIONS = 4
 METRICS_AT = re.compile(r"metrics on (http://\S+)")
 
 
@@ -99,10 +100,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
-def produce_request(topic_id: str, batch: bytes | memoryview, partition: int = 0) -> bytes:
-    row = produce.PartitionRecords(partition, batch)
+def produce_request(topic_id: str, batch: bytes | memoryview, partitions: int = 1) -> bytes:
+    """The same batch for each partition."""
+    rows = [produce.PartitionRecords(number, batch) for number in range(partitions)]
     parts = produce.encode_request(
-        [produce.TopicRecords("", topic_id, [row])],
+        [produce.TopicRecords("", topic_id, rows)],
         acks=-1,
         timeout_ms=30_000,
         correlation_id=1,
@@ -144,10 +146,12 @@ class Bench:
         self._seconds = seconds
         self.results: dict[str, dict[str, float]] = {}
 
-    def topic(self, name: str) -> str:
+    def topic(self, name: str, partitions: int = 1) -> str:
         """A new topic's id, when it can be produced to."""
-        topic_id: str = self._admin.create_topic(name, 1, 1, {})
-        while self._admin.cluster([name]).topics[name].partitions[0].error is not None:
+        topic_id: str = self._admin.create_topic(name, partitions, 1, {})
+        while any(
+            each.error is not None for each in self._admin.cluster([name]).topics[name].partitions
+        ):
             time.sleep(0.01)
         time.sleep(0.2)
         return topic_id
@@ -203,6 +207,11 @@ def main() -> None:
         request = produce_request(bench.topic("small"), small)
         bench.measure("produce_100B_1_connection_1_deep", request, 1, 1, len(small))
         bench.measure("produce_100B_16_connections_8_deep", request, 16, 8, len(small))
+        # What Kafka's producer sends by default while it has more than it can send.
+        batch = bytes(encode_rows([Row(at, 1, None, os.urandom(1000), ()) for at in range(16)]))
+        request = produce_request(bench.topic("kafka", PARTITIONS), batch, PARTITIONS)
+        size = PARTITIONS * len(batch)
+        bench.measure("produce_4_of_16kB_1_connection_5_deep", request, 1, 5, size)
         topic_id = bench.topic("big")
         request = produce_request(topic_id, big)
         bench.measure("produce_1MB_1_connection_5_deep", request, 1, 5, len(big))

@@ -21,3 +21,7 @@ class Clock:
     def monotonic_ms(self) -> int:
         """Milliseconds from some point in the past; never goes back."""
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_us(self) -> int:
+        """The same in microseconds."""
+        return time.monotonic_ns() // 1_000

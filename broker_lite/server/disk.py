@@ -2,11 +2,12 @@
 
 Each partition belongs to one append thread (by hash of its key), so its jobs run in the order in
 which the loop gave them; the loop wakes it once a turn. It takes everything that waits, appends it,
-flushes each log that was asked to be flushed once, and posts all results to the loop with one call:
-what arrived meanwhile is the next group. Where there are followers, what was appended is told
-before the flush, so that theirs runs beside ours. Read threads warm, verify and transcode ranges.
-The keeper thread does what concerns the whole directory. Results reach the loop as events or by
-callback; an error of the file system arrives as StorageFailed, never as a thread's exception.
+flushes each log that was asked to be flushed once, and posts all results to the loop with one call.
+The next group is what arrived meanwhile and, if it is small, those who send again at once. Where
+there are followers, what was appended is told before the flush, so that theirs runs beside ours.
+Read threads warm, verify and transcode ranges. The keeper thread does what concerns the whole
+directory. Results reach the loop as events or by callback; an error of the file system arrives as
+StorageFailed, never as a thread's exception.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from broker_lite.errors import LogbusError, StorageError, UnknownServerError
@@ -41,6 +42,11 @@ logger = logging.getLogger("logbus.disk")
 
 GROUP_BYTES_MAX = 32 << 20
 """A group is flushed and answered after so many bytes, however much more is waiting."""
+COMPANY_BYTES = 256 << 10
+"""A flush takes about the same time up to so many bytes: a group that has them does not wait for
+company."""
+COMPANY_US_MAX = 1_000
+"""How long a group waits at most for those that the one before it has just answered."""
 STOP_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
@@ -114,6 +120,9 @@ class Worker(threading.Thread):
         self._waiting: deque[Job] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
+        self._company = 0
+        """How many jobs were under way when the last group was answered."""
+        self._company_until_us = 0
 
     def put(self, job: Job) -> None:
         """Loop thread. The thread is woken at the end of this turn of the loop: sooner, it would
@@ -136,20 +145,45 @@ class Worker(threading.Thread):
         while not self._is_ended or self._waiting:
             self._bell.get()
             while self._waiting:
-                self._disk.post(self._carry_out(self._next_group()))
+                group = self._next_group()
+                began_us = self._disk.clock.monotonic_us()
+                self._disk.post(self._carry_out(group))
+                now_us = self._disk.clock.monotonic_us()
+                self._company = len(group) + len(self._waiting)
+                self._company_until_us = now_us + min(now_us - began_us, COMPANY_US_MAX)
 
     def _next_group(self) -> list[Job]:
+        """What waits; and, while that is little, what is about to come. Producers that were just
+        answered send again at once: a group that began without them would be flushed for a part of
+        those under way, and the next for the rest, at nearly the cost of both each time."""
         waiting = self._waiting
         group: list[Job] = []
         size = 0
-        while waiting and size < GROUP_BYTES_MAX:
-            job = waiting.popleft()
-            group.append(job)
-            if type(job) is AppendJob:
-                size += len(job.batch.buffer)
-            elif type(job) is FollowJob:
-                size += len(job.payload)
-        return group
+        may_wait = True
+        while True:
+            while waiting and size < GROUP_BYTES_MAX:
+                job = waiting.popleft()
+                group.append(job)
+                if type(job) is AppendJob:
+                    size += len(job.batch.buffer)
+                elif type(job) is not SyncJob:
+                    may_wait = False
+                    if type(job) is FollowJob:
+                        size += len(job.payload)
+            may_wait = may_wait and size < COMPANY_BYTES and len(group) < self._company
+            if not may_wait or not self._is_joined():
+                return group
+
+    def _is_joined(self) -> bool:
+        """Whether the bell rang in the time that a group has for company."""
+        left_us = self._company_until_us - self._disk.clock.monotonic_us()
+        if left_us <= 0:
+            return False
+        try:
+            self._bell.get(timeout=left_us / 1e6)
+        except Empty:
+            return False
+        return True
 
     def _carry_out(self, group: list[Job]) -> list[Result]:
         results: list[Result] = []

@@ -12,6 +12,7 @@ from data_calls import rows_batch
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended, Event, Synced
+from broker_lite.server import disk as disk_module
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import AppendJob, Batch, Disk, SyncJob
 from broker_lite.storage.log import Log
@@ -36,7 +37,7 @@ class Recorder:
         log.start_flush = self._count_start  # type: ignore[method-assign]
 
     def _count_start(self) -> None:
-        assert self.flush_count == 0
+        assert self.flush_count == self.start_count, "begun before it is waited for"
         self.start_count += 1
         self._start()
 
@@ -91,6 +92,66 @@ def test_what_waited_is_one_group_with_one_flush_per_log() -> None:
             assert synced == Synced(25)
             assert (target.start_count, target.flush_count) == (1, 1)
         assert posts <= 2, "the gate's own group, and the rest"
+        disk.stop()
+
+    asyncio.run(main())
+
+
+class StoppedClock(Clock):
+    """A flush takes five seconds, the first one; then time stands still."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def monotonic_us(self) -> int:
+        self._looks += 1
+        return 5_000_000 if self._looks > 1 else 0
+
+
+def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_than_that_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(disk_module, "COMPANY_US_MAX", 10_000_000)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = Disk(loop, append_threads=1, read_threads=1, clock=StoppedClock())
+        manager = logs()
+        first, second = (Recorder(manager.create(PartitionKey(TOPIC, p), None, 1)) for p in (0, 1))
+        posts: list[list[object]] = []
+        post = disk.post
+
+        def keep(results: Any) -> None:
+            posts.append([event for _, event, _ in results])
+            post(results)
+
+        disk.post = keep  # type: ignore[method-assign]
+
+        def produce(target: Recorder, token: int) -> None:
+            disk.worker_of(target.log.key).put(job(target, token))
+            disk.worker_of(target.log.key).put(SyncJob(target))
+
+        async def flushed(target: Recorder, end: int) -> None:
+            while Synced(end) not in target.events:
+                await asyncio.sleep(0.001)
+
+        async def both() -> None:
+            produce(first, 1)
+            produce(second, 2)
+            await asyncio.gather(flushed(first, 1), flushed(second, 1))
+            produce(first, 3)
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert first.flush_count == 1, "it has five seconds for the other's company"
+            produce(second, 4)
+            await asyncio.gather(flushed(first, 2), flushed(second, 2))
+            assert [len(events) for events in posts] == [4, 4]
+            # What the second took is no time at all: nobody is waited for.
+            produce(first, 5)
+            await flushed(first, 3)
+            assert [len(events) for events in posts] == [4, 4, 2]
+
+        await asyncio.wait_for(both(), 20)
         disk.stop()
 
     asyncio.run(main())
