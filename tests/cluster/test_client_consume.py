@@ -84,7 +84,7 @@ def test_rows_that_could_not_be_joined_come_again(
             ("intake.records", consumer.poll),
         ):
             with monkeypatch.context() as patch:
-                patch.setattr(f"broker_lite.client.{module}", full)
+                patch.setattr(f"broker_lite.client.consuming.{module}", full)
                 with pytest.raises(MemoryError):
                     read(10.0)
             assert consumer.position(where) == 0
