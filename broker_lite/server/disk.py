@@ -155,7 +155,8 @@ class Worker(threading.Thread):
     def _next_group(self) -> list[Job]:
         """What waits; and, while that is little, what is about to come. Producers that were just
         answered send again at once: a group that began without them would be flushed for a part of
-        those under way, and the next for the rest, at nearly the cost of both each time."""
+        those under way, and the next for the rest, at nearly the cost of both each time. Where
+        there are followers, these decide when to answer: they are not kept waiting."""
         waiting = self._waiting
         group: list[Job] = []
         size = 0
@@ -166,6 +167,7 @@ class Worker(threading.Thread):
                 group.append(job)
                 if type(job) is AppendJob:
                     size += len(job.batch.buffer)
+                    may_wait = may_wait and not job.target.has_followers
                 elif type(job) is not SyncJob:
                     may_wait = False
                     if type(job) is FollowJob:

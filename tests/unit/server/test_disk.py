@@ -98,14 +98,15 @@ def test_what_waited_is_one_group_with_one_flush_per_log() -> None:
 
 
 class StoppedClock(Clock):
-    """A flush takes five seconds, the first one; then time stands still."""
+    """A flush takes so long, the first one; then time stands still."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_us: int) -> None:
+        self._first_us = first_us
         self._looks = 0
 
     def monotonic_us(self) -> int:
         self._looks += 1
-        return 5_000_000 if self._looks > 1 else 0
+        return self._first_us if self._looks > 1 else 0
 
 
 def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_than_that_took(
@@ -115,7 +116,7 @@ def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_t
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        disk = Disk(loop, append_threads=1, read_threads=1, clock=StoppedClock())
+        disk = Disk(loop, append_threads=1, read_threads=1, clock=StoppedClock(5_000_000))
         manager = logs()
         first, second = (Recorder(manager.create(PartitionKey(TOPIC, p), None, 1)) for p in (0, 1))
         posts: list[list[object]] = []
@@ -155,6 +156,26 @@ def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_t
         disk.stop()
 
     asyncio.run(main())
+
+
+def test_what_followers_are_to_fetch_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_module, "COMPANY_US_MAX", 60_000_000)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        disk = Disk(loop, append_threads=1, read_threads=1, clock=StoppedClock(60_000_000))
+        manager = logs()
+        targets = [Recorder(manager.create(PartitionKey(TOPIC, p), None, 1)) for p in (0, 1)]
+        for count in (2, 1):
+            for target in targets[:count]:
+                target.has_followers = True
+                disk.worker_of(target.log.key).put(job(target, count))
+                disk.worker_of(target.log.key).put(SyncJob(target))
+            while Synced(3 - count) not in targets[0].events:
+                await asyncio.sleep(0.001)
+        disk.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 def test_a_stop_finishes_what_is_queued() -> None:
