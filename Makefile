@@ -116,7 +116,7 @@ chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
 soak: $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m sim.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
 
-# The three simulations of consumer groups. The result: benchmarks/results/soak-groups.json
+# The four simulations of consumer groups. The result: benchmarks/results/soak-groups.json
 soak-groups: $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m sim.soak_groups $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST))
 

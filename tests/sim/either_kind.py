@@ -251,7 +251,7 @@ class World(base.World):
 
     def join_natively(self) -> None:
         self.natives.append(NativeMember(self, f"n{self.next_number()}"))
-        self.natives[-1].zk.lag_s = self.chance.choice((0.0, 0.0, 0.3))
+        self.natives[-1].zk.lag_s = self.chance.choice((0.0, 0.3, 1.0))
         self.counts["native joins"] += 1
 
     @property

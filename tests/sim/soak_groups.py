@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim import groups, kafka_groups, kafka_members
+from sim import either_kind, groups, kafka_groups, kafka_members
 from sim.seeded import Violation
 
 OUT = Path("benchmarks/results/soak-groups.json")
@@ -29,6 +29,7 @@ WORLDS = {
     "native_groups": groups.run,
     "kafka_groups": kafka_groups.run,
     "kafka_members": kafka_members.run,
+    "either_kind": either_kind.run,
 }
 
 

@@ -15,8 +15,9 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
 from broker_lite.metadata.store import Delete, Operation, Set, Znode
 
-SEEDS = 6
-PLANT_SEEDS = 12
+SEEDS = 3
+"""That are always the same, and as many that no commit before tried."""
+PLANT_SEEDS = 25
 
 KEPT = {
     200: "a group that was taken over for two reasons at once began a generation twice",
@@ -33,7 +34,7 @@ def test_kept_seeds(seed: int) -> None:
 
 def test_a_group_is_of_one_kind_and_expires_when_it_was_empty() -> None:
     first, counts = first_seed(), Counter[str]()
-    for seed in range(first, first + SEEDS):
+    for seed in (*range(SEEDS), *range(first, first + SEEDS)):
         counts += either_kind.run(seed)
     print(f"seeds {first} to {first + SEEDS - 1}: {dict(counts)}")
     assert counts["taken over"] and counts["deletions"] and counts["generations"]
@@ -80,15 +81,16 @@ def groups_age_by_their_commits_alone(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("plant", "first"),
     [
-        (whatever_was_claimed_since_is_taken_over, 0),
+        (whatever_was_claimed_since_is_taken_over, 6),
         (the_claim_outlives_the_taking, 0),
-        (every_group_of_kafkas_is_open, 0),
-        (groups_age_by_their_commits_alone, 0),
+        (every_group_of_kafkas_is_open, 1),
+        (groups_age_by_their_commits_alone, 1),
     ],
 )
 def test_a_rule_that_is_taken_out_is_missed(
     plant: Callable[[Patch], None], first: int, monkeypatch: Patch
 ) -> None:
+    """The first is found by one seed in fourteen, the others by every other one."""
     plant(monkeypatch)
     with pytest.raises(Violation):
         for seed in range(first, first + PLANT_SEEDS):
