@@ -82,7 +82,11 @@ class IsrWrites:
                 part = self._waiting[:PROPOSALS_PER_WRITE_MAX]
                 del self._waiting[:PROPOSALS_PER_WRITE_MAX]
                 for (target, wanted), state in zip(part, await self._outcomes(part)):
-                    target.deliver(IsrRefused(wanted) if state is None else IsrWritten(state))
+                    try:
+                        target.deliver(IsrRefused(wanted) if state is None else IsrWritten(state))
+                    except Exception:
+                        # One partition's trouble must not keep the others from their outcomes.
+                        logger.exception("an outcome of %s", target)
         finally:
             self._task = None
 
@@ -97,6 +101,11 @@ class IsrWrites:
             outcomes = await self._cluster.write_states(changes)
         except LogbusError as error:
             logger.warning("in-sync replicas cannot be changed now: %s", error)
+            await asyncio.sleep(AGAIN_S)
+            return [None] * len(part)
+        except Exception:
+            # Who is told nothing would propose nothing more in this epoch.
+            logger.exception("in-sync replicas cannot be changed now")
             await asyncio.sleep(AGAIN_S)
             return [None] * len(part)
         self._metrics.count("isr_writes")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker_lite.errors import CorruptMessageError, LogbusError
+from broker_lite.errors import CorruptMessageError, LogbusError, StorageError
 from broker_lite.model import NO_EPOCH
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, check_crc, read_header
@@ -73,6 +73,10 @@ def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
             one = _prepare(row, min(row.max_bytes, left), is_first)
         except LogbusError as error:
             one = Prepared(error=error, error_offset=row.offset)
+        except OSError as error:
+            # Of this partition only: what a fetch asks of others goes on.
+            failed = StorageError(f"{row.log.key} from offset {row.offset} cannot be read: {error}")
+            one = Prepared(error=failed, error_offset=row.offset)
         found.append(one)
         left -= one.length
     return found
@@ -120,7 +124,7 @@ def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
         return None
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
-            raise
+            return None
         return FileRange(found.file, found.position, found.length)
     return copied
 
@@ -150,18 +154,15 @@ def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
-    """Whether the range seems to be in the page cache; False where the kernel cannot tell."""
+    """Whether the range seems to be in the page cache; False where the kernel cannot tell, or fails
+    to read it."""
     probe = bytearray(1)
     end = position + length - 1
     try:
         for at in (*range(position, end, PROBE_STEP_BYTES), end):
             if os.preadv(file.fileno(), [probe], at, _NOWAIT) != 1:
                 return False
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
+    except OSError:
         return False
     return True
 
@@ -173,9 +174,7 @@ def is_start_resident(file: HasFileno, position: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-        return True
+        return error.errno == errno.EOPNOTSUPP
 
 
 def _warm(found: LogSlice) -> None:

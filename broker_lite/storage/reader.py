@@ -31,6 +31,7 @@ from broker_lite.storage.scan import (
     chained_header,
     read_batch,
     walk_batches,
+    walk_headers,
 )
 from broker_lite.storage.segment import Segment
 
@@ -467,26 +468,33 @@ class LogReader:
     def _headers(self, segment: Segment, start: int, end: int) -> Iterator[FoundBatch]:
         """Batches of one segment from ``start`` to below ``end``, past any damage. Of what is known
         as damaged no header is believed: it may lead beyond the segment's end."""
-        size, segment_end = segment.size_bytes, segment.next_offset
-        limit = min(segment_end, end)
-        while (start := self.next_readable(start)) < limit:
-            stop = min((d.first_offset for d in self._unreadable(start)), default=limit)
+        size, limit = segment.size_bytes, min(segment.next_offset, end)
+        at, position = start, -1
+        while at < limit and size:
+            if (damage := self._damage_over(at)) is not None:
+                # By its place: its header may say that it holds what stands behind it.
+                at, position = damage.next_offset, damage.position + damage.length
+                continue
             try:
-                for position, header in segment.headers(start, size):
-                    if header.base_offset >= min(stop, limit):
+                if position < 0:
+                    first = segment.find(at, size)
+                    at, position = first.header.base_offset, first.position
+                for found in walk_headers(segment.file, position, size, at):
+                    at, following = found.header.base_offset, found.header.next_offset
+                    if at >= end:
+                        return
+                    if self.corruption and self._damage_over(at) is not None:
                         break
-                    if header.next_offset > segment_end:
-                        raise BadBatch(position, start, f"it ends at {header.next_offset}")
-                    yield FoundBatch(position, header)
-                    start = header.next_offset
-                if stop >= limit:
+                    if following > segment.next_offset:
+                        raise BadBatch(found.position, at, "it says that it ends behind the log")
+                    if following > start:
+                        yield found
+                    at = following
+                else:
                     return
-                start = max(start, stop)
             except BadBatch as bad:
-                start = max(self._note_damage(segment, bad).next_offset, start + 1)
-
-    def _unreadable(self, start: int) -> Iterator[CorruptRange]:
-        return (d for d in self.corruption if d.unreadable and d.first_offset >= start)
+                damage = self._note_damage(segment, bad)
+                at, position = damage.next_offset, damage.position + damage.length
 
     def _first_in_batch(
         self, segment: Segment, found: FoundBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0

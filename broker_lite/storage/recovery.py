@@ -16,7 +16,6 @@ from broker_lite.config import TopicConfig
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import BatchHeader
 from broker_lite.storage import leader_epochs, paths
-from broker_lite.storage.checkpoint import sync_names
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.log import Log, LogLimits
@@ -56,8 +55,8 @@ def create_log(
         data.files.make_dir(directory)
         _remove_empty(data, directory)
         segment = Segment.create(data.files, directory, start_offset)
-        sync_names(data.files, directory)
-        sync_names(data.files, data.path)
+        data.files.sync_dir(directory)
+        data.files.sync_dir(data.path)
         segment.name_synced = True
     epochs = LeaderEpochs(data.files, directory)
     log = Log(key, data, (segment,), epochs, config=config, limits=limits)

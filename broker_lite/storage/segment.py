@@ -9,7 +9,7 @@ it. Index files are hints: a wrong one is rebuilt from the log file, never obeye
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from broker_lite.model import NO_TIMESTAMP, PartitionKey
@@ -380,12 +380,6 @@ class Segment:
             at += header.size_bytes
             position += header.size_bytes
         raise BadBatch(position, expected, "the file ends before it")
-
-    def headers(self, offset: int, end: int) -> Iterator[FoundBatch]:
-        """Headers from the batch that holds ``offset`` to position ``end``; raises BadBatch."""
-        if offset < self.next_offset and self.size_bytes:
-            first = self.find(offset, end)
-            yield from walk_headers(self.file, first.position, end, first.header.base_offset)
 
     # -- scanning ------------------------------------------------------------------------------
 

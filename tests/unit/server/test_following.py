@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 
 import pytest
-from replica_world import World, run
+from replica_world import Node, World, run
 
 from broker_lite.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,
 )
+from broker_lite.model import LeaderAndIsr, StateChange
 from broker_lite.server import replica_manager, ticks
 from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
@@ -178,6 +180,27 @@ def test_a_follower_that_is_gone_leaves_the_isr_and_comes_back() -> None:
         assert leader.metrics.value("isr_shrinks") == leader.metrics.value("isr_expands") == 1
 
     run(test, replica_lag_ms=1000)
+
+
+def test_a_write_of_the_isr_that_fails_as_nobody_expected_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its leader heard nothing of it, and changed the ISR no more in that epoch."""
+    write_states = Node.write_states
+
+    async def fails(self: Node, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
+        monkeypatch.setattr(Node, "write_states", write_states)
+        raise RuntimeError("nobody expects this")
+
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        world.nodes[3].manager.close(NotLeaderError())
+        monkeypatch.setattr(Node, "write_states", fails)
+        waiting = leader.begin([b"a"])
+        await world.until(lambda: world.isr() == {1, 2})
+        assert (await waiting).base_offset == 0
+
+    run(test, replica_lag_ms=200)
 
 
 def test_an_empty_disk_catches_up_and_joins() -> None:

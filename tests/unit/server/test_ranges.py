@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from data_calls import batches, columns_batch, rows_batch, values
 
-from broker_lite.errors import CorruptMessageError
+from broker_lite.errors import CorruptMessageError, StorageError
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
 from broker_lite.server import ranges
@@ -16,6 +17,7 @@ from broker_lite.server.ranges import Prepared, Wanted, prepare, read_resident
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
+from broker_lite.storage.reader import LogSlice
 from broker_lite.wire.fetch import FileRange
 
 
@@ -203,3 +205,21 @@ def test_a_reader_of_files_is_told_where_a_large_range_is(log: Log) -> None:
     (found,) = prepare([wanted(log, by_file=True, check=True)], 1 << 20)
     assert found.stored is not None
     assert (found.stored.length, found.checked_end) == (4 * size, 320)
+
+
+def test_a_read_error_is_of_one_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed whole fetches: a follower got nothing of any partition from that leader where one
+    of them lay on a bad sector."""
+    append(log, rows_batch([b"0"]))
+    append(log, rows_batch([b"1"]))
+    read, first = ranges._read, wanted(log, check=True)
+
+    def failing(found: LogSlice, position: int, size: int, end: int) -> memoryview:
+        if position == 0:
+            raise OSError(errno.EIO, "a bad sector")
+        return read(found, position, size, end)
+
+    monkeypatch.setattr(ranges, "_read", failing)
+    bad, good = prepare([first, wanted(log, 1, check=True)], 1 << 20)
+    assert (type(bad.error), bad.error_offset) == (StorageError, 0)
+    assert values(content(good)) == [b"1"]

@@ -23,9 +23,8 @@ from stored import (
 from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record.batch import read_header
-from broker_lite.storage import Log, MemFiles, PowerCut
-from broker_lite.storage.scan import FoundBatch
-from broker_lite.storage.segment import Segment
+from broker_lite.storage import Log, MemFiles, PowerCut, reader
+from broker_lite.storage.scan import FoundBatch, walk_headers
 
 
 def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
@@ -139,15 +138,14 @@ def test_producers_follow_a_truncation_that_could_not_read_the_log_at_first(
     disk = Disk()
     for i in range(10):
         append(disk.log, batch(producer=(7, 0, i)))
-    headers = Segment.headers
 
-    def fails(self: Segment, offset: int, end: int) -> Iterator[FoundBatch]:
+    def fails(*_: object) -> Iterator[FoundBatch]:
         raise OSError(EIO, "a sector that cannot be read")
 
-    monkeypatch.setattr(Segment, "headers", fails)
+    monkeypatch.setattr(reader, "walk_headers", fails)
     with pytest.raises((OSError, StorageError)):
         disk.log.truncate_to(6)
-    monkeypatch.setattr(Segment, "headers", headers)
+    monkeypatch.setattr(reader, "walk_headers", walk_headers)
     if not disk.log.failed:
         disk.log.truncate_to(6)
         assert append(disk.log, batch(producer=(7, 0, 5))).duplicate

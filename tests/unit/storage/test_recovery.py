@@ -517,3 +517,33 @@ def test_damage_in_what_was_deleted_since_is_nobodys() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.corruption) == (10, 20, ())
     assert not disk.manager.doubted
     assert offsets(log) == list(range(10, 20))
+
+
+@pytest.mark.parametrize("byte", [23, 25, 26])
+def test_a_batch_that_says_it_ends_behind_the_log_does_not_keep_it_closed(byte: int) -> None:
+    """One flipped bit of its last offset, and the broker never started again."""
+    disk = Disk()
+    for i in range(20):
+        append(disk.log, batch(producer=(7, 0, i)))
+    disk.log.flush()
+    disk.manager.checkpoint()
+    disk.flip(FIRST, 3 * 120 + byte)
+    log = disk.reopen()
+    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(3, 4)]
+    assert append(log, batch(producer=(7, 0, 19))).duplicate
+    assert append(log, batch(producer=(7, 0, 20))).base_offset == 20
+
+
+@pytest.mark.parametrize("byte", [23, 25, 26])
+def test_a_batch_that_says_so_while_its_log_is_cut_is_cut_around(byte: int) -> None:
+    disk = Disk()
+    for i in range(20):
+        append(disk.log, batch(producer=(7, 0, i)))
+    disk.log.flush()
+    disk.flip(FIRST, 3 * 120 + byte)
+    log = disk.reopen(clean=True)
+    log.truncate_to(10)
+    assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(3, 4)]
+    with pytest.raises(OutOfOrderSequenceError):
+        append(log, batch(producer=(7, 0, 11)))
+    assert append(log, batch(producer=(7, 0, 10))).base_offset == 10
