@@ -325,6 +325,8 @@ class Group:
 
     def _gathered(self) -> None:
         if self._written_empty is not None:
+            # What is being written decides; a time that is over would be due again at once.
+            self._join_deadline_ms = NEVER
             return
         for member in list(self._roster.members.values()):
             if member.join_token is None and member.instance_id is None:
