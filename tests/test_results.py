@@ -113,7 +113,8 @@ def test_the_second_page_says_where_cost_bends_and_what_an_acknowledgement_means
 def test_a_cited_figure_is_that_of_its_file(tmp_path: Path) -> None:
     cited = peers("cited")
     (tmp_path / "results").mkdir()
-    side = {"median": {"idle_percent": 0.12345, "reads": 2005.0}}
+    processes = {"broker": {"cpu_s": 1.25}, "clients": {"cpu_s": 4.25}}
+    side = {"median": {"idle_percent": 0.12345, "reads": 2005.0}, "processes": processes}
     row = {"variants": [{"variant": "defaults", "sides": {"1,000": side}}]}
     (tmp_path / "results" / "growth-x.json").write_text(json.dumps(row), "utf-8")
     (tmp_path / "results" / "own.json").write_text('{"percent": [14.0, 15.26]}', "utf-8")
@@ -127,7 +128,65 @@ def test_a_cited_figure_is_that_of_its_file(tmp_path: Path) -> None:
         '[2,000 reads](results/growth-x.json "defaults/1,000/reads"), '
         '[some 15 %](results/own.json "percent/1"), [7 s](results/gone.json "x")'
     )
+    text = (
+        '[0 MB](results/own.json "percent/1 - percent/0 * 2"), '
+        '[0](results/growth-x.json "100 / defaults/1,000/reads"), '
+        '[3 s](results/growth-x.json "defaults/1,000/cpu_s"), '
+        '[2 %](results/growth-x.json "defaults/9/reads")'
+    )
+    assert cited.updated(text, tmp_path) == (
+        '[2.5 MB](results/own.json "percent/1 - percent/0 * 2"), '
+        '[0.05](results/growth-x.json "100 / defaults/1,000/reads"), '
+        '[5.5 s](results/growth-x.json "defaults/1,000/cpu_s"), '
+        '[2 %](results/growth-x.json "defaults/9/reads")'
+    ), "what has no such size stays"
     with pytest.raises(KeyError):
         cited.updated('[1](results/own.json "cent")', tmp_path)
     with pytest.raises(ValueError, match="no number"):
         cited.updated('[some](results/own.json "percent/0")', tmp_path)
+
+
+def test_what_the_growth_rows_conclude_follows_from_their_figures() -> None:
+    def concluded(name: str, medians: Mapping[str, Mapping[str, float]]) -> str:
+        row = next(row for row in peers("rows").ROWS if row.name == name)
+        spent = {"clients": {"cpu_s": 9.0}}
+        sides = {
+            size: {"median": values, "processes": spent if at == 0 else {"clients": {"cpu_s": 1.0}}}
+            for at, (size, values) in enumerate(medians.items())
+        }
+        said: str = row.concludes({"variants": [{"sides": sides}, {"cannot": "no room"}]})
+        return said
+
+    sizes = {"10 B": (9e5, 10.0), "100 B": (6e5, 60.0), "10 kB": (3e4, 300.0), "1 MB": (400, 400.0)}
+    rates = {
+        name: {"send_records_per_s": records, "send_mb_per_s": megabytes}
+        for name, (records, megabytes) in sizes.items()
+    }
+    assert "900,000 records a second of 10 B and 600,000 of 100 B; from 10 kB on" in concluded(
+        "growth-record-size", rates
+    )
+    batches = {"1": 100.0, "100": 150.0, "1,000": 600.0}
+    assert "costs the broker 0.1 ms, each record more 0.5 us in small" in concluded(
+        "growth-batch-size", {size: {"broker_us_a_batch": us} for size, us in batches.items()}
+    )
+    assert "9 s, has what the servers of the row before" in concluded(
+        "growth-sessions", {"1": {}, "10": {}}
+    )
+    assert not concluded("growth-sessions", {"1": {}})
+    assert not concluded("growth-sessions", {"3": {}, "10": {}}), "no such size"
+
+
+def test_the_default_compression_stands_beside_what_it_rests_on() -> None:
+    compression = peers("compression")
+
+    def found(row: str, **seconds: float) -> dict[str, Any]:
+        variants = [
+            {"variant": name.replace("_", " "), "sides": {"logbus": {"median": {"run_s": value}}}}
+            for name, value in seconds.items()
+        ]
+        return {"row": row, "variants": variants}
+
+    rows = [found("spark-write", as_advised=2.0, lz4=3.0), found("spark-read", lz4=1.0)]
+    _, line, *_ = compression.lines(rows)
+    assert line == "With lz4, by logbus's medians: Spark writes in 1.50 times the time."
+    assert not list(compression.lines(rows[1:]))

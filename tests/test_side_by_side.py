@@ -246,6 +246,7 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
         "[made-up](#made-up): rows_per_s of *defaults* 2.00 of at most 4.00, 50% of it "
         "(goal ≥ 5, beyond the bound)"
     )
+    assert "Of 1: 1 *beyond the bound* " in text
     assert f"- Nobody knows what bounds it.\n  - {missed}" in text
     assert "cannot run: Maven is missing" in text
     assert "(results/made-up-curve.svg)" in text
@@ -276,9 +277,65 @@ def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_again
     behind = "made-up [tuned] rows_per_s 0.75; made-up [tuned] p99_ms 1.50."
     assert f"In 2 kafka is ahead: {behind}" in text
     assert not list(summary.lines([{**kept, "variants": []}]))
-    spent = {"clients": {"cpu_s": 4.0}, "broker": {"cpu_s": 1.0}}
-    alone = importlib.import_module("peers.rows.produce").client_alone
-    assert alone({"sides": {"kafka": {"processes": spent}}}, "records_per_s") == 1.25
+
+
+def test_a_tools_bound_gives_it_what_logbuss_servers_took_and_is_none_where_cores_were_idle() -> (
+    None
+):
+    bound = peers("ceilings").without_servers
+
+    def found(clients: float, broker: float) -> Any:
+        spent = {"clients": clients, "broker": broker, "zookeeper": 0.5}
+        processes = {role: {"cpu_s": seconds} for role, seconds in spent.items()}
+        ours = {"median": {"records_per_s": 100.0}, "processes": processes}
+        kafka = {"median": {"records_per_s": 50.0}, "processes": {}}
+        return {"machine": {"cpus": 2}, "sides": {"logbus": ours, "kafka": kafka}}
+
+    # Two cores have 10 s while 500 records come at 100 a second; 2.5 are the servers', so that the
+    # tool could have had 7.5 with as many: a third more. What it took before that (12 s in all)
+    # says nothing.
+    assert bound(found(12.0, 2.0), "records_per_s", count=500) == pytest.approx(2 * 10 / 7.5)
+    assert bound(found(7.0, 2.0), "records_per_s", count=500) is None, "not the processor's limit"
+    assert bound(found(7.0, 9.5), "records_per_s", count=500) is None, "nothing left for the tool"
+
+
+@pytest.mark.parametrize(
+    ("floors", "better", "said"),
+    [
+        ([2.0, 3.0, 4.0], "more", "at most 3.00 (2.00–4.00), 50% of it (goal ≥ 3.5, at the bound"),
+        ([2.0, 3.0, 3.4], "more", "at most 3.00 (2.00–3.40), 50% of it (goal ≥ 3.5, beyond the "),
+        ([3.6, 3.7, 4.0], "more", "at most 3.70 (3.60–4.00), 41% of it (goal ≥ 3.5, within the "),
+        ([0.2, 0.4, 0.6], "less", "at least 0.40 (0.20–0.60), 3.8 times it (goal ≤ 0.5, at the "),
+        ([0.6, 0.7, 0.8], "less", "at least 0.70 (0.60–0.80), 2.1 times it (goal ≤ 0.5, beyond "),
+        ([0.2, 0.3, 0.5], "less", "at least 0.30 (0.20–0.50), 5.0 times it (goal ≤ 0.5, within "),
+    ],
+)  # fmt: skip
+def test_a_goal_in_the_spread_of_its_bound_is_neither_out_of_reach_nor_within_it(
+    floors: list[float], better: str, said: str
+) -> None:
+    kinds, alternate, missed = peers("row"), peers("alternate"), peers("missed")
+    goal = kinds.Goal("rows_per_s", 3.5 if better == "more" else 0.5, better)
+    runs = {"logbus": [1.5], "kafka": [1.0], "floor": [floors[0], *floors]}
+    made, _ = row((goal,), runs)
+    with peers("bench").Bench() as bench:
+        found = alternate.run(made, bench)
+    assert said in "\n".join(missed.lines([found]))
+    assert "of at" not in "\n".join(missed.lines([found | {"quick": True}]))
+
+
+def test_servers_of_the_row_before_are_ended_before_a_growing_rows_first_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within it, all that they had taken in their lives was counted as the clients'."""
+    growth, order = importlib.import_module("peers.rows.growth"), []
+    with peers("bench").Bench() as bench:
+        monkeypatch.setattr(bench, "stop_all", lambda: order.append("ended"))
+        variant = peers("row").Variant()
+        with growth.open_growth(
+            bench, variant, run=lambda *_: order.append("run") or {}, sizes=[1], unit=str
+        ) as sides:
+            sides["1"].run()
+    assert order[:2] == ["ended", "run"]
 
 
 def test_a_variant_that_ran_alone_takes_its_place_and_leaves_the_others(tmp_path: Path) -> None:

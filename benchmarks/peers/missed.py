@@ -1,12 +1,14 @@
 """The report's page of goals that are not met: how far each is from what bounds it.
 
 A bound is a ratio, what a logbus that costs nothing would have: the variant's own side ``floor``
-through the peer, or what the row's ``ceiling`` makes of the figures. Called by ``peers.report``.
+through the peer, or what the row's ``ceiling`` makes of the figures. It has a spread, as what it
+is made of has: a goal that lies in it is neither out of reach nor within. For ``peers.report``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from peers.row import FLOOR
@@ -17,27 +19,54 @@ Found = Mapping[str, Any]
 NO_BOUND = "nobody knows what bounds it"
 HEADING = "Goals that are not met, and what bounds them"
 BEYOND, WITHIN = "beyond the bound", "within the bound"
+AT = "at the bound, within its spread"
+
+
+class Bound(NamedTuple):
+    """The best ratio that there could be: by the medians, and the least and most of the rounds."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        spread = f" ({self.low:.2f}–{self.high:.2f})" if self.low < self.high else ""
+        return f"{self.ratio:.2f}{spread}"
 
 
 class Missed(NamedTuple):
-    """A goal that is not met. ``bound``: the best ratio that there could be, None: no figure."""
+    """A goal that is not met. ``bound``: None where no figure says it."""
 
     row: Found
     variant: str
     compared: Found
-    bound: float | None
+    bound: Bound | None
 
     @property
     def is_more(self) -> bool:
         return str(self.compared["goal"]).startswith("≥")
 
     @property
-    def is_beyond(self) -> bool:
-        """Whether not even what costs nothing would meet the goal."""
-        limit = float(str(self.compared["goal"]).split()[1])
+    def limit(self) -> float:
+        return float(str(self.compared["goal"]).split()[1])
+
+    @property
+    def is_beyond_median(self) -> bool:
         if self.bound is None:
             return False
-        return self.bound < limit if self.is_more else self.bound > limit
+        ratio = self.bound.ratio
+        return ratio < self.limit if self.is_more else ratio > self.limit
+
+    @property
+    def where(self) -> str:
+        """Whether what costs nothing would meet the goal: in no round, in all, or in some."""
+        if self.bound is None:
+            return ""
+        limit, least, most = self.limit, self.bound.low, self.bound.high
+        if not self.is_more:
+            limit, least, most = -limit, -most, -least
+        return BEYOND if most < limit else WITHIN if least >= limit else AT
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
@@ -69,21 +98,50 @@ def _missed(rows: list[Found]) -> Iterator[Missed]:
                     yield Missed(found, variant["variant"], each, bound)
 
 
-def _bound(found: Found, variant: Found, missed: Found) -> float | None:
-    floor = variant["sides"].get(FLOOR, {"median": {}})["median"].get(missed["measure"])
-    if floor and missed["other"]:
-        return float(floor / missed["other"])
+def _bound(found: Found, variant: Found, missed: Found) -> Bound | None:
+    """None of a quick run, too: it is too short for what a bound is made of."""
+    if found["quick"]:
+        return None
+    sides = variant["sides"].values()
+    if missed["of"] == "first":
+        whole = _once(variant, [side["first"] for side in sides])
+        rounds = [whole]
+    else:
+        whole, all_runs = variant, (each["runs"] for each in sides)
+        rounds = [_once(variant, runs) for runs in zip(*all_runs, strict=False)]
+    best = _best(found, whole, missed)
+    if best is None:
+        return None
+    each_round = (_best(found, once, missed) for once in rounds)
+    all_ = [best, *(each for each in each_round if each is not None)]
+    return Bound(best, min(all_), max(all_))
+
+
+def _once(variant: Found, runs: Sequence[Found]) -> Found:
+    """A variant as if these runs, one a side, were its medians."""
+    sides = zip(variant["sides"], runs, strict=True)
+    once = {name: {"median": run["measures"], "processes": run["processes"]} for name, run in sides}
+    return {**variant, "sides": once}
+
+
+def _best(found: Found, variant: Found, missed: Found) -> float | None:
+    measure, sides = missed["measure"], variant["sides"]
+    floor = sides.get(FLOOR, {"median": {}})["median"].get(measure)
+    peer = sides[missed["peer"]]["median"][measure]
+    if floor and peer:
+        return float(floor / peer)
     ceilings = (row.ceiling for row in ROWS if row.name == found["row"])
-    return next((ceiling(variant, missed["measure"]) for ceiling in ceilings), None)
+    return next((ceiling(variant, measure) for ceiling in ceilings), None)
 
 
 def _counts(missed: list[Missed]) -> Iterator[str]:
-    beyond = sum(each.is_beyond for each in missed)
-    unknown = sum(each.bound is None for each in missed)
+    where = Counter(each.where for each in missed)
+    low = sum(each.where == AT and each.is_beyond_median for each in missed)
     yield (
-        f"Of {len(missed)}: {beyond} *{BEYOND}* (what costs nothing would not meet them either, by "
-        f"what was measured), {len(missed) - beyond - unknown} *{WITHIN}*, where logbus's own cost "
-        "decides" + (f"; of {unknown} the bound is in words alone." if unknown else ".")
+        f"Of {len(missed)}: {where[BEYOND]} *{BEYOND}* (what costs nothing would meet them in no "
+        f"round), {where[AT]} *{AT}* (in some rounds; by the medians {low} of them lie beyond), "
+        f"{where[WITHIN]} *{WITHIN}* (in all), where logbus's own cost decides"
+        + (f"; of {where['']} the bound is in words alone." if where[""] else ".")
     )
 
 
@@ -96,9 +154,8 @@ def _said(missed: Missed) -> str:
     head = f"{measure} of *{missed.variant}* {ratio:.2f}"
     if missed.bound is None:
         return f"{head} (goal {goal})"
-    where = f"(goal {goal}, {BEYOND if missed.is_beyond else WITHIN})"
+    where, share = f"(goal {goal}, {missed.where})", ratio / missed.bound.ratio
     if not missed.is_more:
-        return f"{head} of at least {missed.bound:.2f}, {ratio / missed.bound:.1f} times it {where}"
-    share = ratio / missed.bound
+        return f"{head} of at least {missed.bound.text}, {share:.1f} times it {where}"
     reached = f"{share:.0%} of it" if share < 1 else "which it reaches"
-    return f"{head} of at most {missed.bound:.2f}, {reached} {where}"
+    return f"{head} of at most {missed.bound.text}, {reached} {where}"

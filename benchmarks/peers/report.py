@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peers import charts, cited, kept, missed, overview, summary
+from peers import charts, cited, compression, kept, missed, overview, summary
+from peers.row import Row
 from peers.rows import ROWS
 
 Found = Mapping[str, Any]
@@ -38,6 +39,7 @@ Written by `make bench` from `results/*.json`; `README.md` says how each figure 
 how to read it. Both sides of a line ran in turn in one run: the ratio is logbus's median through
 the peer's, the spread that of the single rounds' ratios. **logbus flushes to disk before each
 acknowledgement, on every in-sync replica; Kafka acknowledges from memory.** No row changes that.
+A figure that is in no table and no link was measured once, by hand, and says why, not how fast.
 """
 
 
@@ -80,17 +82,26 @@ def write(folder: Path, *, quick: bool) -> None:
 def results(folder: Path) -> list[Found]:
     """What rows left there, in the order of the table; other benchmarks' results are not ours. What
     a row says of itself is what it says now."""
-    texts = {row.name: {"work": row.work, "note": row.note, "bound": row.bound} for row in ROWS}
+    known = {row.name: row for row in ROWS}
     found = map(kept.read, sorted(folder.glob("*.json")))
-    rows = [each | texts.get(each["row"], {}) for each in found if each["variants"]]
+    rows = [each | _texts(known.get(each["row"]), each) for each in found if each["variants"]]
     order = {row.name: at for at, row in enumerate(ROWS)}
     return sorted(rows, key=lambda each: (each["number"], order.get(each["row"], 0), each["row"]))
+
+
+def _texts(row: Row | None, found: Found) -> dict[str, str]:
+    if row is None:
+        return {}
+    follows = row.concludes(found)
+    note = f"{_sentence(row.note)} {_sentence(follows)}" if follows else row.note
+    return {"work": row.work, "note": note, "bound": row.bound}
 
 
 def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
     yield HEAD
     yield from _where(rows)
     yield from summary.lines(rows)
+    yield from compression.lines(rows)
     yield from overview.lines(rows)
     yield "## The goals"
     yield ""
@@ -122,9 +133,16 @@ def _where(rows: list[Found]) -> Iterator[str]:
     yield f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}:"
     yield ""
     yield from (f"- {each}" for each in sorted(machines))
+    busy = sum(each["machine"]["load_before"] > each["machine"]["cpus"] for each in variants)
     yield (
         "- processes that wanted a core in the minute before a variant, the last one's own "
         f"among them: {min(loads)} to {max(loads)}"
+        + (
+            f"; more than there are cores before {busy} of {len(variants)}: their ratios and "
+            "memory hold, their seconds and rates are no comparison for another day's"
+            if busy
+            else ""
+        )
     )
     yield from (f"- versions: {each}" for each in sorted(versions))
     yield DISK

@@ -108,6 +108,8 @@ class Row:
     ``open``: prepares a variant (servers, topics, input) and gives both sides by name, until the
     context ends. Raises fetch.Cannot where the row cannot run here.
     ``note``: what a reader must know to read the row rightly.
+    ``concludes``: what follows from the figures of its result as it is kept, in sentences; the
+    report says them behind the note, so that no words outlive the figures.
     ``bound``: what bounds the row, measured; the report says it where a goal is not met.
     ``ceiling``: the ratio that a logbus which costs nothing would have in a measure, by a variant
     as it is kept, where none of its sides is a floor; said beside a goal that is not met. None
@@ -127,6 +129,7 @@ class Row:
     open: Callable[[Bench, Variant], AbstractContextManager[Mapping[str, Side]]]
     variants: tuple[Variant, ...] = (Variant(),)
     note: str = ""
+    concludes: Callable[[Mapping[str, Any]], str] = field(default=lambda _: "")
     bound: str = ""
     quick: bool = True
     rounds: int = ROUNDS

@@ -21,7 +21,7 @@ from typing import Any
 import kafka_groups
 
 from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
-from peers import charts, fetch, members, registries
+from peers import charts, fetch, grown, members, registries
 from peers.bench import Bench
 from peers.growth import IS_FULL, Alone, Waiters, alone, column, percentile, resident_mb
 from peers.meter import fine_cpu_seconds
@@ -365,8 +365,10 @@ def _row(
     full: Sequence[int] = (),
     unit: Unit = "{:,}".format,
     note: str = "",
+    conclude: grown.Concluding = grown.nothing,
 ) -> Row:
     chosen = tuple(full) if full and IS_FULL else tuple(sizes)
+    by_name = {unit(size): size for size in (*sizes, *full)}
     return Row(
         f"growth-{name}",
         18,
@@ -375,11 +377,12 @@ def _row(
         open=partial(open_growth, run=run, sizes=chosen, unit=unit),
         variants=(Variant(settings={"logbus": "alone on the machine, its defaults"}),),
         note=note,
+        concludes=grown.concluding(by_name, conclude),
         quick=False,
         rounds=1,
         seconds_max=SECONDS_MAX,
         apart=True,
-        draw=partial(draw, label=label, sizes={unit(size): size for size in (*sizes, *full)}),
+        draw=partial(draw, label=label, sizes=by_name),
     )
 
 
@@ -396,12 +399,12 @@ ROWS = (
         (1, 10, 100, 500, 1000, 2000),
         full=(1, 10, 100, 500, 1000, 2000, 4000),
         note="create and restart wait for the last partition's leader; restart after a clean stop "
-        "and after kill -9. Idling is flat. Creating takes half a ms a partition, once. Producing "
-        "bends where the 20 MB become so many appends and flushes of so many files: larger pieces "
-        "move that. Restarting takes the broker some 2 ms of processor a partition, half to open "
-        "and check its files, half to be told that it leads, and after kill -9 another to check "
-        "what lies behind its recovery point: opening a partition when it is first asked for would "
-        "move that",
+        "and after kill -9. Producing bends where the 20 MB become so many appends and flushes of "
+        "so many files: larger pieces move that. Restarting is processor time of the broker for "
+        "each partition, half to open and check its files, half to be told that it leads, and "
+        "after kill -9 more to check what lies behind its recovery point: opening a partition when "
+        "it is first asked for would move that",
+        conclude=grown.partitions,
     ),
     _row(
         "log-size",
@@ -412,11 +415,13 @@ ROWS = (
         full=(1_000, 5_000, 10_000, 20_000),
         unit=lambda size: f"{size:,} MB",
         note="GROWTH=full takes 1 to 20 GB; times that are asked for lie anywhere in the log; "
-        "retention_s includes up to a second's wait for the check that the row asks for. Reading "
-        "and restarting are flat: places and times are found by indexes, and only what lies behind "
-        "the recovery point is read again after kill -9. What grows a little is the longest write "
-        "during retention, which renames the files of all old segments at once: segments larger "
-        "than these of 64 MB move it (the default is 1 GB)",
+        "retention_s includes up to a second's wait for the check that the row asks for. Places "
+        "and times are found by indexes, and only what lies behind the recovery point is read "
+        "again after kill -9. What grows goes by the number of segments: a restart looks at the "
+        "files of each, the lookup of a time loads the index of one that nobody has asked yet, and "
+        "retention renames the files of all old ones at once. Segments larger than these of 64 MB "
+        "move it (the default is 1 GB)",
+        conclude=grown.log_size,
     ),
     _row(
         "brokers",
@@ -427,8 +432,8 @@ ROWS = (
         note="more brokers on the same two cores share them: what grows is the cost of copies, "
         "each of which is appended and flushed once more. More cores and disks move that. "
         "idle_broker_percent is of all brokers together, each of which asks every other twice a "
-        "second for what is new: it grows with their pairs, not with partitions, and a longer "
-        "replica.fetch.wait.max.ms moves it",
+        "second for what is new: it grows with how many ask how many, not with partitions, and a "
+        "longer replica.fetch.wait.max.ms moves it",
     ),
     _row(
         "sessions",
@@ -440,6 +445,7 @@ ROWS = (
         "as brokers do; the sessions are one process's, so notice_to_all_s is mostly that process; "
         "zookeeper_cpu_… is ZooKeeper's own: it grows with the sessions, for each is sent the "
         "notice, and not with states, which the notice says itself",
+        conclude=grown.sessions,
     ),
     _row(
         "connections",
@@ -459,10 +465,10 @@ ROWS = (
         (1, 10, 100, 300, 1000),
         note="all join at once, one client process is all of them; then each says every 3 s that "
         "it lives. stable_s begins with the 250 ms that a new group waits for its others "
-        "(group.initial.rebalance.delay.ms), twice where some come meanwhile: flat until so many "
-        "joins cost more, 0.4 ms of the broker each. Living costs the coordinator alone, 0.3 to "
-        "0.7 ms a heartbeat: a longer heartbeat.interval.ms moves that, and other groups may have "
-        "other coordinators",
+        "(group.initial.rebalance.delay.ms), twice where some come meanwhile; beyond that it grows "
+        "with what joins cost the broker. Living costs the coordinator alone: a longer "
+        "heartbeat.interval.ms moves that, and other groups may have other coordinators",
+        conclude=grown.members,
     ),
     _row(
         "record-size",
@@ -474,6 +480,7 @@ ROWS = (
         note="send is Python, record by record: small records cost their number, large ones their "
         "bytes, and the bend between is where a record's bytes cost as much as the call. Sending "
         "columns moves it",
+        conclude=grown.record_size,
     ),
     _row(
         "batch-size",
@@ -481,9 +488,9 @@ ROWS = (
         "records of a batch",
         batch_size,
         (1, 10, 50, 100, 1_000, 10_000),
-        note="the sender puts waiting batches of several partitions into one request. A batch "
-        "costs the broker some 0.12 ms and each record 0.4 to 1 us more, so it bends at some 200 "
-        "records, 40 KB, where both are alike; batch.size, linger.ms and columns (send_arrow) move "
-        "a sender along the curve",
+        note="the sender puts waiting batches of several partitions into one request. Batches "
+        "cost their number until their records cost as much; batch.size, linger.ms and columns "
+        "(send_arrow) move a sender along the curve",
+        conclude=grown.batch_size,
     ),
 )

@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from peers import java_tools
 from peers.bare import BareServer
 from peers.bench import Bench
+from peers.ceilings import only_by_a_floor, without_servers
 from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import KafkaServers, LogbusServers
 
@@ -30,19 +30,15 @@ FLUSH_NOTE = (
 )
 BOUND = (
     "the tool itself, which is the same program on the same cores. *At most* is what it makes of a "
-    "server in Python that answers at once and keeps nothing (the side floor) or, where that did "
-    "not run, Kafka's clients and brokers through its clients, by the processor seconds below. On "
+    "server in Python that answers at once and keeps nothing (the side floor). On "
     "defaults five requests of 16 KB are under way and wait for their flush: *floor, flushed* is a "
     "server that does nothing but write and flush what has arrived (README.md: what bounds produce)"
 )
-
-
-def client_alone(found: Mapping[str, Any], _: str) -> float | None:
-    """What a broker that costs nothing would make of the same client on the same cores: Kafka's
-    processor seconds with its brokers' through those without."""
-    spent = found["sides"][KAFKA]["processes"]
-    client: float = spent["clients"]["cpu_s"]
-    return (client + spent["broker"]["cpu_s"]) / client
+REPLICATED_BOUND = (
+    "the processor, which the tool and three brokers share. *At most* is the rate if logbus's "
+    "servers took nothing of it while the tool sends (README.md, of at most): it holds where the "
+    "processor is the limit, and says nothing where the flush of two replicas is"
+)
 
 
 def _variant(name: str, client: Mapping[str, str], compression: str = "none") -> Variant:
@@ -113,6 +109,7 @@ def open_sides(
 
 def _row(name: str, number: int, size: int, megabytes: int, *, brokers: int = 1) -> Row:
     copies = "RF 1" if brokers == 1 else "three brokers, RF 3, min.insync 2"
+    count = megabytes * 1_000_000 // size
     return Row(
         name,
         number,
@@ -121,8 +118,8 @@ def _row(name: str, number: int, size: int, megabytes: int, *, brokers: int = 1)
         open=partial(open_sides, size=size, megabytes=megabytes, brokers=brokers),
         variants=VARIANTS,
         note=FLUSH_NOTE,
-        bound=BOUND,
-        ceiling=client_alone,
+        bound=BOUND if brokers == 1 else REPLICATED_BOUND,
+        ceiling=partial(without_servers, count=count) if brokers > 1 else only_by_a_floor,
         quick=name == "produce-1kb",
     )
 

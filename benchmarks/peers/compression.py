@@ -1,0 +1,49 @@
+"""The report's line on what columns are compressed with by default, drawn from the results.
+
+The decision is logbus's (``compression`` of its clients and of Spark's sink): none. What it rests
+on is said beside it, so that a measurement which moves it is seen. Called by ``peers.report``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from peers.row import LOGBUS
+
+Found = Mapping[str, Any]
+
+NONE, LZ4 = "none", "lz4"
+MEASURED = (
+    ("spark-write", "as advised", "run_s", "Spark writes in {:.2f} times the time"),
+    ("spark-read", "as advised", "run_s", "reads in {:.2f}"),
+    ("spark-pipeline", "as advised", "run_s", "has read, counted and written in {:.2f}"),
+    ("spark-catch-up", "as advised", "run_s", "catches up from the disk in {:.2f}"),
+    ("disk", NONE, "columns_mb", "the log has {:.2f} of its size"),
+    ("python-batches", "defaults", "records_per_s", "poll_arrow makes {:.2f} of its rate in place"),
+    ("python-send-100b", "defaults", "records_per_s", "send {:.2f}"),
+    ("python-table", "defaults", "records_per_s", "send_arrow {:.2f}"),
+)
+"""Row, its variant without compression, measure, and what lz4's through that says."""
+
+
+def lines(rows: list[Found]) -> Iterator[str]:
+    """Nothing where no row ran both ways."""
+    by_row = {found["row"]: found for found in rows}
+    said = []
+    for row, plain, measure, words in MEASURED:
+        before, packed = (_median(by_row.get(row), name, measure) for name in (plain, LZ4))
+        if before and packed:
+            said.append(words.format(packed / before))
+    if said:
+        yield "**Columns are not compressed by default.**"
+        yield f"With lz4, by logbus's medians: {'; '.join(said)}."
+        yield "Who should choose it nevertheless: README.md, *Compression*."
+        yield ""
+
+
+def _median(found: Found | None, variant: str, measure: str) -> float | None:
+    for each in found["variants"] if found else ():
+        if each["variant"] == variant and LOGBUS in each.get("sides", {}):
+            return float(each["sides"][LOGBUS]["median"][measure])
+    return None
