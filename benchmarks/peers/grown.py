@@ -35,7 +35,7 @@ class Grown:
         return float(self._sides[size][1]["median"][measure])
 
     def name(self, size: int) -> str:
-        return self._sides[size][0]
+        return str(self._sides[size][0])
 
     @property
     def range(self) -> str:
