@@ -168,12 +168,14 @@ def test_ctrl_c_tells_what_was_acknowledged(environment: dict[str, str], new_top
         ) as producer,
     ):
         try:
-            assert producer.stdin is not None and consumer.stdout is not None
+            assert producer.stdin and producer.stderr and consumer.stdout
             producer.stdin.write(b"a\nb\nhalf a li")
             producer.stdin.flush()
             assert sorted(consumer.stdout.readline() for _ in range(2)) == [b"a\n", b"b\n"]
             producer.send_signal(signal.SIGINT)
-            said = producer.communicate(timeout=60)[1].decode()
+            # Its input stays open until it has ended: that is not what it ends for.
+            producer.wait(timeout=60)
+            said = producer.stderr.read().decode()
         finally:
             consumer.kill()
             producer.kill()

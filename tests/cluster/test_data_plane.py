@@ -396,7 +396,7 @@ def test_a_topics_settings_hold_at_once(cluster: LocalCluster, place: Place) -> 
 
 def test_flushes_by_count_and_by_time(cluster: LocalCluster) -> None:
     """What is not flushed is not seen, and an ack for all waits for the flush."""
-    config = {"flush.messages": "100", "flush.ms": "1000"}
+    config = {"flush.messages": "100", "flush.ms": "3000"}
     place = make_topic(cluster, next(_NAMES), config=config)
     with PlainConnection(place.address) as leader:
         assert send_batch(leader, place, rows_batch([b"x"]), acks=1).error_code == 0
