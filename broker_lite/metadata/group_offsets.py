@@ -48,8 +48,8 @@ COMMIT_WAIT_S = 5.0
 
 class GroupAge(NamedTuple):
     """Since when nobody has been in a group (None: somebody is, or it is not known), and its newest
-    commit (None: it has no offset). In a native group a claim is as good as a commit: members come
-    and go there between two looks of the brokers."""
+    commit (None: it has no offset). In a native group a claim, and a member's registration, are as
+    good as a commit: members come and go there between two looks of the brokers."""
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
@@ -314,7 +314,11 @@ class GroupOffsets:
         if await self.native_members(group):
             empty_ms = None
         rows = await self._rows(group)
-        return GroupAge(empty_ms, max((row.touched_ms for row in rows), default=None))
+        newest_ms = max((row.touched_ms for row in rows), default=None)
+        registry = await self._store.get(znodes.consumers_path(group))
+        if newest_ms is not None and registry is not None:
+            newest_ms = max(newest_ms, registry.modified_ms)
+        return GroupAge(empty_ms, newest_ms)
 
     async def _rows(self, group: str) -> list[_Row]:
         keys = await self._committed(group)

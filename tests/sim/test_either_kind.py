@@ -21,6 +21,7 @@ PLANT_SEEDS = 25
 
 KEPT = {
     200: "a group that was taken over for two reasons at once began a generation twice",
+    30608: "a native member that went before any broker looked did not count for the retention",
 }
 """Seeds that once found something, and what."""
 

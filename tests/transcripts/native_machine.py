@@ -327,6 +327,8 @@ def _operation(operation: Operation) -> str:
         return "if the group is as it was"
     if isinstance(operation, Set) and not parts:
         return f"make the group {znodes.decode_group('', operation.data)}"
+    if isinstance(operation, Set) and parts == ["ids"]:
+        return "note when"
     if not parts or (parts[0] in ("owners", "offsets") and len(parts) < 3) or parts == ["ids"]:
         return "places"
     name = "-".join(parts[1:])

@@ -48,6 +48,7 @@ from broker_lite.metadata.store import (
     Delete,
     Refused,
     SessionLost,
+    Set,
     Suspended,
     Znode,
 )
@@ -272,6 +273,8 @@ class Machine:
             [
                 Check(znodes.group_path(self._group), version),
                 Create(path, data, ephemeral=True),
+                # Its time of change tells brokers of members that go before any of them looks.
+                Set(znodes.consumers_path(self._group), b""),
             ],
             self._registered,
         )
