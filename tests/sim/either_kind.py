@@ -4,9 +4,9 @@ Production coordinators of three brokers and production native members on one si
 Members of either kind, or of both at once, come to a group that is not there, or that commits
 without a member made; they are killed, stopped and cut off, commit nothing for long, and all go
 again for longer or shorter than offsets are kept. Every write is checked as it happens: never are
-members of two kinds in the group, each writes offsets while it is theirs and no others, none goes
-back, and what is deleted was empty, and not committed, for the retention time. At the end the group
-goes on with members of its kind, and turns the other away. ``python -m sim.either_kind`` runs many.
+members of two kinds in the group, each writes offsets while it is theirs and no others, none of
+theirs goes back, and what is deleted was empty, and not committed, for the retention time. At the
+end members of one kind go on, the other is turned away. ``python -m sim.either_kind`` runs many.
 """
 
 from __future__ import annotations
@@ -217,17 +217,23 @@ class World(base.World):
     def _committed(self, path: str, data: bytes, generation: int) -> None:
         offset, before = znodes.decode_offset(path, data), self._offsets.get(path)
         is_native = self.kind == znodes.KIND_NATIVE
-        is_alone = offset.metadata == NOBODY
-        if not is_alone and offset.metadata and offset.metadata.startswith("native") != is_native:
+        if offset.metadata == NOBODY:
+            # Those of a generation that is told to them read on from what they have committed.
+            is_told = (self._incarnation, generation) in self._assigned
+            if is_told and self._coordinator.members:
+                self.fail(f"{offset} is written beside the members of generation {generation}")
+            # Its number was the highest when it was sent. It may be written after what members
+            # committed meanwhile, once they have gone, and as native ones come: that stands.
+            self.counts["set back"] += before is not None and before.offset > offset.offset
+            self._offsets[path] = offset
+            return
+        if offset.metadata and offset.metadata.startswith("native") != is_native:
             self.fail(f"{offset} is written in a group of kind {self.kind}")
-        if not is_native and not is_alone:
+        if not is_native:
             super()._committed(path, data, generation)
             return
         if before is not None and before.offset > offset.offset:
-            if not (is_native and is_alone):
-                self.fail(f"{path} went back from {before} to {offset}")
-            # Somebody set the offset as a member came: that stands, as in every native group.
-            self.counts["set back"] += 1
+            self.fail(f"{path} went back from {before} to {offset}")
         self._offsets[path] = offset
 
     def _deleted(self, path: str) -> None:
