@@ -22,7 +22,7 @@ def refusal(group: str, limits: Limits, roster: Roster, event: Join) -> LogbusEr
         )
     if event.rebalance_timeout_ms < 0:
         return InvalidRequestError(f"a rebalance timeout of {event.rebalance_timeout_ms} ms")
-    size = sum(len(row.metadata) + len(row.name) for row in event.protocols)
+    size = event.said_bytes
     if size > limits.member_bytes_max:
         return InvalidRequestError(
             f"a member of group {group!r} says {size} bytes of itself; at most "

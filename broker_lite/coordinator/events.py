@@ -67,6 +67,11 @@ class Join(NamedTuple):
     """Of the group's topics, as the shell knows them, where a static leader may come back: it is
     to assign what was added while it was away."""
 
+    @property
+    def said_bytes(self) -> int:
+        """How much the member says of itself."""
+        return sum(len(row.name) + len(row.metadata) for row in self.protocols)
+
 
 class Sync(NamedTuple):
     """SyncGroup. ``assignments`` (member id, bytes) come from the leader alone."""

@@ -137,6 +137,16 @@ class Group:
         """What members said of themselves and were assigned."""
         return self._roster.said_bytes + self._roster.assigned_bytes
 
+    @property
+    def assigned_bytes(self) -> int:
+        """What the next assignment takes the place of."""
+        return self._roster.assigned_bytes
+
+    def growth(self, join: ev.Join) -> int:
+        """How much more the member would say than it, or whose place it takes, does now."""
+        own = self._roster.find(join.member_id, join.instance_id)
+        return join.said_bytes - (0 if own is None else own.said_bytes)
+
     def view(self) -> GroupView:
         """The group and its members, in the order of joining. Where those of a former generation
         may live it gathers, although none of them can be named."""

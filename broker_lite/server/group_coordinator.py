@@ -28,6 +28,7 @@ from broker_lite.errors import (
     NonEmptyGroupError,
     NotCoordinatorError,
     UnknownMemberIdError,
+    WriteConflictError,
 )
 from broker_lite.metadata import znodes
 from broker_lite.metadata.cache import MetadataSnapshot
@@ -112,15 +113,14 @@ class GroupCoordinator:
         """Answered when the group is gathered, which may take as long as a rebalance may."""
         held = await self._held_now(group)
         probe = make(0)
-        error = self._refused_join(group, probe) if held is None else None
-        if error is None and not probe.member_id:
-            said = sum(len(row.name) + len(row.metadata) for row in probe.protocols)
-            error = self._no_room(said, GroupMaxSizeReachedError)
-        if error is not None:
-            return fx.JoinResult(error, probe.member_id)
         if held is None:
+            if error := self._refused_join(group, probe):
+                return fx.JoinResult(error, probe.member_id)
             held = await self._load(group)
         machine = held.group
+        # Of who has an id too: that was all that its first request asked for.
+        if error := self._no_room(machine.growth(probe), GroupMaxSizeReachedError):
+            return fx.JoinResult(error, probe.member_id)
         result = await self._ask(held, lambda token: self._counted(machine, make(token)))
         assert isinstance(result, fx.JoinResult)
         return result
@@ -141,14 +141,15 @@ class GroupCoordinator:
         if held is None:
             return fx.SyncResult(_no_member(group))
         assigned = sum(len(part) for _, part in make(0).assignments)
-        if assigned and (error := self._no_room(assigned, CoordinationUnavailableError)):
+        growth = assigned - held.group.assigned_bytes
+        if error := self._no_room(growth, CoordinationUnavailableError):
             return fx.SyncResult(error)
         result = await self._ask(held, make)
         assert isinstance(result, fx.SyncResult)
         return result
 
-    def _no_room(self, size: int, kind: type[LogbusError]) -> LogbusError | None:
-        if self._bytes_kept + size <= self._bytes_max:
+    def _no_room(self, growth: int, kind: type[LogbusError]) -> LogbusError | None:
+        if growth <= 0 or self._bytes_kept + growth <= self._bytes_max:
             return None
         return kind(
             f"this broker keeps {self._bytes_kept} bytes of what members of groups say; "
@@ -293,6 +294,9 @@ class GroupCoordinator:
                     logger.info("group %r: %d offsets of deleted topics go", row.group, count)
             except (NotCoordinatorError, CoordinatorLoadInProgressError):
                 continue
+            except (WriteConflictError, InconsistentGroupProtocolError) as error:
+                # It lives, or was made again meanwhile: the others are looked at all the same.
+                logger.info("group %r is not looked through now: %s", row.group, error)
 
     def _is_over(self, group: str, age: GroupAge) -> bool:
         """A group without offsets has nothing to keep. What a mirror noted is kept until somebody
@@ -345,7 +349,8 @@ class GroupCoordinator:
             return _no_member(group)
         if len(self._held) >= GROUPS_MAX:
             return GroupMaxSizeReachedError(f"this broker coordinates {GROUPS_MAX} groups already")
-        return Group(group, self._limits, 0).refusal(join)
+        error = self._no_room(join.said_bytes, GroupMaxSizeReachedError)
+        return error or Group(group, self._limits, 0).refusal(join)
 
     async def _load(self, group: str) -> Held:
         task = self._loading.get(group)

@@ -255,12 +255,33 @@ def test_what_all_groups_of_a_broker_say_has_a_bound(monkeypatch: pytest.MonkeyP
         assert await other.join() == GroupMaxSizeReachedError.code
         assert await both(one.join(), two.join()) == [0, 0]
         leader, second = (one, two) if one.answer.members else (two, one)
-        refused = await leader.sync(**{leader.id: b"too much work"})
+        refused = await leader.sync(**{leader.id: b"too much work, and some more"})
         assert refused.error_code == wire_code(CoordinationUnavailableError())
-        assert (await leader.sync(**{leader.id: b"work"})).assignment == b"work"
+        assert (await leader.sync(**{leader.id: b"work 0 and 1"})).assignment == b"work 0 and 1"
         await both(leader.leave(), second.leave())
         assert world.brokers[1].groups._bytes_kept == 0
         assert await other.join() == 0
+
+    run(body)
+
+
+def test_who_was_only_given_an_id_has_no_room_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that had asked for one came in together, however little room there was; and a static
+    member that came back was refused what its own had left."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        assert await Member(world).join(group_instance_id="i") == 0
+        each = len(SUBSCRIPTION) + len("range")
+        monkeypatch.setattr(world.brokers[1].groups, "_bytes_max", 2 * each)
+        joining = [asyncio.ensure_future(Member(world).join()) for _ in range(5)]
+        await asyncio.sleep(1)
+        refused = [task.result() for task in joining if task.done()]
+        assert refused == [GroupMaxSizeReachedError.code] * 4
+        [waiting] = [task for task in joining if not task.done()]
+        again = Member(world)
+        assert await both(again.join(group_instance_id="i"), waiting) == [0, 0]
+        assert world.brokers[1].groups._bytes_kept == 2 * each
 
     run(body)
 
