@@ -22,11 +22,14 @@ class Wire:
         self.world = world
         self.is_cut = False
         self.asked = 0
+        self.silent: Endpoint | None = None
 
     async def ask(
         self, endpoint: Endpoint, call: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         self.asked += 1
+        if endpoint == self.silent:
+            await asyncio.sleep(60.0)
         if self.is_cut:
             raise NetworkError("no answer")
         (parts,) = [each for each in self.world.brokers.values() if each.endpoint == endpoint]
@@ -61,6 +64,30 @@ def test_a_coordinator_that_is_cut_off_gives_up_the_groups_that_are_anothers_by_
         await opinion.look()
         assert await one.heartbeat() == UnknownMemberIdError.code
         assert await two.heartbeat() == UnknownMemberIdError.code
+
+    run(body)
+
+
+def test_who_is_silent_keeps_nobody_from_being_heard() -> None:
+    """All answers were waited for before any was heeded. In turn, so that it costs as much in a
+    large cluster."""
+
+    async def body(world: World) -> None:
+        await world.start(5)
+        await world.make_topic("t")
+        one, _ = await gathered(world, 2, session_timeout_ms=60_000)
+        parts = world.brokers[one.broker]
+        wire = Wire(world)
+        opinion = SecondOpinion(one.broker, parts.registry, parts.groups, wire.ask)
+        world.stores[one.broker].cut()
+        await asyncio.sleep(20.0)
+        first = min(set(world.brokers) - {one.broker})
+        wire.silent = world.brokers[first].endpoint
+        looking = asyncio.ensure_future(opinion.look())
+        await asyncio.sleep(0.5)
+        assert not looking.done() and wire.asked == 3
+        assert await one.heartbeat() == UnknownMemberIdError.code
+        await looking
 
     run(body)
 
