@@ -180,6 +180,8 @@ def _a_batch(
         if header.next_offset > end:
             break
         spans.append((path, position, header))
+        if header.next_offset == end:
+            break  # What a power cut tore may lie behind.
     if not spans:
         return None
     return spans[0] if is_first else rng.choice(spans)
