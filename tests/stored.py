@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 
 from broker_lite.config import TopicConfig
@@ -37,17 +36,6 @@ def batch(
     data += bytes([fill]) * (size - len(data))
     data[fmt.POSITION_CRC : fmt.CRC_FROM] = crc32c(bytes(data[fmt.CRC_FROM :])).to_bytes(4, "big")
     return data
-
-
-def is_resident(path: str, position: int) -> bool:
-    """Whether a byte of a real file is in the page cache."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return os.preadv(fd, [bytearray(1)], position, os.RWF_NOWAIT) == 1
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
 
 
 def append(log: Log, data: bytearray | None = None, *, epoch: int = 1, now_ms: int = 0) -> Appended:

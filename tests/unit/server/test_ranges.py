@@ -162,8 +162,6 @@ def test_what_was_just_written_is_resident(log: Log) -> None:
     (part,) = found.parts
     assert isinstance(part, FileRange)
     assert ranges.is_start_resident(part.file, part.position)
-    # Where the kernel cannot tell (tmpfs) the range counts as cold, and is read once.
-    assert ranges.is_resident(part.file, part.position, part.length) in (True, False)
 
 
 def test_few_bytes_of_recent_appends_leave_with_the_answer_and_many_from_the_file(
