@@ -1,9 +1,15 @@
-# make demo [FILE=any.log] [KILL=1]   the whole thing on real log lines, KILL: a leader dies in it
-# make test                  what .ci/run runs    make chaos [KILLS=100] [CUTS=100] [PAUSES=20] [FLIPS=2000]
-# make check                 style, types, layers, then the tests     make bench  side by side with Kafka
-# make wheel                 dist/*.whl                               make compat other people's clients
-# make soak [SECONDS=600]    seeds through the simulated cluster      make stress [SECONDS=600] Spark, topics coming and going
-# make figures [ONLY=NAME]   what logbus's own parts cost
+# make demo [FILE=any.log] [KILL=1]  run the demo on real log lines; KILL=1 kills a leading broker
+# make quick                         run the tests that start no server, in under 2 minutes
+# make test                          run all tests, in under 12 minutes (.ci/run)
+# make check                         check style, types and layers, then run all tests
+# make wheel                         build dist/*.whl
+# make compat                        run other people's clients against a cluster
+# make bench [ONLY=ROW] [QUICK=1]    measure logbus beside Kafka
+# make figures [ONLY=NAME]           measure the parts of logbus by themselves
+# make soak [SECONDS=600]            run seeds through the simulated cluster
+# make soak-groups [SEEDS=1000]      run seeds through the simulated consumer groups
+# make stress [SECONDS=600]          run a Spark query while topics are created, extended and deleted
+# make chaos [KILLS=100] [CUTS=100]  kill, cut off and corrupt real brokers (as root)
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -13,10 +19,10 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check compat chaos soak soak-groups stress format bench figures wheel java kcat clients clean
+.PHONY: help demo quick test check compat chaos soak soak-groups stress format bench figures wheel java kcat clients clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -12
 
 # Java is the one thing that pip does not bring.
 java:
@@ -78,6 +84,11 @@ demo: java $(VENV)/.installed
 
 test: java kcat $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+# Decisions, formats and some simulated seeds: no ZooKeeper, no broker, no Spark.
+quick: $(VENV)/.installed $(VENV)/.dependencies-check
+	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 -q -m "not real and not slow and not compat" -k "not zookeeper" \
+	  tests/unit tests/bytes tests/transcripts tests/contract tests/sim/test_sim.py tests/test_*.py $(PYTEST_ARGS)
 
 check: $(VENV)/.installed $(VENV)/.dependencies-check
 	$(BIN)/ruff format --check .
