@@ -22,11 +22,12 @@ from sim.zk import SimZk, ZkService
 
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint, topic_id_text
+from broker_lite.server.context import RequestContext, Session
 from broker_lite.server.group_coordinator import GroupCoordinator
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import BrokerRegistration, Registry
 from broker_lite.wire import tables
-from broker_lite.wire.api import VERSIONS, parse_header
+from broker_lite.wire.api import VERSIONS
 
 _MODULES = {18: "api_versions", 33: "replace_configs", 44: "alter_configs"}
 
@@ -73,10 +74,10 @@ class World:
         request = kind(f"{name}Request")(version=version, **fields)
         request.with_header(correlation_id=3, client_id="c")
         frame = memoryview(request.encode(header=True, framed=True))[4:]
-        header = parse_header(frame)
-        message = tables.decode(header.api_key, version, frame, header.body_at)
-        response = await handler(header.api_key)(self.brokers[broker], header, message)
-        octets = tables.encode(header.api_key, version, 3, response)
+        context = received(frame)
+        message = tables.decode(context.api_key, version, frame, context.body_at)
+        response = await handler(context.api_key)(self.brokers[broker], context, message)
+        octets = tables.encode(context.api_key, version, 3, response)
         return kind(f"{name}Response").decode(octets, version=version, header=True, framed=True)
 
     async def make_topic(self, name: str, partitions: int = 1, **config: str) -> Any:
@@ -107,6 +108,17 @@ def struct(api: str, path: str, **fields: Any) -> Any:
     for part in path.split("."):
         found = getattr(found, part)
     return found(**fields)
+
+
+def received(frame: memoryview) -> RequestContext:
+    """The context of a frame that a client on this machine sent."""
+    return RequestContext.read(frame, Session(1, "127.0.0.1:40000"), 0)
+
+
+def context_of(api_key: int, version: int, client_id: str | None = None) -> RequestContext:
+    """The context of a request from a client on this machine."""
+    session = Session(1, "127.0.0.1:40000")
+    return RequestContext(api_key, version, 1, client_id, 0, session, 0)
 
 
 def handler(api_key: int) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -26,6 +26,7 @@ from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
 from broker_lite.model import Endpoint
 from broker_lite.server import one_call
 from broker_lite.server.clock import Clock
+from broker_lite.server.context import broker_client_id
 from broker_lite.server.disk import Disk
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.group_coordinator import GroupCoordinator
@@ -262,7 +263,7 @@ class Broker:
     def _start_housekeeping(self, parts: Parts) -> None:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
         replicas, groups = parts.replicas, parts.groups
-        client_id = f"logbus-broker-{config.broker_id}"
+        client_id = broker_client_id(config.broker_id)
         ask = partial(one_call.ask, client_id=client_id, frame_bytes_max=config.frame_bytes_max)
         opinion = SecondOpinion(config.broker_id, parts.registry, groups, ask)
 

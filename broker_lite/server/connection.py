@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from broker_lite.errors import LogbusError
 from broker_lite.server.clock import Clock
+from broker_lite.server.context import Session
 from broker_lite.wire.fetch import FileRange, Part
 from broker_lite.wire.frame import FrameReceiver
 
@@ -71,12 +72,12 @@ class Budget:
 class Reply:
     """The place of one request's answer in its connection's order. Answer it exactly once."""
 
-    __slots__ = ("_connection", "_held_bytes", "began_ms", "parts")
+    __slots__ = ("_connection", "_held_bytes", "arrived_ms", "parts")
 
-    def __init__(self, connection: Connection, held_bytes: int, began_ms: int) -> None:
+    def __init__(self, connection: Connection, held_bytes: int, arrived_ms: int) -> None:
         self._connection = connection
         self._held_bytes = held_bytes
-        self.began_ms = began_ms
+        self.arrived_ms = arrived_ms
         self.parts: Sequence[Part] | None = None
 
     @property
@@ -85,8 +86,8 @@ class Reply:
         return not self._connection.closed
 
     @property
-    def peer(self) -> str:
-        return self._connection.peer
+    def session(self) -> Session:
+        return self._connection.session
 
     def answer(self, parts: Sequence[Part]) -> None:
         """Send these parts when every answer before them is sent; none means no answer (acks=0)."""
@@ -134,14 +135,14 @@ class Connection:
         "budget",
         "closed",
         "frame_began_ms",
-        "peer",
+        "session",
     )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        peer: str,
+        session: Session,
         *,
         receiver: FrameReceiver,
         budget: Budget,
@@ -167,7 +168,7 @@ class Connection:
         self._flush_due = False
         self.budget = budget
         self.closed = False
-        self.peer = peer
+        self.session = session
         self.active_ms = clock.monotonic_ms()
         self.frame_began_ms = 0
         self.resume()
@@ -365,7 +366,8 @@ class Connection:
         if self.closed:
             return
         self.closed = True
-        logger.log(logging.DEBUG if quiet else logging.WARNING, "%s: closed: %s", self.peer, reason)
+        level = logging.DEBUG if quiet else logging.WARNING
+        logger.log(level, "%s: closed: %s", self.session.peer, reason)
         if self._reading:
             self._loop.remove_reader(self._fd)
         if self._writing:

@@ -23,6 +23,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.server.connection import Reply
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers import (
     alter_configs,
     alter_partition_reassignments,
@@ -63,16 +64,14 @@ from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import (
     VERSIONS,
     ApiKey,
-    RequestHeader,
     is_served,
-    parse_header,
     why_too_long,
 )
 from broker_lite.wire.refused_tables import CURES
 
 logger = logging.getLogger("logbus.dispatch")
 
-Handler = Callable[[Parts, RequestHeader, Any], Awaitable[Any]]
+Handler = Callable[[Parts, RequestContext, Any], Awaitable[Any]]
 
 HANDLERS: dict[int, Handler] = {
     ApiKey.LIST_OFFSETS: list_offsets.handle,
@@ -129,7 +128,7 @@ class Dispatcher:
 
     def begin(self, frame: memoryview, reply: Reply) -> None:
         """Start answering. Raises ProtocolError for a frame that is not a request."""
-        request = parse_header(frame)
+        request = RequestContext.read(frame, reply.session, reply.arrived_ms)
         key = request.api_key
         if not is_served(key, request.api_version) and key != ApiKey.API_VERSIONS:
             self._refuse(request, frame, reply, UnsupportedVersionError(_unsupported(request)))
@@ -145,34 +144,33 @@ class Dispatcher:
                 fetch.handle(self._parts, request, frame, reply)
             else:
                 message = tables.decode(key, request.api_version, frame, request.body_at)
-                request = request._replace(peer=reply.peer)
                 task = self._loop.create_task(self._answer(request, message, frame, reply))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         except LogbusError:
             raise
         except Exception:
-            logger.exception("%s: %s", reply.peer, request)
+            logger.exception("%s: %s", request, _name(request))
             self._fail(request, frame, reply, UnknownServerError())
 
     def _refuse(
-        self, request: RequestHeader, frame: memoryview, reply: Reply, error: LogbusError
+        self, request: RequestContext, frame: memoryview, reply: Reply, error: LogbusError
     ) -> None:
         """What is not served, or not so long: a client that asks for it is told so."""
         self._parts.metrics.count("requests_refused")
         reason = error.message
         refusal = _refusal(request, frame, wire_code(error), reason)
         if refusal is None:
-            reply.refuse(f"{_who(request)}: {reason}")
+            reply.refuse(f"client {request.client_id!r}: {reason}")
             return
         asked = request.api_key, request.api_version, request.client_id
         if asked not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(asked)
-            logger.warning("%s: %s: %s", reply.peer, _who(request), reason)
+            logger.warning("%s: %s", request, reason)
         reply.answer((refusal,))
 
     def _fail(
-        self, request: RequestHeader, frame: memoryview, reply: Reply, error: LogbusError
+        self, request: RequestContext, frame: memoryview, reply: Reply, error: LogbusError
     ) -> None:
         """Its handler has no answer: the error, in the answer's shape."""
         refusal = _refusal(request, frame, wire_code(error), error.message)
@@ -182,7 +180,7 @@ class Dispatcher:
             reply.answer((refusal,))
 
     async def _answer(
-        self, request: RequestHeader, message: Any, frame: memoryview, reply: Reply
+        self, request: RequestContext, message: Any, frame: memoryview, reply: Reply
     ) -> None:
         try:
             response = await HANDLERS[request.api_key](self._parts, request, message)
@@ -192,7 +190,7 @@ class Dispatcher:
         except LogbusError as error:
             self._fail(request, frame, reply, error)
         except Exception:
-            logger.exception("%s: %s", reply.peer, request)
+            logger.exception("%s: %s", request, _name(request))
             self._fail(request, frame, reply, UnknownServerError())
         else:
             reply.answer((data,))
@@ -203,7 +201,7 @@ class Dispatcher:
             task.cancel()
 
 
-def _name(request: RequestHeader) -> str:
+def _name(request: RequestContext) -> str:
     try:
         name = ApiKey(request.api_key).name
     except ValueError:
@@ -211,22 +209,18 @@ def _name(request: RequestHeader) -> str:
     return f"{name} version {request.api_version}"
 
 
-def _refusal(request: RequestHeader, frame: memoryview, code: int, reason: str) -> bytes | None:
+def _refusal(request: RequestContext, frame: memoryview, code: int, reason: str) -> bytes | None:
     """None where there is no answer that the client would understand."""
     try:
-        return refusals.refused(request, frame, code, reason)
+        return refusals.refused(request.header, frame, code, reason)
     except ProtocolError:
         return None
     except Exception:
-        logger.exception("%s", request)
+        logger.exception("%s: %s", request, _name(request))
         return None
 
 
-def _who(request: RequestHeader) -> str:
-    return f"client {request.client_id!r}"
-
-
-def _unsupported(request: RequestHeader) -> str:
+def _unsupported(request: RequestContext) -> str:
     told = f"{_name(request)} is not served"
     if request.api_key in VERSIONS:
         first, last = VERSIONS[request.api_key]

@@ -19,6 +19,7 @@ from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.connection import Begin, Budget, Connection
+from broker_lite.server.context import Session
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
 from broker_lite.wire.reused_memory import ReusedMemory
@@ -50,6 +51,7 @@ class Listener:
         self._metrics = metrics
         self._budget = Budget(config.in_flight_bytes_max)
         self._connections: set[Connection] = set()
+        self._admitted = 0
         self._scratch = bytearray(SCRATCH_BYTES)
         self._frames = ReusedMemory(config.in_flight_bytes_max)
         self._sweep: asyncio.TimerHandle | None = None
@@ -147,12 +149,13 @@ class Listener:
             sock.close()
             return
         assert self._loop is not None and self._begin is not None
+        self._admitted += 1
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(
             self._loop,
             sock,
-            peer,
+            Session(self._admitted, peer),
             receiver=FrameReceiver(
                 config.frame_bytes_max, scratch=self._scratch, allocate=self._frames.take
             ),

@@ -23,6 +23,7 @@ from broker_lite.errors import ClosedError, NetworkError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView
 from broker_lite.server.clock import Clock
+from broker_lite.server.context import broker_client_id
 from broker_lite.server.fetcher import Answered
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
@@ -63,7 +64,7 @@ class Peers:
         self.clock = clock
         self.judge = judge
         self.metrics = metrics
-        self.client_id = f"logbus-broker-{config.broker_id}"
+        self.client_id = broker_client_id(config.broker_id)
         self._broker_id = config.broker_id
         self._peers: dict[int, _Peer] = {}
         self._idle_lanes: dict[int, _Peer] = {}

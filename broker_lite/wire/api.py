@@ -162,15 +162,13 @@ _REQUEST_BEGINS = struct.Struct(">hhi")
 
 
 class RequestHeader(NamedTuple):
-    """What precedes every request. ``body_at`` is where the body begins in the frame; ``peer`` is
-    who sent it, where the dispatcher says so."""
+    """The header of a request. ``body_at`` is the position of the body in the frame."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
     body_at: int
-    peer: str = ""
 
 
 def parse_header(frame: memoryview) -> RequestHeader:

@@ -29,8 +29,8 @@ from broker_lite.config import ProducerConfig
 from broker_lite.errors import ClosedError, DeliveryTimedOutError, LogbusError, NetworkError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
 from broker_lite.record.arrow import Columns
+from broker_lite.server.context import RequestContext, Session
 from broker_lite.server.handlers import fetch, produce
-from broker_lite.wire.api import parse_header
 from broker_lite.wire.calls import cluster as calls
 from broker_lite.wire.calls.producers import InitProducerIdRequest, InitProducerIdResponse
 from broker_lite.wire.fetch import FileRange, Part
@@ -89,9 +89,7 @@ def _decoded(exchange: ProduceExchange | FetchExchange, answer: Any) -> Any:
 class _SimReply:
     """The place of one answer."""
 
-    def __init__(self, began_ms: int, answered: Answered, channel: Channel) -> None:
-        self.began_ms = began_ms
-        self.peer = "sim"
+    def __init__(self, answered: Answered, channel: Channel) -> None:
         self._answered = answered
         self._channel = channel
 
@@ -123,8 +121,9 @@ def _serve(
 ) -> None:
     # Each arrival is a buffer of its own, which the leader stamps.
     view = memoryview(bytearray(frame))
-    reply: Any = _SimReply(process.clock.monotonic_ms(), answer, channel)
-    handle(process.parts, parse_header(view), view, reply)
+    context = RequestContext.read(view, Session(1, "sim:1"), process.clock.monotonic_ms())
+    reply: Any = _SimReply(answer, channel)
+    handle(process.parts, context, view, reply)
 
 
 def _call(call: Any, process: Process, answered: Answered) -> None:

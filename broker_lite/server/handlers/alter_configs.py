@@ -19,8 +19,9 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
-from broker_lite.server.handlers.forwarding import ask_controller, is_forwarded
+from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.handlers.topic_settings import (
     LIST_KEYS,
     RESOURCE_BROKER,
@@ -30,7 +31,6 @@ from broker_lite.server.handlers.topic_settings import (
     topic_settings,
 )
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.configs import (
     OPERATION_APPEND,
     OPERATION_DELETE,
@@ -61,9 +61,9 @@ Outcome = tuple[int, str | None]
 """An error code and what it says."""
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each resource has its own error."""
-    if parts.registry.is_controller or is_forwarded(request):
+    if parts.registry.is_controller or request.is_broker:
         outcomes = await _alter_all(parts, message)
     else:
         outcomes = await _pass_on(parts, message)

@@ -12,9 +12,9 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
 from broker_lite.model import TopicPartition
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import AlterPartitionReassignmentsResponse as Response
 from broker_lite.wire.tables import build
 
@@ -25,7 +25,7 @@ FACTOR_FROM = 1
 """First version that may say that the number of replicas has to stay."""
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each partition has its own error."""
     may_change = request.api_version < FACTOR_FROM or message.allow_replication_factor_change
     rows = [

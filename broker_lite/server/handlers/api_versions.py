@@ -1,7 +1,7 @@
 """ApiVersions 0-4: which APIs this broker answers, in which versions, and its features.
 
 A version that the broker does not know is answered in version 0 with UNSUPPORTED_VERSION and the
-list, so that a newer client can step down. Client software names are not kept.
+list, so that a newer client can step down. The session keeps the client's software name for logs.
 """
 
 from __future__ import annotations
@@ -9,17 +9,26 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, UnsupportedVersionError
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import ADVERTISED, ApiKey, RequestHeader, is_served
+from broker_lite.wire.api import ADVERTISED, ApiKey, is_served
 from broker_lite.wire.tables import ApiVersionsResponse as Response
 from broker_lite.wire.tables import build
 
+SOFTWARE_FROM = 3
+"""The first version in which a client names its software (KIP-511)."""
+SOFTWARE_MAX = 100
+"""Characters kept of the software's name and version."""
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Never fails: it must be answerable before anything else is known."""
     snapshot = parts.registry.snapshot
     here = snapshot.brokers.get(parts.broker_id)
     known = is_served(ApiKey.API_VERSIONS, request.api_version)
+    if known and request.api_version >= SOFTWARE_FROM:
+        name, version = message.client_software_name, message.client_software_version
+        request.session.software = f"{name} {version}"[:SOFTWARE_MAX]
     return Response(
         error_code=NO_ERROR if known else UnsupportedVersionError.code,
         api_keys=[

@@ -19,11 +19,11 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, is_valid_name
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.topic_settings import checked, topic_settings
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import NewTopic, TopicResult
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.topics import DEFAULT_COUNT
 from broker_lite.wire.tables import CreateTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
@@ -32,7 +32,7 @@ _Topic = Response.CreatableTopicResult
 _Setting = _Topic.CreatableTopicConfigs
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each topic has its own error; the good ones are created together."""
     times = Counter(row.name for row in message.topics)
     results: dict[str, TopicResult] = {}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DeleteGroupsResponse as Response
 from broker_lite.wire.tables import build
 
@@ -18,7 +18,7 @@ WAIT_MS = 30_000
 """The request itself has no field for it."""
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each group has its own error, in the request's order."""
     return Response(
         results=[

@@ -12,9 +12,9 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_OFFSET
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DeleteRecordsResponse as Response
 from broker_lite.wire.tables import build
 
@@ -22,7 +22,7 @@ _Topic = Response.DeleteRecordsTopicResult
 _Partition = _Topic.DeleteRecordsPartitionResult
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each partition has its own error; they are carried out side by side."""
     topics = []
     for topic in message.topics:

@@ -16,17 +16,17 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import TopicResult
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DeleteTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 
 BY_ID_FROM = 6
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each topic has its own error."""
     if request.api_version >= BY_ID_FROM:
         wanted = [(row.name, row.topic_id) for row in message.topics]

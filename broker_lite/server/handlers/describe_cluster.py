@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import InvalidRequestError
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.metadata import brokers, controller
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DescribeClusterResponse as Response
 
 ENDPOINT_BROKERS = 1
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Answers from the snapshot; needs no ZooKeeper."""
     snapshot = parts.registry.snapshot
     if message.endpoint_type != ENDPOINT_BROKERS:

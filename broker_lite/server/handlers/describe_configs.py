@@ -16,6 +16,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.topic_settings import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
@@ -24,7 +25,6 @@ from broker_lite.server.handlers.topic_settings import (
     topic_settings,
 )
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DescribeConfigsResponse as Response
 from broker_lite.wire.tables import build
 
@@ -33,7 +33,7 @@ _Setting = _Result.DescribeConfigsResourceResult
 _Synonym = _Setting.DescribeConfigsSynonym
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each resource has its own error. Answers from the snapshot; needs no ZooKeeper."""
     return Response(results=[_describe(parts, row, message) for row in message.resources])
 

@@ -16,8 +16,8 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.native_members import NativeMember
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.consumer_protocol import encode_assignment, encode_subscription
 from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build
@@ -29,7 +29,7 @@ PROTOCOL_NATIVE = "range"
 _Group = Response.DescribedGroup
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """A group that cannot be read carries the error; the others are answered."""
     return Response(
         groups=[await _describe(parts, group, request.api_version) for group in message.groups]

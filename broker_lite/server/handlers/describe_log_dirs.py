@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, StorageError
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import DescribeLogDirsResponse as Response
 from broker_lite.wire.tables import build
 
@@ -19,7 +19,7 @@ _Topic = _Result.DescribeLogDirsTopic
 _Partition = _Topic.DescribeLogDirsPartition
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """What this broker itself holds; null topics ask for everything."""
     wanted = None
     if message.topics is not None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
 from broker_lite.model import TopicPartition
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.replicas import ELECTION_PREFERRED, ELECTION_UNCLEAN
 from broker_lite.wire.tables import ElectLeadersResponse as Response
 from broker_lite.wire.tables import build
@@ -25,7 +25,7 @@ ERROR_FROM = 1
 """First version with an error for the whole request."""
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each partition has its own error."""
     wanted: list[TopicPartition] | None = None
     if message.topic_partitions is not None:
@@ -44,7 +44,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
 
 
 async def _elect(
-    parts: Parts, request: RequestHeader, message: Any, wanted: Collection[TopicPartition] | None
+    parts: Parts, request: RequestContext, message: Any, wanted: Collection[TopicPartition] | None
 ) -> Mapping[TopicPartition, LogbusError | None]:
     kind = message.election_type if request.api_version >= ERROR_FROM else ELECTION_PREFERRED
     if kind not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):

@@ -27,16 +27,17 @@ from broker_lite.model import NO_EPOCH, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
 from broker_lite.server import ranges
 from broker_lite.server.connection import Reply
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
 from broker_lite.server.replica import Replica
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
-from broker_lite.wire.api import BY_TOPIC_ID, RequestHeader
+from broker_lite.wire.api import BY_TOPIC_ID
 
 logger = logging.getLogger("logbus.fetch")
 
 
-def handle(parts: Parts, request: RequestHeader, frame: memoryview, reply: Reply) -> None:
+def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Reply) -> None:
     """Answer or begin to wait. Raises ProtocolError."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     if message.replica_id >= 0:
@@ -45,7 +46,9 @@ def handle(parts: Parts, request: RequestHeader, frame: memoryview, reply: Reply
     _Fetch(parts, request, message, reply).assess()
 
 
-def _follow(parts: Parts, request: RequestHeader, message: wire.FetchRequest, reply: Reply) -> None:
+def _follow(
+    parts: Parts, request: RequestContext, message: wire.FetchRequest, reply: Reply
+) -> None:
     """A follower's fetch, which names the epoch of its registration from version 15."""
     if request.api_version < wire.CLIENT_VERSION:
         reply.refuse(f"a follower fetches by version {wire.CLIENT_VERSION}")
@@ -97,7 +100,7 @@ class _Fetch:
     )
 
     def __init__(
-        self, parts: Parts, request: RequestHeader, message: wire.FetchRequest, reply: Reply
+        self, parts: Parts, request: RequestContext, message: wire.FetchRequest, reply: Reply
     ) -> None:
         self._parts = parts
         self._request = request
@@ -144,7 +147,7 @@ class _Fetch:
                     else:
                         replica = replicas.find(topic.name, wanted.partition)
                     replica.check_leader(wanted.current_leader_epoch)
-                    replica.readership.came(self._reply.began_ms)
+                    replica.readership.came(self._request.arrived_ms)
                     diverging = _diverging(replica.log, wanted)
                     if diverging is None:
                         _check_range(replica, wanted.fetch_offset)
@@ -218,7 +221,7 @@ class _Fetch:
 
         def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
             if found is None:
-                logger.error("%s: a fetch failed", self._reply.peer, exc_info=error)
+                logger.error("%s: a fetch failed", self._request, exc_info=error)
                 self._reply.refuse("the broker met an error that it has no name for")
                 return
             self._remember(rows, wanted, found)

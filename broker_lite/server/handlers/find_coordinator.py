@@ -17,8 +17,8 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
 )
 from broker_lite.model import NO_BROKER
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.groups import KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION
 from broker_lite.wire.tables import FindCoordinatorResponse as Response
 from broker_lite.wire.tables import build
@@ -26,7 +26,7 @@ from broker_lite.wire.tables import build
 BATCHED_FROM = 4
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Answers from the snapshot; needs no ZooKeeper."""
     batched = request.api_version >= BATCHED_FROM
     rows = []

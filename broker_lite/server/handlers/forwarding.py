@@ -1,8 +1,9 @@
-"""Passing a request on to the controller, for APIs whose clients ask any broker.
+"""Forward a request to the controller, for APIs that clients send to any broker.
 
-One short connection a request: these are rare. The controller's answer is the client's; without a
-controller, or where it cannot be reached or is deposed before it answers, NotControllerError, which
-clients try again. A request that was passed on is not passed on again. Loop thread.
+Each request takes one short connection, since these are rare. The client gets the controller's
+answer. If no controller is known, does not answer or is deposed, the client gets
+NotControllerError and retries. A broker never forwards a request that a broker sent, so two brokers
+that take each other for the controller do not loop. Loop thread.
 """
 
 from __future__ import annotations
@@ -11,23 +12,15 @@ import asyncio
 from typing import TypeVar
 
 from broker_lite.errors import NotControllerError, ProtocolError
+from broker_lite.server.context import broker_client_id
 from broker_lite.server.one_call import ask
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import Call, RequestHeader
-
-FORWARDED_CLIENT_ID = "logbus-forwarded"
-"""Says that a broker passed this on, so that two brokers that each take the other for controller
-do not pass it to and fro."""
+from broker_lite.wire.api import Call
 
 LOOK_S = 0.1
 """How late a waiting request finds out that the controller is another."""
 
 T = TypeVar("T")
-
-
-def is_forwarded(request: RequestHeader) -> bool:
-    """Whether a broker sent it."""
-    return request.client_id == FORWARDED_CLIENT_ID
 
 
 async def ask_controller(parts: Parts, call: Call[T]) -> T:
@@ -36,8 +29,9 @@ async def ask_controller(parts: Parts, call: Call[T]) -> T:
     controller = snapshot.brokers.get(snapshot.controller_id)
     if controller is None or controller.broker_id == parts.broker_id:
         raise NotControllerError("no controller is known at present; try again")
+    client_id = broker_client_id(parts.broker_id)
     asking = asyncio.ensure_future(
-        ask(controller.endpoint, call, FORWARDED_CLIENT_ID, parts.config.frame_bytes_max)
+        ask(controller.endpoint, call, client_id, parts.config.frame_bytes_max)
     )
     try:
         while not asking.done():

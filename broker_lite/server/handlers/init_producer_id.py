@@ -10,12 +10,12 @@ from typing import Any
 
 from broker_lite.errors import LogbusError, TransactionalIdAuthorizationError, wire_code
 from broker_lite.model import NO_PRODUCER
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import InitProducerIdResponse as Response
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Needs ZooKeeper only when a block of ids is used up."""
     if message.transactional_id is not None:
         return _refused(TransactionalIdAuthorizationError.code)

@@ -12,8 +12,8 @@ from uuid import uuid4
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import JoinResult
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
 
@@ -23,7 +23,7 @@ NULLABLE_PROTOCOL_FROM = 7
 SKIP_ASSIGNMENT_FROM = 9
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """The member's id in the answer is its own, or the one to join again with."""
     version = request.api_version
     has_timeout = version >= REBALANCE_TIMEOUT_FROM
@@ -37,7 +37,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
             message.member_id,
             message.group_instance_id,
             client_id,
-            _host(request.peer),
+            f"/{request.session.host}",  # as Kafka spells a host
             message.session_timeout_ms,
             message.rebalance_timeout_ms if has_timeout else message.session_timeout_ms,
             message.protocol_type,
@@ -70,8 +70,3 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
             for row in result.members
         ],
     )
-
-
-def _host(peer: str) -> str:
-    """As Kafka spells a member's host."""
-    return f"/{peer.rpartition(':')[0]}"

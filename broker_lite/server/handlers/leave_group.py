@@ -9,15 +9,15 @@ from typing import Any
 
 from broker_lite.coordinator.events import Leaver
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import LeaveGroupResponse as Response
 from broker_lite.wire.tables import build
 
 BATCHED_FROM = 3
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each member has its own error; what is wrong with the group is one for all."""
     batched = request.api_version >= BATCHED_FROM
     leavers = [Leaver(message.member_id)]

@@ -15,16 +15,16 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import gather
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
 from broker_lite.server.registry import GroupListing
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import ListGroupsResponse as Response
 from broker_lite.wire.tables import build
 
 TYPES = {znodes.KIND_KAFKA: "Classic", znodes.KIND_NATIVE: "Native"}
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Filters compare without regard to case; an empty filter lets everything through."""
     try:
         listed = [

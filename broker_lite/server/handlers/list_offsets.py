@@ -27,17 +27,17 @@ from broker_lite.model import (
     NO_OFFSET,
     ListedOffset,
 )
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
 from broker_lite.server.replica import Replica
 from broker_lite.storage.scan import CorruptRange
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import ListOffsetsResponse, build
 
 _NOT_AVAILABLE_SINCE = 5
 _MAX_TIMESTAMP_SINCE = 7
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each partition has its own error; the request as a whole never fails."""
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
     topics = []
@@ -47,7 +47,7 @@ async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
     return ListOffsetsResponse(topics=topics)
 
 
-async def _answer(parts: Parts, request: RequestHeader, topic: str, row: Any) -> Any:
+async def _answer(parts: Parts, request: RequestContext, topic: str, row: Any) -> Any:
     code, found = 0, ListedOffset(NO_OFFSET)
     try:
         replica = parts.replicas.find(topic, row.partition_index)

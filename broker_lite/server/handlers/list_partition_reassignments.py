@@ -11,8 +11,8 @@ from typing import Any
 from broker_lite.errors import NO_ERROR
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import PartitionView
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import ListPartitionReassignmentsResponse as Response
 from broker_lite.wire.tables import build
 
@@ -20,7 +20,7 @@ _Topic = Response.OngoingTopicReassignment
 _Partition = _Topic.OngoingPartitionReassignment
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Answers from the snapshot."""
     snapshot = parts.registry.snapshot
     if message.topics is None:

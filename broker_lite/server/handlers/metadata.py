@@ -23,8 +23,8 @@ from broker_lite.model import (
     TopicView,
     is_valid_name,
 )
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import MetadataResponse as Response
 from broker_lite.wire.tables import build, uuid
 
@@ -37,7 +37,7 @@ NULL_NAME_FROM = 12
 """First version in which an answer by id may leave the name out."""
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Answers from the snapshot; needs no ZooKeeper."""
     snapshot = parts.registry.snapshot
     wanted = message.topics

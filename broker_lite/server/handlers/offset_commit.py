@@ -22,8 +22,8 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import OffsetCommitResponse as Response
 from broker_lite.wire.tables import build, own_tag
 
@@ -31,7 +31,7 @@ _Topic = Response.OffsetCommitResponseTopic
 _Partition = _Topic.OffsetCommitResponsePartition
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each partition has its own error; one refused does not hold back the others."""
     refused: dict[tuple[TopicPartition, str], int] = {}
     codes: dict[TopicPartition, int] = {}

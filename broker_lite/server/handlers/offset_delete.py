@@ -18,9 +18,9 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import TopicPartition
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import OffsetDeleteResponse as Response
 from broker_lite.wire.tables import build
 
@@ -31,7 +31,7 @@ _Topic = Response.OffsetDeleteResponseTopic
 _Partition = _Topic.OffsetDeleteResponsePartition
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """What is wrong with the group is one error for all; a partition that is not there, its own."""
     asked = {
         TopicPartition(topic.name, row.partition_index)

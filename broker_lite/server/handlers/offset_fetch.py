@@ -13,8 +13,8 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls import groups as own
 from broker_lite.wire.tables import OffsetFetchResponse as Response
 from broker_lite.wire.tables import build, own_tag
@@ -27,7 +27,7 @@ BATCHED_FROM = 8
 NONE = CommittedOffset(NO_OFFSET)
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """A group that cannot be read carries the error; the others are answered."""
     if request.api_version >= BATCHED_FROM:
         rows = []

@@ -10,15 +10,15 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import OffsetForLeaderEpochResponse as Response
 from broker_lite.wire.tables import build
 
 _Topic = Response.OffsetForLeaderTopicResult
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each partition has its own error."""
     return Response(
         topics=[

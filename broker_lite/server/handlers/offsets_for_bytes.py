@@ -11,13 +11,13 @@ from typing import Any
 
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, wire_code
 from broker_lite.model import NO_OFFSET
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
 from broker_lite.storage.log import Log
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.offsets import BytesAnswer, BytesPartition, OffsetsForBytesResponse
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> OffsetsForBytesResponse:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> OffsetsForBytesResponse:
     """One answer for each partition, in the request's order."""
     return OffsetsForBytesResponse(tuple([await _answer(parts, row) for row in message.partitions]))
 

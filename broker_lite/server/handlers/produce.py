@@ -22,18 +22,19 @@ from broker_lite.errors import (
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.connection import Reply
+from broker_lite.server.context import RequestContext
 from broker_lite.server.disk import Batch
 from broker_lite.server.parts import Parts
 from broker_lite.server.replica import Replica
 from broker_lite.wire import produce as wire
-from broker_lite.wire.api import BY_TOPIC_ID, RequestHeader
+from broker_lite.wire.api import BY_TOPIC_ID
 
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Without an answer nobody waits, and clients send any timeout; the memory is held until then."""
 
 
-def handle(parts: Parts, request: RequestHeader, frame: memoryview, reply: Reply) -> None:
+def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Reply) -> None:
     """Start every append of the request. Raises ProtocolError."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     call = _Produce(parts, request, message, reply)
@@ -46,7 +47,7 @@ class _Produce:
     __slots__ = ("_left", "_message", "_parts", "_reply", "_request", "_rows")
 
     def __init__(
-        self, parts: Parts, request: RequestHeader, message: wire.ProduceRequest, reply: Reply
+        self, parts: Parts, request: RequestContext, message: wire.ProduceRequest, reply: Reply
     ) -> None:
         self._parts = parts
         self._request = request
@@ -62,7 +63,7 @@ class _Produce:
         message, parts = self._message, self._parts
         by_id = self._request.api_version >= BY_TOPIC_ID
         timeout_ms = message.timeout_ms if message.acks else ACKS_NONE_TIMEOUT_MS
-        deadline_ms = self._reply.began_ms + timeout_ms
+        deadline_ms = self._request.deadline_ms(timeout_ms)
         find = parts.replicas.find_by_id if by_id else parts.replicas.find
         for t, topic in enumerate(message.topics):
             name = topic.topic_id if by_id else topic.name
@@ -128,7 +129,7 @@ class _Produce:
         if self._left:
             return
         reply, message, parts = self._reply, self._message, self._parts
-        parts.metrics.observe_ms("produce", parts.clock.monotonic_ms() - reply.began_ms)
+        parts.metrics.observe_ms("produce", parts.clock.monotonic_ms() - self._request.arrived_ms)
         if message.acks == wire.ACKS_NONE:
             self._end_silently()
             return

@@ -10,12 +10,12 @@ from typing import Any
 
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> RecordTimesResponse:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> RecordTimesResponse:
     """One answer for each partition, in the request's order."""
     return RecordTimesResponse(tuple([await _answer(parts, row) for row in message.partitions]))
 

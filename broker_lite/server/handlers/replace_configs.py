@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers import alter_configs
 from broker_lite.server.handlers.topic_settings import RESOURCE_TOPIC
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.configs import (
     OPERATION_DELETE,
     OPERATION_SET,
@@ -22,7 +22,7 @@ from broker_lite.wire.tables import AlterConfigsResponse as Response
 from broker_lite.wire.tables import build
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """Each resource has its own error."""
     changes = IncrementalAlterConfigsRequest(
         tuple(_changes(parts, row) for row in message.resources), message.validate_only

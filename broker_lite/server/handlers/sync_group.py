@@ -10,14 +10,14 @@ from typing import Any
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import SyncResult
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.context import RequestContext
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.tables import SyncGroupResponse as Response
 
 PROTOCOL_FROM = 5
 
 
-async def handle(parts: Parts, request: RequestHeader, message: Any) -> Any:
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """An error leaves the assignment empty."""
     names_protocol = request.api_version >= PROTOCOL_FROM
     assignments = tuple((row.member_id, row.assignment) for row in message.assignments)

@@ -6,21 +6,21 @@ Refused while the broker runs or holds replicas.
 from __future__ import annotations
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.context import RequestContext
 from broker_lite.server.handlers.deadline import within
-from broker_lite.server.handlers.forwarding import ask_controller, is_forwarded
+from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.parts import Parts
-from broker_lite.wire.api import RequestHeader
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 WAIT_MS = 30_000
 
 
 async def handle(
-    parts: Parts, request: RequestHeader, message: UnregisterBrokerRequest
+    parts: Parts, request: RequestContext, message: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """The error is the answer's."""
     try:
-        if parts.registry.is_controller or is_forwarded(request):
+        if parts.registry.is_controller or request.is_broker:
             await within(WAIT_MS, parts.registry.retire_broker(message.broker_id))
             return UnregisterBrokerResponse(0, NO_ERROR, None)
         call = UnregisterBrokerRequest(message.broker_id)

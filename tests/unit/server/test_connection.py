@@ -13,6 +13,7 @@ from typing import Any
 from broker_lite.errors import ProtocolError
 from broker_lite.server.clock import Clock
 from broker_lite.server.connection import Budget, Connection, Reply
+from broker_lite.server.context import Session
 from broker_lite.wire.fetch import FileRange
 from broker_lite.wire.frame import FrameReceiver
 
@@ -41,7 +42,7 @@ class Peer:
         self.connection = Connection(
             self.loop,
             theirs,
-            "peer",
+            Session(1, "127.0.0.1:40000"),
             receiver=FrameReceiver(frame_bytes_max),
             budget=budget or Budget(1 << 30),
             clock=Clock(),

@@ -17,6 +17,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.server import dispatch
+from broker_lite.server.context import Session
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
 from broker_lite.wire.api import ApiKey, encode_call
@@ -27,7 +28,8 @@ from broker_lite.wire.primitives import Writer
 class Answered:
     """The place of one answer."""
 
-    peer = "10.0.0.7:4711"
+    session = Session(7, "10.0.0.7:4711")
+    arrived_ms = 0
 
     def __init__(self) -> None:
         self.data = b""

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from handler_world import World, run, struct, versions
+from handler_world import World, context_of, run, struct, versions
 
 from broker_lite.errors import (
     InvalidRequestError,
@@ -18,7 +18,7 @@ from broker_lite.errors import (
 )
 from broker_lite.server.handlers import api_versions
 from broker_lite.wire import tables
-from broker_lite.wire.api import ADVERTISED, ApiKey, RequestHeader
+from broker_lite.wire.api import ADVERTISED, ApiKey
 from broker_lite.wire.primitives import uuid_bytes
 
 
@@ -42,7 +42,7 @@ def test_a_version_of_the_future_is_told_what_there_is() -> None:
     async def body(world: World) -> None:
         await world.start()
         message = tables.decode(ApiKey.API_VERSIONS, 9, memoryview(b"\x07"), 0)
-        header = RequestHeader(ApiKey.API_VERSIONS, 9, 1, None, 0)
+        header = context_of(ApiKey.API_VERSIONS, 9)
         response = await api_versions.handle(world.brokers[1], header, message)
         octets = tables.encode(ApiKey.API_VERSIONS, 9, 1, response)
         got = tables.ApiVersionsResponse.decode(octets, version=0, header=True, framed=True)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from handler_world import received
 from replica_world import TOPIC_ID, Node, World, run
 
 from broker_lite.config import BrokerConfig
@@ -17,14 +18,11 @@ from broker_lite.server.handlers import fetch, list_offsets
 from broker_lite.server.parts import Parts
 from broker_lite.server.trust import Trust
 from broker_lite.wire import fetch as wire
-from broker_lite.wire.api import parse_header
 
 
 class Reader:
     """A client's end of its connection."""
 
-    began_ms = 0
-    peer = "a test"
     is_open = True
 
     def __init__(self, node: Node) -> None:
@@ -40,7 +38,7 @@ class Reader:
         wanted = wire.FetchPartition(0, offset, 1 << 20, current_leader_epoch=leader_epoch)
         request = wire.FetchRequest((wire.FetchTopic("", TOPIC_ID, (wanted,)),), 0)
         frame = memoryview(wire.encode_request(request, correlation_id=1, client_id="c"))[4:]
-        fetch.handle(self.parts, parse_header(frame), frame, cast(Any, self))
+        fetch.handle(self.parts, received(frame), frame, cast(Any, self))
 
     def answer(self, parts: Sequence[Any]) -> None:
         frame = b"".join(bytes(part) for part in parts)

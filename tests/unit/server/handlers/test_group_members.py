@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from handler_members import SUBSCRIPTION, Member, both, coordinator, gathered
-from handler_world import World, handler, run, struct, versions
+from handler_world import World, handler, received, run, struct, versions
 
 from broker_lite.errors import (
     CoordinationUnavailableError,
@@ -29,7 +29,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.wire import tables
-from broker_lite.wire.api import ApiKey, encode_call, parse_header
+from broker_lite.wire.api import ApiKey, encode_call
 from broker_lite.wire.calls import members
 
 
@@ -299,7 +299,7 @@ def test_ten_thousand_members_asked_for_leave_the_group_unharmed() -> None:
             "g", 10_000, 60_000, "", None, (members.JoinProtocol("range", SUBSCRIPTION),)
         )
         frame = memoryview(encode_call(join, 3, "c"))[4:]
-        header = parse_header(frame)
+        header = received(frame)
         given, codes = [], Counter[int]()
         for _ in range(10_000):
             message = tables.decode(header.api_key, join.VERSION, frame, header.body_at)

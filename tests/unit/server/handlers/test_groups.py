@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handler_world import World, handler, run, struct, versions
+from handler_world import World, handler, received, run, struct, versions
 
 from broker_lite.errors import (
     GroupIdNotFoundError,
@@ -18,7 +18,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.wire import tables
-from broker_lite.wire.api import ApiKey, decode_call, encode_call, parse_header
+from broker_lite.wire.api import ApiKey, decode_call, encode_call
 from broker_lite.wire.calls import groups
 
 
@@ -154,7 +154,7 @@ def test_a_topic_that_was_made_again_has_no_offsets() -> None:
 async def call(world: World, request: Any, version: int) -> Any:
     """A request of our own client, over its own coding; the answer as it reads it."""
     frame = memoryview(encode_call(request, 3, "c"))[4:]
-    header = parse_header(frame)
+    header = received(frame)
     message = tables.decode(header.api_key, version, frame, header.body_at)
     response = await handler(header.api_key)(world.brokers[1], header, message)
     return decode_call(request, memoryview(tables.encode(header.api_key, version, 3, response))[4:])

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from handler_world import World, run, struct, versions
+from handler_world import World, context_of, run, struct, versions
 
 from broker_lite.errors import (
     ElectionNotNeededError,
@@ -19,8 +19,9 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import PartitionView, ReplicaId, StateChange
+from broker_lite.server.context import broker_client_id
 from broker_lite.server.handlers import unregister_broker
-from broker_lite.wire.api import ApiKey, RequestHeader
+from broker_lite.wire.api import ApiKey
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest
 
 ELECT, ALTER, LIST = "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments"
@@ -264,7 +265,7 @@ def test_a_broker_is_retired_once_it_is_empty_and_gone() -> None:
         await make(world, "t", [1, 2])
 
         async def retire(broker_id: int) -> tuple[int, str | None]:
-            header = RequestHeader(ApiKey.UNREGISTER_BROKER, 0, 1, "c", 0)
+            header = context_of(ApiKey.UNREGISTER_BROKER, 0, "c")
             request = UnregisterBrokerRequest(broker_id)
             answer = await unregister_broker.handle(world.brokers[1], header, request)
             return answer.error_code, answer.error_message
@@ -284,10 +285,10 @@ def test_a_broker_is_retired_once_it_is_empty_and_gone() -> None:
     run(body)
 
 
-def test_who_is_passed_a_retirement_does_not_pass_it_on() -> None:
+def test_broker_does_not_forward_a_request_that_a_broker_sent() -> None:
     async def body(world: World) -> None:
         await world.start(2)
-        header = RequestHeader(ApiKey.UNREGISTER_BROKER, 0, 1, "logbus-forwarded", 0)
+        header = context_of(ApiKey.UNREGISTER_BROKER, 0, broker_client_id(1))
         answer = await unregister_broker.handle(
             world.brokers[2], header, UnregisterBrokerRequest(1)
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from handler_members import gathered
-from handler_world import World, handler, run
+from handler_world import World, handler, received, run
 
 from broker_lite.errors import NetworkError, UnknownMemberIdError
 from broker_lite.model import Endpoint
 from broker_lite.server.second_opinion import SecondOpinion
 from broker_lite.wire import tables
-from broker_lite.wire.api import decode_call, encode_call, parse_header
+from broker_lite.wire.api import decode_call, encode_call
 from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
 
@@ -34,7 +34,7 @@ class Wire:
             raise NetworkError("no answer")
         (parts,) = [each for each in self.world.brokers.values() if each.endpoint == endpoint]
         frame = memoryview(encode_call(call, 3, "c"))[4:]
-        header = parse_header(frame)
+        header = received(frame)
         message = tables.decode(header.api_key, call.VERSION, frame, header.body_at)
         answer = await handler(header.api_key)(parts, header, message)
         octets = tables.encode(header.api_key, call.VERSION, 3, answer)

@@ -1,0 +1,78 @@
+"""Who asks: the facts of a connection and of a request on it, as every handler gets them.
+
+The listener makes a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
+request. Nothing that a client says of itself grants a right; until brokers have certificates,
+``is_broker`` alone trusts the client id, and only to stop a second forwarding. Loop thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker_lite.wire.api import RequestHeader, parse_header
+
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a connection that has not authenticated (Kafka's name for it)."""
+PLAINTEXT = "PLAINTEXT"
+"""The name of the one listener (Kafka's ``listeners``)."""
+_BROKER_CLIENT = "logbus-broker-"
+
+
+def broker_client_id(broker_id: int) -> str:
+    """Return the client id that a broker gives when it sends requests to another broker."""
+    return f"{_BROKER_CLIENT}{broker_id}"
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection. ``number`` counts the connections of a listener from 1; ``peer`` is the
+    client's ``host:port``. ApiVersions 3 and later set ``software`` to name and version (KIP-511).
+    """
+
+    number: int
+    peer: str
+    listener: str = PLAINTEXT
+    principal: str = ANONYMOUS
+    software: str = ""
+
+    @property
+    def host(self) -> str:
+        """The client's address without its port."""
+        return self.peer.rpartition(":")[0]
+
+
+class RequestContext(NamedTuple):
+    """One request: the fields of its header, its session, and when it arrived (monotonic ms)."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+    session: Session
+    arrived_ms: int
+
+    @classmethod
+    def read(cls, frame: memoryview, session: Session, arrived_ms: int) -> RequestContext:
+        """Return the context of a received frame. Raises ProtocolError for a broken header."""
+        return cls(*parse_header(frame), session, arrived_ms)
+
+    @property
+    def header(self) -> RequestHeader:
+        """The request's own header."""
+        return RequestHeader(*self[:5])
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether another broker of the cluster sent the request."""
+        return (self.client_id or "").startswith(_BROKER_CLIENT)
+
+    def deadline_ms(self, timeout_ms: int) -> int:
+        """Return the monotonic time by which a request with this timeout must be answered."""
+        return self.arrived_ms + timeout_ms
+
+    def __str__(self) -> str:
+        """The sender, for logs: address, client id and software."""
+        software = f" ({self.session.software})" if self.session.software else ""
+        return f"{self.session.peer}: client {self.client_id!r}{software}"
