@@ -50,6 +50,12 @@ def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
     return parse
 
 
+def at_least(least: int) -> Callable[[str, str], int]:
+    """A whole number from 1 on; a number below ``least`` becomes ``least``."""
+    number = whole(1)
+    return lambda name, value: max(least, number(name, value))
+
+
 def flag(name: str, value: str) -> bool:
     """``true`` or ``false``, in any case."""
     if value.strip().lower() not in ("true", "false"):
@@ -94,8 +100,29 @@ def topics(name: str, value: str) -> tuple[str, ...]:
     return found
 
 
+_ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
+"""An escape, or a set of characters as Python delimits it."""
+
+
 def pattern(name: str, value: str) -> str:
-    """A regular expression that Python compiles."""
+    """A regular expression that Python compiles, and that means the same to Java.
+
+    Spark's Kafka source takes Java's syntax. Python refuses most of what only Java has (``\\Q``,
+    ``\\p{L}``). Python takes the rest literally, so it would match no topic and raise no error.
+    """
+    for found in _ESCAPE_OR_SET.finditer(value):
+        members = re.sub(r"\\.", "", found[1] or "")
+        if "&&" in members:
+            what, instead = "intersects sets (&&)", "use a lookahead: (?![aeiou])[a-z]"
+        elif "[" in members:
+            what, instead = "has a set inside a set", "join the sets: [a-z0-9]"
+        elif found[0] == r"\0":
+            what, instead = r"has an octal escape (\0)", r"write the character, or \x61"
+        else:
+            continue
+        raise InvalidConfigError(
+            f"{name}={value!r} {what}, which Java reads differently from Python; {instead}"
+        )
     try:
         re.compile(text(name, value))
     except re.error as error:

@@ -80,7 +80,11 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.security.protocol",
     ),
     _source("subscribe", kind.topics, "topics, separated by commas"),
-    _source("subscribePattern", kind.pattern, "Python regex that matches the whole topic name"),
+    _source(
+        "subscribePattern",
+        kind.pattern,
+        "regex that matches the whole topic name, in the syntax that Python and Java share",
+    ),
     _source("assign", offsets.parse_assignment, 'JSON {"t":[0,1]}'),
     _source(
         "startingOffsets",
@@ -213,8 +217,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _write(
         "buffer.memory",
-        kind.whole(65536),
-        "bytes under way; beyond it writing waits",
+        kind.at_least(65536),
+        "bytes under way; beyond it writing waits; 65536 or more",
         "33554432",
         "kafka.buffer.memory",
     ),
@@ -259,8 +263,8 @@ _IGNORED_LINES = (
     "metadata.recovery.rebootstrap.trigger.ms metric.reporters metrics.num.samples",
     "metrics.recording.level metrics.sample.window.ms partition.assignment.strategy",
     "partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms",
-    "partitioner.class partitioner.ignore.keys receive.buffer.bytes reconnect.backoff.max.ms",
-    "reconnect.backoff.ms retries retry.backoff.max.ms send.buffer.bytes session.timeout.ms",
+    "receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms retries",
+    "retry.backoff.max.ms send.buffer.bytes session.timeout.ms",
     "socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms",
     "transaction.timeout.ms compression.gzip.level compression.lz4.level",
     "compression.zstd.level",
@@ -268,6 +272,10 @@ _IGNORED_LINES = (
 KAFKA_IGNORED = frozenset(line for words in _IGNORED_LINES for line in words.split())
 """Kafka's tuning that has no meaning here: accepted under ``kafka.``, ignored, said once."""
 
+_PLACEMENT = (
+    "rows with a key go to the partition that Kafka's default partitioner chooses; to choose "
+    "another, write a column 'partition' (int)"
+)
 KAFKA_REFUSED: Mapping[str, str] = {
     "auto.offset.reset": "use startingOffsets",
     "key.deserializer": "keys are binary; cast the column",
@@ -276,6 +284,8 @@ KAFKA_REFUSED: Mapping[str, str] = {
     "value.serializer": "values are string or binary columns",
     "enable.auto.commit": "the checkpoint decides; progress is committed to the group by itself",
     "interceptor.classes": "there are no interceptors",
+    "partitioner.class": _PLACEMENT,
+    "partitioner.ignore.keys": _PLACEMENT,
     "transactional.id": "exactly-once writing is not built yet",
 }
 _REFUSED: Mapping[str, str] = {
@@ -283,6 +293,12 @@ _REFUSED: Mapping[str, str] = {
     "txnappid": "exactly-once writing is not built yet; rows are written at least once",
     "txnversion": "exactly-once writing is not built yet; rows are written at least once",
 }
+_CATALOG_TABLE = (
+    "USING logbus cannot make a table: Spark keeps a table's OPTIONS in its catalog and gives a "
+    "source in Python none of them when the table is read. Use CREATE TEMPORARY VIEW name USING "
+    "logbus OPTIONS (...)"
+)
+"""Spark lists a table's provider among the options of CREATE TABLE only."""
 _SECURE = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
 _SPARK_LINES = (
     "path paths checkpointlocation queryname outputmode asyncprogresstrackingenabled",
@@ -303,6 +319,8 @@ Parsed = Mapping[str, Any]
 
 def parse(given: Mapping[str, str]) -> dict[str, Any]:
     """Check every option that was given; raises InvalidConfigError, warns once of ignored ones."""
+    if any(key.lower() == "provider" for key in given):
+        raise InvalidConfigError(_CATALOG_TABLE)
     values: dict[str, Any] = {}
     origin: dict[str, tuple[str, str]] = {}
     ignored: list[str] = []
@@ -329,17 +347,20 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
     if fresh:
         _warned.update(fresh)
         log.warning("options of Kafka's client without effect in logbus: %s", ", ".join(fresh))
-    _warn_of_compression(origin.get("compression.type"), values.get("compression.type"))
+    for name, why in (
+        ("compression.type", "is not written by logbus"),
+        ("buffer.memory", "is too small"),
+    ):
+        if name in values:
+            _warn_of_replacement(*origin[name], why, str(values[name]))
     return values
 
 
-def _warn_of_compression(given: tuple[str, str] | None, taken: str | None) -> None:
-    if given is None or given[1].strip().lower() == taken:
-        return
-    said = f"{given[0]}={given[1].strip()}"
-    if said not in _warned:
+def _warn_of_replacement(name: str, text: str, why: str, taken: str) -> None:
+    said = f"{name}={text.strip()}"
+    if text.strip().lower() != taken and said not in _warned:
         _warned.add(said)
-        log.warning("%s is not written by logbus; %s is taken instead", said, taken)
+        log.warning("%s %s; %s is taken instead", said, why, taken)
 
 
 def _refuse_or_ignore(key: str, lower: str, ignored: list[str]) -> None:

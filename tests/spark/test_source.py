@@ -93,6 +93,18 @@ def test_bad_options_fail_at_load(queries, given, said):
     assert said in str(raised.value)
 
 
+def test_create_table_is_refused_and_a_temporary_view_reads(queries, bus):
+    topic = queries.topic(3)
+    given = (
+        f"USING logbus OPTIONS (`bootstrap.servers` '{bus.bootstrap_servers}', subscribe '{topic}')"
+    )
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW name USING logbus OPTIONS"):
+        queries.spark.sql(f"CREATE TABLE not_kept {given}")
+    queries.spark.sql(f"CREATE TEMPORARY VIEW rows_of_topic {given}")
+    assert queries.spark.table("rows_of_topic").count() == 3
+    queries.spark.catalog.dropTempView("rows_of_topic")
+
+
 def test_what_only_the_plan_can_know_fails_with_the_cure(queries):
     topic = queries.topic(1)
     for given, said in (

@@ -30,6 +30,11 @@ def batch(**given):
         ({"subscribe": " , "}, "No topics to subscribe"),
         ({"assign": "t"}, "assign"),
         ({"subscribePattern": "("}, "regular expression"),
+        ({"subscribePattern": r"\Qa.b\E"}, "regular expression"),
+        ({"subscribePattern": "[a-z&&[^bc]]+"}, r"intersects sets \(&&\), which Java reads diff"),
+        ({"subscribePattern": "x[a-c[x-z]]"}, r"has a set inside a set.*join the sets"),
+        ({"subscribePattern": r"[]\]&&a]"}, "intersects sets"),
+        ({"subscribePattern": r"\0141pple"}, "octal escape.*write the character"),
         ({"startingOffset": "latest"}, "did you mean 'startingOffsets'"),
         ({"maxoffsetpertrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"kafka.bootstrap.server": "h:1"}, "did you mean 'kafka.bootstrap.servers'"),
@@ -42,10 +47,14 @@ def batch(**given):
         ({"kafka.value.serializer": "x"}, "not supported"),
         ({"kafka.enable.auto.commit": "true"}, "not supported"),
         ({"kafka.interceptor.classes": "x"}, "not supported"),
+        ({"kafka.partitioner.class": "x.Y"}, "not supported: .* write a column 'partition'"),
+        ({"kafka.partitioner.ignore.keys": "true"}, "not supported: .* write a column 'partition'"),
+        ({"kafka.buffer.memory": "0"}, "buffer.memory='0': give a whole number"),
         ({"kafka.security.protocol": "SASL_SSL"}, "not built yet"),
         ({"kafka.ssl.truststore.location": "x"}, "not built yet"),
         ({"kafka.transactional.id": "x"}, "exactly-once"),
         ({"transactionalId": "x"}, "exactly-once"),
+        ({"option.subscribe": "t", "provider": "logbus"}, "CREATE TEMPORARY VIEW name USING"),
         ({"bootstrap.servers": "a:1", "kafka.bootstrap.servers": "b:1"}, "two spellings"),
         ({"group.id": "a", "kafka.group.id": "b"}, "two spellings"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
@@ -126,6 +135,22 @@ def test_kafka_s_other_codecs_become_the_nearest_with_one_warning(given, taken, 
     said = [row.getMessage() for row in caplog.records]
     assert said == [
         f"kafka.compression.type={given} is not written by logbus; {taken} is taken instead"
+    ]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"a&&b", r"[a\[&b&]+\\0", r"\[a&&b\]", r"[]a-z]\d[.]", r"a\x61", "[a&\\&b]"]
+)
+def test_a_pattern_that_java_and_python_read_alike_is_taken(pattern):
+    assert options.parse({"subscribePattern": pattern})["subscribePattern"] == pattern
+
+
+def test_a_buffer_below_the_least_is_raised_with_one_warning(caplog):
+    for _ in range(2):
+        found = options.parse({"kafka.buffer.memory": "16384"})
+        assert options.write_options(found, "h:1").buffer_bytes == 65536
+    assert [row.getMessage() for row in caplog.records] == [
+        "kafka.buffer.memory=16384 is too small; 65536 is taken instead"
     ]
 
 
