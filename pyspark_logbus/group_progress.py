@@ -4,8 +4,8 @@ The checkpoint alone decides where a query goes on; this is for everybody else. 
 commits (planning never waits for it); what piles up meanwhile is left out but for the newest. Each
 commit carries a lease in its metadata, renewed while the query runs, so that two queries do not
 overwrite each other's offsets: the second publishes nothing under a default group and says so, and
-fails where ``group.id`` was given. The next run of a query has the same lease. Each commit names
-its topics' ids: what a topic held that was deleted never becomes the offset of its successor.
+fails before its first batch where ``group.id`` was given. The next run of a query has the same
+lease. Each commit names its topics' ids: a deleted topic's offsets never become its successor's.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ class GroupProgress:
         self._wanted: SourceOffset | None = None
         self._published: SourceOffset | None = None
         self._until_ms = 0
-        self._refused_until_ms = 0
         self._holder = ""
+        self._holder_until_ms = 0
+        self._holder_runs = False
+        """Whether the other query renewed its lease while this one waited for it."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
         """Topics that are others by now, with the ids of those whose offsets were refused."""
@@ -88,11 +90,26 @@ class GroupProgress:
             )
             self._thread.start()
 
+    def claim(self) -> None:
+        """Wait until the lease of a ``group.id`` that was given is this query's.
+
+        A killed query renews no lease, so its lease ends by itself. Raises GroupLeaseHeldError
+        once another query renews. Gives up waiting where the coordinator does not answer: the
+        background thread goes on trying, and ``check`` raises later.
+        """
+        if self._explicit:
+            with self._wake:
+                self._wake.wait_for(
+                    lambda: (
+                        self._published is self._wanted or self._holder_runs or bool(self._problem)
+                    ),
+                    (self._lease_ms + 2 * self._renew_ms) / 1000,
+                )
+            self.check()
+
     def check(self) -> None:
-        """Raises GroupLeaseHeldError where ``group.id`` was given and stays another query's."""
-        if self._explicit and self._refused_until_ms:
-            if self._now_ms() < self._refused_until_ms:
-                return
+        """Raises GroupLeaseHeldError where ``group.id`` was given and is a running query's."""
+        if self._explicit and self._holder_runs:
             raise GroupLeaseHeldError(
                 f"another running query ({self._holder}) publishes its progress to group.id="
                 f"{self.group!r}; give this query another group.id, or stop that one"
@@ -158,7 +175,9 @@ class GroupProgress:
         except LogbusError as error:
             if not self._problem:
                 log.warning("progress to group %r waits: %s", self.group, error)
-            self._problem = str(error)
+            with self._wake:
+                self._problem = str(error)
+                self._wake.notify_all()
             return
         with self._wake:
             self._published = wanted
@@ -171,20 +190,20 @@ class GroupProgress:
             self._commit(wanted, release=False)
             holder, until_ms = self._foreign()
         if not holder:
-            self._holder, self._refused_until_ms = "", 0
+            self._holder, self._holder_runs = "", False
             return True
         self._until_ms = 0
         if not self._holder:
-            # A query that was killed does not renew: an explicit group waits once for that.
-            self._refused_until_ms = max(until_ms, self._now_ms()) + self._renew_ms
             log.warning(
                 "group %r is another query's (%s): this one publishes no progress to it%s",
                 self.group,
                 holder,
                 "" if self._explicit else "; give it a group.id of its own to see its lag",
             )
-        self._holder = holder
         with self._wake:
+            if holder != self._holder:
+                self._holder, self._holder_until_ms = holder, until_ms
+            self._holder_runs = until_ms > self._holder_until_ms
             self._wake.notify_all()
         return False
 

@@ -2,8 +2,8 @@
 
 One instance for the whole run of a query, on the runner's main thread; never pickled. Spark calls
 ``latest_offset`` every 12 ms while idle, and every other source waits for it: so it never waits
-longer than 20 ms once the ends were known for the first time. A transient failure is no news; only
-data loss and a wrong request end the query, since Spark retries nothing.
+longer than 20 ms once the ends were known for the first time and the group is claimed. A transient
+failure is no news; only data loss and a wrong request end the query, since Spark retries nothing.
 """
 
 from __future__ import annotations
@@ -179,6 +179,10 @@ class StreamPlanner:
             )
         found = self._check_new(begin, until, found)
         found = [item for item in found if self._is_there(item, live)]
+        if self._progress is None:
+            # A batch that is repeated after a restart: no planning call has claimed the group.
+            committed = begin.topics if until.begin is None else until.begin
+            self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         options = self.options
         parts = plan.split_ranges(found, options.partitions_min, options.partition_rows_max)
         return plan.join_ranges(self._located(parts), options.partitions_max)
@@ -308,7 +312,9 @@ class StreamPlanner:
 
     def _publish(self, start: SourceOffset, live: Live) -> None:
         """``start`` is the end of the last batch that Spark has committed. Topics that are gone, or
-        others by now, are left out."""
+        others by now, are left out. The first call of a run claims the group: no batch is read
+        before."""
+        is_first = self._progress is None
         if self._progress is None:
             group = self.options.group_id or default_group(self.options, live.cluster_id)
             self._progress = GroupProgress(
@@ -321,6 +327,8 @@ class StreamPlanner:
                 renew_ms=group_progress.RENEW_MS,
             )
         self._progress.publish(plan.still_there(start, live))
+        if is_first:
+            self._progress.claim()
         self._progress.check()
         if self._is_available_now:
             # This may be the run's last call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from patience import until
 from spark_planning import ends, fails, fill, rows, step
 
@@ -71,19 +72,35 @@ def test_a_second_query_on_the_same_group(planner, bus, make_topic, monkeypatch)
     monkeypatch.setattr(group_progress, "RENEW_MS", 100)
     topic = make_topic(4)
     one, two = planner(subscribe=topic), planner(subscribe=topic)
-    at = step(one, one.initial_offset())
+    step(one, one.initial_offset())
     until(one.report, lambda report: report["groupState"] == "published")
-    at_two = step(two, two.initial_offset())
+    step(two, two.initial_offset())
     state = until(two.report, lambda report: "held by" in report["groupState"])
     assert state["group"] == one.report()["group"]
-    named = [planner(subscribe=topic, **{"group.id": f"g-{topic}"}) for _ in range(2)]
-    until(
-        lambda: named[0].latest_offset(at, unlimited=False) and named[0].report(),
-        lambda report: report and report["groupState"] == "published",
-    )
-    assert "give this query another group.id" in fails(
-        lambda: named[1].latest_offset(at_two, unlimited=False), GroupLeaseHeldError
-    )
+
+
+def test_a_second_query_of_a_named_group_fails_before_its_first_batch(
+    planner, bus, make_topic, monkeypatch
+):
+    monkeypatch.setattr(group_progress, "LEASE_MS", 2_000)
+    monkeypatch.setattr(group_progress, "RENEW_MS", 100)
+    monkeypatch.setattr(group_progress, "RETRY_MS", 20)
+    topic = make_topic(4)
+    given = {"subscribe": topic, "startingOffsets": "earliest", "group.id": f"g-{topic}"}
+    one, two, repeats = planner(**given), planner(**given), planner(**given)
+    begin = one.initial_offset()
+    end = step(one, begin)
+    # The first batch is planned only after the group's offsets carry the lease.
+    commit = bus.admin.committed(f"g-{topic}")[TopicPartition(topic, 0)]
+    assert lease_of(commit.metadata)[0] == begin["query"]
+    at = two.initial_offset()
+    with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id"):
+        while two.latest_offset(at, unlimited=False) == at:
+            pass
+    # Nor does another query repeat a batch that its checkpoint holds.
+    with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id"):
+        repeats.ranges(begin, end | {"query": "another"})
+    assert bus.admin.committed(f"g-{topic}")[TopicPartition(topic, 0)].offset == 0
 
 
 def test_a_query_may_start_from_its_group(planner, bus, make_topic):

@@ -14,6 +14,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
 )
 from broker_lite.model import CommittedOffset, OffsetAndEpoch, TopicPartition
+from pyspark_logbus import group_progress
 from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
@@ -127,19 +128,48 @@ def test_a_second_query_publishes_nothing_under_the_default_group(group, start, 
     assert "publishes no progress" in caplog.text
 
 
-def test_a_second_query_fails_where_the_group_was_named_once_the_first_is_seen_to_live(
-    group, start
-):
+@pytest.fixture
+def _asks_again_soon(monkeypatch):
+    monkeypatch.setattr(group_progress, "RETRY_MS", 5)
+
+
+@pytest.mark.usefixtures("_asks_again_soon")
+def test_claim_of_a_named_group_fails_once_the_other_query_renews(group, start):
     first, second = start("one"), start("two", explicit=True)
     first.publish(at(5))
     first.wait(5)
     second.publish(at(7))
     second.wait(5)
     second.check()  # the first may have been killed a moment ago
-    start.clock.ms += 25_000
+    renewed = lease_text("one", start.clock.ms + 20_000)
+    group.rows[T0] = CommittedOffset(5, 3, renewed, "id")
     with pytest.raises(GroupLeaseHeldError, match=r"give this query another group\.id") as raised:
-        second.check()
+        second.claim()
     assert "(one)" in str(raised.value)
+    with pytest.raises(GroupLeaseHeldError):
+        second.check()
+    assert group.rows[T0].offset == 5
+
+
+@pytest.mark.usefixtures("_asks_again_soon")
+def test_claim_of_a_named_group_waits_for_a_killed_query_s_lease_to_end(group, start):
+    group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms + 9_000), "id")
+    progress = start("two", explicit=True)
+    progress.publish(at(7))
+    progress.wait(5)
+    assert group.rows[T0].offset == 5
+    start.clock.ms += 9_001
+    progress.claim()
+    assert group.rows[T0].offset == 7
+
+
+@pytest.mark.usefixtures("_asks_again_soon")
+def test_claim_does_not_wait_for_a_coordinator_that_is_away(group, start):
+    group.failures = 1_000_000
+    progress = start("one", explicit=True)
+    progress.publish(at(7))
+    progress.claim()
+    assert progress.state == "[LOGBUS_COORDINATOR_NOT_AVAILABLE] not now"
 
 
 def test_a_killed_query_s_lease_ends_by_itself(group, start):
