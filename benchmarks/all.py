@@ -25,21 +25,11 @@ FOLDER = Path(__file__).parent
 
 BENCHMARKS = (
     "broker",
-    "client",
     "failover",
     "flush",
-    "groups",
     "kafka_groups",
-    "local",
-    "metadata",
     "mirror",
     "record",
-    "replication",
-    "spark_idle",
-    "spark_latency",
-    "spark_read",
-    "spark_stream",
-    "spark_write",
     "storage",
     "wire",
 )

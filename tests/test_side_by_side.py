@@ -215,7 +215,7 @@ def test_what_fails_once_is_tried_again_and_what_hangs_costs_no_other_row(tmp_pa
             assert ("sides" in variant) == (each is flaky)
             assert variant.get("failed", False) == (each is stuck)
     report.write(tmp_path / "results", quick=False)
-    text = (tmp_path / "RESULTS.md").read_text("utf-8")
+    text = "".join(page.read_text("utf-8") for page in (tmp_path / "results").glob("*.md"))
     assert "tried twice; the first time: RuntimeError: a port was taken" in text
     assert "cannot run: TimeoutError: took longer than 0 s" in text
 
@@ -234,23 +234,22 @@ def test_the_report_says_what_was_missed_and_what_could_not_run(tmp_path: Path) 
             found = alternate.run(each, bench)
             path = tmp_path / "results" / f"{each.name}.json"
             path.write_text(json.dumps(found), "utf-8")
-    (tmp_path / "results" / "made-up-curve.svg").write_text("<svg/>", "utf-8")
     (tmp_path / "results" / "wire.json").write_text("{}", "utf-8")
     report.write(tmp_path / "results", quick=False)
     text = (tmp_path / "RESULTS.md").read_text("utf-8")
-    short, line = (line for line in text.splitlines() if line.startswith("| 99 |"))
-    assert short == "| 99 | [made-up](#made-up): made up | rows_per_s | ≥ 5 | **2.00** |  |  |  |"
-    assert "Of 1 goals that were measured 0 are met: 0 of 1 *defaults*.\nIn none is kafka " in text
-    assert "| 2.00 | 2.00–2.00 | ≥ 5 | **not met** ([why](" in line
+    (short,) = (line for line in text.splitlines() if line.startswith("| 99 |"))
+    assert short == "| 99 | made-up: made up | rows_per_s | ≥ 5 | **2.00** |  |  |  |"
+    assert "0 of 1 goals are met: 0 of 1 *defaults*.\nKafka is ahead in none." in text
     missed = (
-        "[made-up](#made-up): rows_per_s of *defaults* 2.00 of at most 4.00, 50% of it "
+        "made-up: rows_per_s of *defaults* 2.00 of at most 4.00, 50% of it "
         "(goal ≥ 5, beyond the bound)"
     )
-    assert "Of 1: 1 *beyond the bound* " in text
-    assert f"- Nobody knows what bounds it.\n  - {missed}" in text
-    assert "cannot run: Maven is missing" in text
-    assert "(results/made-up-curve.svg)" in text
-    assert (tmp_path / "results" / report.RATIOS).is_file()
+    assert "1 goals are missed. 1 are *beyond the bound*" in text
+    assert f"- Unknown.\n  - {missed}" in text
+    page = (tmp_path / "results" / "made-up.md").read_text("utf-8")
+    assert "ratio 2.00 (2.00–2.00), goal ≥ 5 **not met**" in page
+    absent_page = (tmp_path / "results" / "absent.md").read_text("utf-8")
+    assert "cannot run: Maven is missing" in absent_page
 
 
 def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_against_nobody() -> None:
@@ -273,9 +272,9 @@ def test_the_first_page_says_where_the_peer_is_ahead_and_the_floor_is_held_again
         "variants": [{"variant": "tuned", "compared": found}, {"variant": "x", "cannot": "no"}],
     }  # fmt: skip
     text = "\n".join(summary.lines([kept]))
-    assert "Of 2 goals that were measured 2 are met: 2 of 2 *tuned*." in text
+    assert "2 of 2 goals are met: 2 of 2 *tuned*." in text
     behind = "made-up [tuned] rows_per_s 0.75; made-up [tuned] p99_ms 1.50."
-    assert f"In 2 kafka is ahead: {behind}" in text
+    assert f"Kafka is ahead in 2: {behind}" in text
     assert not list(summary.lines([{**kept, "variants": []}]))
 
 
@@ -404,7 +403,8 @@ def test_a_side_that_is_missing_or_fails_leaves_the_others(tmp_path: Path) -> No
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "made-up.json").write_text(json.dumps(found), "utf-8")
     report.write(tmp_path / "results", quick=False)
-    assert "- **4 is missing:** apt-get install it" in (tmp_path / "RESULTS.md").read_text("utf-8")
+    page = (tmp_path / "results" / "made-up.md").read_text("utf-8")
+    assert "- **4 is missing:** apt-get install it" in page
 
 
 def test_servers_that_a_run_starts_itself_are_no_clients() -> None:
@@ -420,25 +420,3 @@ def test_servers_that_a_run_starts_itself_are_no_clients() -> None:
     assert set(metered.found) == {"broker", "clients"}
     assert metered.found["broker"]["cpu_s"] >= 0.3
     assert metered.found["broker"]["peak_mb"] > 1
-
-
-def test_the_papers_curve_has_no_point_where_nothing_came_and_few_in_all() -> None:
-    netdb11 = importlib.import_module("peers.rows.netdb11")
-    stutters = [[number // 4 * 400, number / 10] for number in range(1, 101)]
-    found = {"messages": 10_000, "seconds": 10.5, "samples": stutters}
-    points = netdb11.curve(found)
-    assert 5 < len(points) <= netdb11.POINTS + 1
-    assert all(rate > 0 for _, rate in points)
-    assert [megabytes for megabytes, _ in points] == sorted({at for at, _ in points})
-    assert netdb11.warm_rate(found) == pytest.approx((10_000 - 800) / 9.5)
-
-
-def test_a_chart_of_growth_begins_where_a_measure_is_anything(tmp_path: Path) -> None:
-    growth = importlib.import_module("peers.rows.growth")
-    sides = {
-        str(size): {"median": {"idle_percent": idle, "all_s": 1.0}}
-        for size, idle in ((1, 0), (10, 2))
-    }
-    kept = {"row": "growth-made-up", "variants": [{"sides": sides}, {"cannot": "no room"}]}
-    growth.draw(tmp_path, kept, label="sizes", sizes={"1": 1, "10": 10})
-    assert "idle_percent" in (tmp_path / "growth-made-up.svg").read_text("utf-8")

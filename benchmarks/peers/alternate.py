@@ -123,11 +123,7 @@ def _alternate(
                 continue
             brief = ", ".join(f"{key} {value:g}" for key, value in _last(runs[name]).items())
             print(f"  {row.name} {number} {name}: {brief}", file=sys.stderr, flush=True)
-    return {
-        name: _summary(each) | ({"curves": curves} if (curves := sides[name].curves()) else {})
-        for name, each in runs.items()
-        if name not in absent
-    }
+    return {name: _summary(each) for name, each in runs.items() if name not in absent}
 
 
 def _once(row: Row, bench: Bench, sides: Mapping[str, Side], name: str) -> dict[str, Any]:

@@ -15,14 +15,19 @@ Found = Mapping[str, Any]
 
 NONE, LZ4 = "none", "lz4"
 MEASURED = (
-    ("spark-write", "as advised", "run_s", "Spark writes in {:.2f} times the time"),
+    ("spark-write", "as advised", "run_s", "Spark writes in {:.2f} of the time"),
     ("spark-read", "as advised", "run_s", "reads in {:.2f}"),
-    ("spark-pipeline", "as advised", "run_s", "has read, counted and written in {:.2f}"),
+    ("spark-pipeline", "as advised", "run_s", "runs the pipeline in {:.2f}"),
     ("spark-catch-up", "as advised", "run_s", "catches up from the disk in {:.2f}"),
     ("disk", NONE, "columns_mb", "the log has {:.2f} of its size"),
-    ("python-batches", "defaults", "records_per_s", "poll_arrow makes {:.2f} of its rate in place"),
-    ("python-send-100b", "defaults", "records_per_s", "send {:.2f}"),
-    ("python-table", "defaults", "records_per_s", "send_arrow {:.2f}"),
+    (
+        "python-batches",
+        "defaults",
+        "records_per_s",
+        "poll_arrow in place at {:.2f}",
+    ),
+    ("python-send-100b", "defaults", "records_per_s", "send at {:.2f}"),
+    ("python-table", "defaults", "records_per_s", "send_arrow at {:.2f}"),
 )
 """Row, its variant without compression, measure, and what lz4's through that says."""
 
@@ -36,9 +41,8 @@ def lines(rows: list[Found]) -> Iterator[str]:
         if before and packed:
             said.append(words.format(packed / before))
     if said:
-        yield "**Columns are not compressed by default.**"
-        yield f"With lz4, by logbus's medians: {'; '.join(said)}."
-        yield "Who should choose it nevertheless: README.md, *Compression*."
+        yield "Columns are not compressed by default."
+        yield f"With lz4: {'; '.join(said)}."
         yield ""
 
 

@@ -16,8 +16,8 @@ from peers.rows import ROWS
 
 Found = Mapping[str, Any]
 
-NO_BOUND = "nobody knows what bounds it"
-HEADING = "Goals that are not met, and what bounds them"
+NO_BOUND = "unknown"
+HEADING = "Missed goals and their bounds"
 BEYOND, WITHIN = "beyond the bound", "within the bound"
 AT = "at the bound, within its spread"
 
@@ -52,15 +52,8 @@ class Missed(NamedTuple):
         return float(str(self.compared["goal"]).split()[1])
 
     @property
-    def is_beyond_median(self) -> bool:
-        if self.bound is None:
-            return False
-        ratio = self.bound.ratio
-        return ratio < self.limit if self.is_more else ratio > self.limit
-
-    @property
     def where(self) -> str:
-        """Whether what costs nothing would meet the goal: in no round, in all, or in some."""
+        """Whether a logbus without cost would meet the goal: in no round, in all or in some."""
         if self.bound is None:
             return ""
         limit, least, most = self.limit, self.bound.low, self.bound.high
@@ -74,7 +67,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
     missed = list(_missed(rows))
     if not missed:
         return
-    yield f"### {HEADING}"
+    yield f"## {HEADING}"
     yield ""
     yield from _counts(missed)
     yield ""
@@ -85,7 +78,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
     for bound, by_row in by_bound.items():
         yield f"- {bound[0].upper()}{bound[1:].rstrip('.')}."
         for row, all_ in by_row.items():
-            yield f"  - [{row}](#{row}): {'; '.join(map(_said, all_))}"
+            yield f"  - {row}: {'; '.join(map(_said, all_))}"
     yield ""
 
 
@@ -136,12 +129,10 @@ def _best(found: Found, variant: Found, missed: Found) -> float | None:
 
 def _counts(missed: list[Missed]) -> Iterator[str]:
     where = Counter(each.where for each in missed)
-    low = sum(each.where == AT and each.is_beyond_median for each in missed)
     yield (
-        f"Of {len(missed)}: {where[BEYOND]} *{BEYOND}* (what costs nothing would meet them in no "
-        f"round), {where[AT]} *{AT}* (in some rounds; by the medians {low} of them lie beyond), "
-        f"{where[WITHIN]} *{WITHIN}* (in all), where logbus's own cost decides"
-        + (f"; of {where['']} the bound is in words alone." if where[""] else ".")
+        f"{len(missed)} goals are missed. {where[BEYOND]} are *{BEYOND}*: a logbus without cost "
+        f"would miss them in every round. {where[AT]} are *{AT}*. {where[WITHIN]} are *{WITHIN}*: "
+        f"there logbus's own cost decides. {where['']} have no measured bound."
     )
 
 

@@ -17,9 +17,9 @@ FLAT = 1.5
 BENT = 2.0
 """Times what it was, at which it has bent."""
 OF_A_SYSTEM = ("produced_per_s", "consumed_per_s")
-HOW = f"""Each measure beside what it was at the smallest size: *flat* is at most {FLAT:g} times as
-much or as little at the largest; of the others stands how many times as much it is, and the first
-size at which it is {BENT:g} times as much or as little. Why, and what would move it, each row says.
+HOW = f"""Each measure relative to its value at the smallest size.
+*Flat*: within a factor of {FLAT:g} at the largest size. Otherwise: the factor, and
+the first size at which it passes {BENT:g}.
 """
 
 
@@ -33,7 +33,7 @@ def lines(rows: list[Found]) -> Iterator[str]:
         yield "## How cost grows"
         yield ""
         yield HOW
-        yield "| row | sizes | flat | what is not |"
+        yield "| row | sizes | flat | grows |"
         yield "|---|---|---|---|"
         for found in grown:
             yield from _growth(found)
@@ -47,8 +47,8 @@ def _systems(found: Found) -> Iterator[str]:
     yield "## Beside other systems: the paper's experiment"
     yield ""
     yield (
-        "[netdb11](#netdb11), 200 bytes a message; medians. Systems differ in what they have done "
-        "when a producer hears that its message is safe, so a figure is read beside its words."
+        "One producer, then one consumer, 200 bytes a message; medians (row netdb11). The systems "
+        "acknowledge at different points, which the second column says."
     )
     yield ""
     yield f"| system | what an acknowledgement means | {' | '.join(heads)} |"
@@ -88,6 +88,6 @@ def _growth(found: Found) -> Iterator[str]:
             else:
                 bent.append(f"{measure} × {_times(last)}" + (f" (from {since})" if since else ""))
         yield (
-            f"| [{found['row']}](#{found['row']}) | {sizes[0]} to {sizes[-1]} | {', '.join(flat)} "
+            f"| {found['row']} | {sizes[0]} to {sizes[-1]} | {', '.join(flat)} "
             f"| {'; '.join(bent)} |"
         )

@@ -1,7 +1,8 @@
-"""Writes ``RESULTS.md`` from the results that are kept: the goals in one table, then every row.
+"""Writes the report from the results that are kept.
 
-A row's charts are the files ``results/<row>*.svg``, which its ``draw`` writes; the chart of all
-ratios is drawn here.
+``RESULTS.md`` is the summary that the repository keeps: a line a row, the paper's experiment, how
+cost grows, and each missed goal with its bound. ``results/<row>.md`` has a row's settings, medians
+and processes; it is written with each run and not kept.
 """
 
 from __future__ import annotations
@@ -10,16 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peers import charts, cited, compression, kept, missed, overview, summary
+from peers import compression, kept, missed, overview, summary
 from peers.row import Row
 from peers.rows import ROWS
 
 Found = Mapping[str, Any]
 
-RATIOS = "ratios.svg"
-CITING = ("HUNDRED_BROKERS.md", "README.md")
-"""The pages beside the report whose figures are those of the results."""
-TO_BOUND = {True: "", None: "", False: " ([why](#goals-that-are-not-met-and-what-bounds-them))"}
 UNITS = {
     "_s_per_gb": " s/GB",
     "_per_s": "/s",
@@ -28,18 +25,12 @@ UNITS = {
     "_gb": " GB",
     "_s": " s",
 }
-DISK = (
-    '- disk: [315 MB/s](results/storage.json "append_and_flush/1_mb/mb_per_s") where 1 MB at a '
-    'time is appended and flushed, [568](results/storage.json "group_commit/1_mb/mb_per_s_flushed")'
-    " where a flush takes in what came meanwhile"
-)
 HEAD = """# logbus side by side with Kafka
 
-Written by `make bench` from `results/*.json`; `README.md` says how each figure comes about and
-how to read it. Both sides of a line ran in turn in one run: the ratio is logbus's median through
-the peer's, the spread that of the single rounds' ratios. **logbus flushes to disk before each
-acknowledgement, on every in-sync replica; Kafka acknowledges from memory.** No row changes that.
-A figure that is in no table and no link was measured once, by hand, and says why, not how fast.
+`make bench` writes this page from `results/*.json`; `README.md` explains the method. Both sides
+of a line ran in turns in one session: the ratio is logbus's median divided by the peer's median.
+**logbus flushes to disk on every in-sync replica before each acknowledgement; Kafka acknowledges
+from memory.** No row changes that. `python -m peers --report` writes a page for each row, too.
 """
 
 
@@ -60,23 +51,19 @@ def brief(found: Found) -> Iterator[str]:
 
 
 def write(folder: Path, *, quick: bool) -> None:
-    """The report beside the results' folder; a quick run's goes among its own results."""
+    """Write the summary beside the results' folder, and a page for each row into the folder.
+
+    The pages of a quick run stay among its own results.
+    """
     source = folder / "quick" if quick else folder
     rows = results(source)
     if not rows:
         return
     target = source / "RESULTS.md" if quick else folder.parent / "RESULTS.md"
-    _draw_ratios(source / RATIOS, rows)
-    drawers = {row.name: row.draw for row in ROWS}
+    target.write_text("\n".join(_summary(rows)) + "\n", "utf-8")
     for found in rows:
-        if (draw := drawers.get(found["row"])) is not None:
-            draw(source, found)
-    drawn = {path.name: path.relative_to(target.parent).as_posix() for path in source.glob("*.svg")}
-    text = "\n".join(_document(rows, drawn)) + "\n"
-    target.write_text(cited.updated(text, folder.parent), "utf-8")
-    for page in [] if quick else [folder.parent / name for name in CITING]:
-        if page.is_file():
-            page.write_text(cited.updated(page.read_text("utf-8"), folder.parent), "utf-8")
+        page = source / f"{found['row']}.md"
+        page.write_text("\n".join(_row(found)) + "\n", "utf-8")
 
 
 def results(folder: Path) -> list[Found]:
@@ -84,37 +71,23 @@ def results(folder: Path) -> list[Found]:
     a row says of itself is what it says now."""
     known = {row.name: row for row in ROWS}
     found = map(kept.read, sorted(folder.glob("*.json")))
-    rows = [each | _texts(known.get(each["row"]), each) for each in found if each["variants"]]
+    rows = [each | _texts(known.get(each["row"])) for each in found if each["variants"]]
     order = {row.name: at for at, row in enumerate(ROWS)}
     return sorted(rows, key=lambda each: (each["number"], order.get(each["row"], 0), each["row"]))
 
 
-def _texts(row: Row | None, found: Found) -> dict[str, str]:
-    if row is None:
-        return {}
-    follows = row.concludes(found)
-    note = f"{_sentence(row.note)} {_sentence(follows)}" if follows else row.note
-    return {"work": row.work, "note": note, "bound": row.bound}
+def _texts(row: Row | None) -> dict[str, str]:
+    return {} if row is None else {"work": row.work, "note": row.note, "bound": row.bound}
 
 
-def _document(rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
+def _summary(rows: list[Found]) -> Iterator[str]:
     yield HEAD
     yield from _where(rows)
     yield from summary.lines(rows)
     yield from compression.lines(rows)
     yield from overview.lines(rows)
-    yield "## The goals"
-    yield ""
-    yield from _goals(rows)
-    yield ""
     yield from missed.lines(rows)
     yield from _unmeasured(rows)
-    if RATIOS in drawn:
-        yield f"![Every ratio beside its goal]({drawn[RATIOS]})"
-        yield ""
-    yield "## Each row"
-    for found in rows:
-        yield from _row(found, rows, drawn)
 
 
 def _where(rows: list[Found]) -> Iterator[str]:
@@ -135,39 +108,12 @@ def _where(rows: list[Found]) -> Iterator[str]:
     yield from (f"- {each}" for each in sorted(machines))
     busy = sum(each["machine"]["load_before"] > each["machine"]["cpus"] for each in variants)
     yield (
-        "- processes that wanted a core in the minute before a variant, the last one's own "
-        f"among them: {min(loads)} to {max(loads)}"
-        + (
-            f"; more than there are cores before {busy} of {len(variants)}: their ratios and "
-            "memory hold, their seconds and rates are no comparison for another day's"
-            if busy
-            else ""
-        )
+        f"- load average before a variant: {min(loads)} to {max(loads)}; above the number of cores "
+        f"before {busy} of {len(variants)}, whose ratios hold and whose rates do not compare"
     )
     yield from (f"- versions: {each}" for each in sorted(versions))
-    yield DISK
     yield f"- input: {', '.join(sorted({each['input'] for each in variants}))}, made unique"
     yield ""
-
-
-def _goals(rows: list[Found]) -> Iterator[str]:
-    yield "| # | row | variant | compression | measure | logbus | peer | ratio | spread | goal | |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
-    for found in rows:
-        for variant in found["variants"]:
-            head = (
-                f"| {found['number']} | [{found['row']}](#{found['row']}) | {variant['variant']} "
-                f"| {_compression(variant)}"
-            )
-            if "cannot" in variant:
-                yield f"{head} | cannot run: {_cell(variant['cannot'])} | | | | | | |"
-            for each in variant.get("compared", ()):
-                yield (
-                    f"{head} | {_measure(each)} | {_shown(each['measure'], each['logbus'])} "
-                    f"| {_shown(each['measure'], each['other'])} ({each['peer']}) "
-                    f"| {each['ratio']:.2f} | {_spread(each)} "
-                    f"| {each['goal'].replace('none', '')} | {_met(each)}{TO_BOUND[each['met']]} |"
-                )
 
 
 def _unmeasured(rows: list[Found]) -> Iterator[str]:
@@ -186,21 +132,15 @@ def _unmeasured(rows: list[Found]) -> Iterator[str]:
         yield ""
 
 
-def _row(found: Found, rows: list[Found], drawn: Mapping[str, str]) -> Iterator[str]:
-    yield ""
-    yield f"### {found['row']}"
+def _row(found: Found) -> Iterator[str]:
+    yield f"# {found['row']}"
     yield ""
     yield f"{found['work']}." + (f" {_sentence(found['note'])}" if found["note"] else "")
     if found.get("bound") and not _all_met(found):
         yield ""
-        yield f"**What bounds it:** {found['bound']}"
+        yield f"**Bound:** {found['bound']}"
     for variant in found["variants"]:
         yield from _variant(variant)
-    longer = [each["row"] for each in rows if each["row"].startswith(f"{found['row']}-")]
-    for name, path in sorted(drawn.items()):
-        if name.startswith(found["row"]) and not any(map(name.startswith, longer)):
-            yield ""
-            yield f"![{Path(name).stem}]({path})"
 
 
 def _variant(variant: Found) -> Iterator[str]:
@@ -217,6 +157,13 @@ def _variant(variant: Found) -> Iterator[str]:
         return
     for name, why in variant.get("absent", {}).items():
         yield f"- **{name} is missing:** {_cell(why)}"
+    yield ""
+    for each in variant.get("compared", ()):
+        yield (
+            f"- {_measure(each)}: {_shown(each['measure'], each['logbus'])}, {each['peer']} "
+            f"{_shown(each['measure'], each['other'])}, ratio {each['ratio']:.2f} "
+            f"({_spread(each)}), goal {each['goal']} {_met(each)}"
+        )
     sides = variant["sides"]
     yield ""
     yield "| | " + " | ".join(sides) + " |"
@@ -252,25 +199,6 @@ def _spent(process: Found | None) -> str:
 
 def _names(tables: Any) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table))
-
-
-def _draw_ratios(path: Path, rows: list[Found]) -> None:
-    """Advantage over the peer, upward good: 1 is as good as the peer, whichever way is better."""
-    groups = {}
-    for found in rows:
-        for variant in found["variants"]:
-            for each in variant.get("compared", ()):
-                if each["met"] is None or each["ratio"] <= 0:
-                    continue
-                sign, limit = each["goal"].split()
-                name = f"{found['row']} {variant['variant']} {_measure(each)}"
-                better = each["ratio"] if sign == "≥" else 1 / each["ratio"]
-                goal = float(limit) if sign == "≥" else 1 / float(limit)
-                groups[name] = (better, goal)
-    if groups:
-        charts.against_goals(
-            path, "logbus through the peer, and the goal (right is better)", groups
-        )
 
 
 def _all_met(found: Found) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,15 +79,13 @@ class Side:
     ``run``: does the work once and says what it measured. ``servers``: pids by role (``broker``,
     ``zookeeper``, …), asked before each run; every other process below this one is a client.
     ``settings``: how its servers are set, in words. ``within``: the servers that a run starts and
-    ends itself, those that live now by role. ``curves``: what its last run's chart is drawn of, by
-    name, for ``Row.draw``. ``cannot``: why this side is missing; the others run without it.
+    ends itself, those that live now by role. ``cannot``: why this side is missing; the others run.
     """
 
     run: Callable[[], Measures]
     servers: Callable[[], Mapping[str, list[int]]] = dict
     settings: str = ""
     within: Callable[[], Mapping[str, list[int]]] = dict
-    curves: Callable[[], Mapping[str, Any]] = dict
     cannot: str = ""
 
 
@@ -108,8 +105,6 @@ class Row:
     ``open``: prepares a variant (servers, topics, input) and gives both sides by name, until the
     context ends. Raises fetch.Cannot where the row cannot run here.
     ``note``: what a reader must know to read the row rightly.
-    ``concludes``: what follows from the figures of its result as it is kept, in sentences; the
-    report says them behind the note, so that no words outlive the figures.
     ``bound``: what bounds the row, measured; the report says it where a goal is not met.
     ``ceiling``: the ratio that a logbus which costs nothing would have in a measure, by a variant
     as it is kept, where none of its sides is a floor; said beside a goal that is not met. None
@@ -119,7 +114,6 @@ class Row:
     ``seconds_max``: a variant that takes longer has failed.
     ``apart``: each side stands for itself: one that fails, or takes longer than ``seconds_max``
     by itself, is left out and said, and the others go on.
-    ``draw``: draws the row's charts into a folder from its result as it is kept.
     """
 
     name: str
@@ -129,12 +123,10 @@ class Row:
     open: Callable[[Bench, Variant], AbstractContextManager[Mapping[str, Side]]]
     variants: tuple[Variant, ...] = (Variant(),)
     note: str = ""
-    concludes: Callable[[Mapping[str, Any]], str] = field(default=lambda _: "")
     bound: str = ""
     quick: bool = True
     rounds: int = ROUNDS
     seconds_max: float = 600.0
     apart: bool = False
-    draw: Callable[[Path, Mapping[str, Any]], None] | None = None
     ceiling: Callable[[Mapping[str, Any], str], float | None] = field(default=lambda *_: None)
     derive: Callable[[Measures, Processes], Measures] = field(default=lambda *_: {})

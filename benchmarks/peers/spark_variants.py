@@ -30,9 +30,8 @@ SINK: Options = {
 """Of what ``tuned`` writes: the same words as for the producer's rows. logbus's sink makes batches
 of 2 MB by itself."""
 TUNED_BOUND = (
-    "of tuned: Spark makes rows of what its Python source reads, most of a read is that alone "
-    "(spark_read), and a Kafka that is tuned no longer waits (README, what Spark's users tune): "
-    "*at most* is what a source that costs nothing has (the side floor)"
+    "Spark converts the rows of its Python source, which is most of a read. A tuned Kafka source "
+    "no longer waits. *At most*: a Python source that does nothing (the side floor)"
 )
 
 

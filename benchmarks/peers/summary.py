@@ -12,10 +12,9 @@ Found = Mapping[str, Any]
 
 COLUMNS = ("defaults", "as advised", "tuned")
 """Variants that most rows have; the others stand beside their names."""
-HOW = """A line a row; its figures are logbus through the peer, of which the goal says whether more
-or less is better. **Bold** is a goal that is not met. *defaults*: both as they come; *as advised*:
-Spark's session as README.md of the project advises, on both sides; *tuned*: what users of the peer
-change for this work, and of logbus's little or nothing."""
+HOW = """Each figure is logbus divided by the peer. **Bold** misses its goal. *defaults*: both sides
+as installed. *as advised*: the Spark session that the project's README advises, on both sides.
+*tuned*: what users of the peer change for this work; logbus keeps its defaults where it can."""
 
 
 def lines(rows: list[Found]) -> Iterator[str]:
@@ -53,7 +52,7 @@ def _compared(rows: list[Found]) -> Iterator[tuple[Found, Found, Found]]:
 
 def _counts(all_: list[tuple[Found, Found, Found]]) -> Iterator[str]:
     met = sum(bool(each["met"]) for _, _, each in all_)
-    yield f"Of {len(all_)} goals that were measured {met} are met{_by_column(all_)}."
+    yield f"{met} of {len(all_)} goals are met{_by_column(all_)}."
     behind = [
         f"{found['row']} [{variant['variant']}] {each['measure']} {each['ratio']:.2f}"
         for found, variant, each in all_
@@ -61,9 +60,9 @@ def _counts(all_: list[tuple[Found, Found, Found]]) -> Iterator[str]:
     ]
     peers = "/".join(dict.fromkeys(each["peer"] for _, _, each in all_))
     if behind:
-        yield f"In {len(behind)} {peers} is ahead: {'; '.join(behind)}."
+        yield f"{peers.capitalize()} is ahead in {len(behind)}: {'; '.join(behind)}."
     else:
-        yield f"In none is {peers} ahead."
+        yield f"{peers.capitalize()} is ahead in none."
 
 
 def _by_column(all_: list[tuple[Found, Found, Found]]) -> str:
@@ -80,7 +79,7 @@ def _of_row(found: Found) -> Iterator[str]:
     by_measure: dict[tuple[str, str], dict[str, Found]] = {}
     for _, variant, each in _compared([found]):
         by_measure.setdefault((each["measure"], each["of"]), {})[variant["variant"]] = each
-    row = f"[{found['row']}](#{found['row']}): {found['work']}"
+    row = f"{found['row']}: {found['work']}"
     for (measure, _), by_variant in by_measure.items():
         goals = dict.fromkeys(str(each["goal"]) for each in by_variant.values())
         cells = [_cell(by_variant[name]) if name in by_variant else "" for name in COLUMNS]

@@ -116,13 +116,9 @@ ROWS = (
         variants=tuple(map(_variant, CLIENTS)),
         note=f"a GB in and the same GB out count as two; {FLUSH_NOTE}",
         bound=(
-            'logbus\'s broker takes [50 MB](results/local.json "broker_idle_mb") before its first '
-            "record (Python, its libraries, the message tables), so the ratio hangs on how far "
-            "Kafka's collector let the heap grow, which more bytes and more topics raise, and a "
-            "smaller heap bounds. Processor time is batches: 110 us for one of 16 KB, as a "
-            "producer makes them by default, little more for 256 KB (README.md: what bounds "
-            "produce). *At least* is the processor of a server that only writes and flushes what "
-            "arrives (the side *floor, flushed* of produce-1kb), a GB out for nothing"
+            "memory: the broker takes 50 MB before its first record. Processor: 110 us for a batch "
+            "of 16 KB, little more for 256 KB. *At least*: a server that only writes and flushes "
+            "(the side *floor, flushed* of produce-1kb)"
         ),
         ceiling=bare_cpu,
         derive=derive,

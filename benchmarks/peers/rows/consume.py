@@ -20,9 +20,8 @@ POLL = {"max.poll.records": "5000"}
 """What a Kafka user changes where volume is all: more a request, more a call of poll."""
 COMPRESSIONS = {"defaults": "none", "lz4": "lz4", "tuned": "none"}
 BOUND = (
-    "the tool itself, which is the same program on the same cores. *At most* is the rate if "
-    "logbus's servers took nothing of the cores' time while it fetches (README.md, of at most). It "
-    "holds where the processor is the limit, as with two cores for the tool and the brokers"
+    "the tool itself, the same program on the same cores. *At most*: the rate if logbus's servers "
+    "took no processor time"
 )
 
 

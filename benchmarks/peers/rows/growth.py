@@ -1,7 +1,6 @@
-"""How logbus's cost grows: each row makes one thing larger and leaves the rest as it is.
+"""How logbus's cost grows: each row makes one quantity larger and keeps the rest.
 
-A row's columns are the sizes, smallest first. Each has a chart of every measure beside its value
-at the smallest size: what is flat there does not grow.
+The columns of a row are the sizes, smallest first.
 """
 
 from __future__ import annotations
@@ -9,22 +8,18 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import kafka_groups
 
 from broker_lite.model import EARLIEST_TIMESTAMP, TopicPartition
-from peers import charts, fetch, grown, members, registries
+from peers import fetch, members
 from peers.bench import Bench
 from peers.growth import IS_FULL, Alone, Waiters, alone, column, percentile, resident_mb
-from peers.meter import fine_cpu_seconds
 from peers.row import Measures, Row, Side, Variant
 
 VALUE_BYTES = 200
@@ -32,8 +27,6 @@ IDLE_SECONDS = 15.0
 """Many turns of whatever comes again: replication's fetches, ZooKeeper's pings, sweeps."""
 TOPIC_PARTITIONS_MAX = 1_000
 """That a topic may be made with (``max.create.partitions``)."""
-TURNS = 5
-"""Of what takes less than a second."""
 RETENTION_SECONDS_MAX = 60.0
 SECONDS_MAX = 1800.0
 """That one size may take."""
@@ -242,83 +235,11 @@ def connections(bench: Bench, count: int) -> Measures:
         }
 
 
-def sessions(bench: Bench, count: int) -> Measures:
-    """So many brokers' sessions, none of their brokers."""
-    bench.stop_all()
-    return registries.measure(count, bench)
-
-
 def group_members(bench: Bench, count: int) -> Measures:
     """Members of one Kafka group, none of which reads."""
     with alone(bench) as logbus:
         logbus.new_topic(kafka_groups.TOPIC, kafka_groups.PARTITIONS_A_MEMBER)
         return members.measure(logbus, count)
-
-
-def record_size(bench: Bench, size: int) -> Measures:
-    """Records one by one through ``send``, and read back as columns."""
-    count = max(20, min(200_000, 40 * MB // (size + 40)))
-    values = bench.lines.sized(min(count, 20_000), max(size, 10))
-    with alone(bench) as logbus:
-        return median_of(partial(_there_and_back, logbus, values, count, size))
-
-
-def _there_and_back(
-    logbus: Alone, values: list[bytes], count: int, size: int, turn: int
-) -> Measures:
-    topic = f"t{turn}"
-    logbus.new_topic(topic)
-    with logbus.bus.producer() as producer:
-        producer.send(topic, values[0]).result(60)
-        before = time.perf_counter()
-        for number in range(count):
-            producer.send(topic, values[number % len(values)])
-        producer.flush()
-        sent = time.perf_counter() - before
-    with logbus.bus.consumer(topic, start="earliest") as consumer:
-        got = 0
-        before = time.perf_counter()
-        while got < count:
-            got += consumer.poll_arrow(5.0).num_rows
-        read = time.perf_counter() - before
-    return {
-        "send_records_per_s": count / sent,
-        "send_mb_per_s": count * size / MB / sent,
-        "read_records_per_s": count / read,
-        "read_mb_per_s": count * size / MB / read,
-    }
-
-
-def median_of(once: Callable[[int], Measures]) -> Measures:
-    """What is too short to be believed once: the median of TURNS, after one for the caches."""
-    found = [once(turn) for turn in range(1 + TURNS)][1:]
-    return {name: statistics.median(each[name] for each in found) for name in found[0]}
-
-
-def batch_size(bench: Bench, rows: int) -> Measures:
-    """Batches of so many records of 200 bytes, sent as columns, each batch its own request's."""
-    batches = max(20, min(4_000, 400_000 // rows))
-    piece = column(bench.lines.sized(rows, VALUE_BYTES))
-    with alone(bench) as logbus:
-        logbus.new_topic("t", 4)
-        (broker,) = logbus.processes()["broker"]
-        with logbus.bus.producer() as producer:
-
-            def once(_: int) -> Measures:
-                cpu, before = fine_cpu_seconds(broker), time.perf_counter()
-                for number in range(batches):
-                    producer.send_columns("t", piece, number % 4)
-                producer.flush()
-                took = time.perf_counter() - before
-                spent = fine_cpu_seconds(broker) - cpu
-                return {
-                    "records_per_s": batches * rows / took,
-                    "batches_per_s": batches / took,
-                    "broker_us_a_batch": spent / batches * 1e6,
-                    "broker_us_a_record": spent / batches / rows * 1e6,
-                }
-
-            return median_of(once)
 
 
 @contextlib.contextmanager
@@ -333,42 +254,17 @@ def open_growth(
     yield {unit(size): Side(partial(measured, size), within=bench.within) for size in chosen}
 
 
-def draw(folder: Path, kept: Mapping[str, Any], *, label: str, sizes: Mapping[str, int]) -> None:
-    """Each measure beside what it was at the smallest size where it was anything."""
-    found = {
-        sizes[name]: side["median"]
-        for variant in kept["variants"]
-        for name, side in variant.get("sides", {}).items()
-    }
-    series: dict[str, list[tuple[float, float]]] = {}
-    for name in dict.fromkeys(name for values in found.values() for name in values):
-        points = [(size, found[size][name]) for size in sorted(found) if found[size].get(name)]
-        series[name] = [(size, value / points[0][1]) for size, value in points]
-    charts.lines(
-        folder / f"{kept['row']}.svg",
-        f"How cost grows: {label}",
-        label,
-        "times the value at the smallest",
-        series,
-        log_x=True,
-        log_y=True,
-    )
-
-
 def _row(
     name: str,
     work: str,
-    label: str,
     run: Run,
     sizes: Sequence[int],
     *,
     full: Sequence[int] = (),
     unit: Unit = "{:,}".format,
     note: str = "",
-    conclude: grown.Concluding = grown.nothing,
 ) -> Row:
     chosen = tuple(full) if full and IS_FULL else tuple(sizes)
-    by_name = {unit(size): size for size in (*sizes, *full)}
     return Row(
         f"growth-{name}",
         18,
@@ -377,24 +273,17 @@ def _row(
         open=partial(open_growth, run=run, sizes=chosen, unit=unit),
         variants=(Variant(settings={"logbus": "alone on the machine, its defaults"}),),
         note=note,
-        concludes=grown.concluding(by_name, conclude),
         quick=False,
         rounds=1,
         seconds_max=SECONDS_MAX,
         apart=True,
-        draw=partial(draw, label=label, sizes=by_name),
     )
-
-
-def _bytes(size: int) -> str:
-    return f"{size} B" if size < 1000 else f"{size // 1000} kB" if size < MB else "1 MB"
 
 
 ROWS = (
     _row(
         "partitions",
         "partitions of one broker",
-        "partitions",
         partitions,
         (1, 10, 100, 500, 1000, 2000),
         full=(1, 10, 100, 500, 1000, 2000, 4000),
@@ -404,12 +293,10 @@ ROWS = (
         "each partition, half to open and check its files, half to be told that it leads, and "
         "after kill -9 more to check what lies behind its recovery point: opening a partition when "
         "it is first asked for would move that",
-        conclude=grown.partitions,
     ),
     _row(
         "log-size",
         "a partition's log",
-        "MB in one partition",
         log_size,
         (100, 400, 1_600),
         full=(1_000, 5_000, 10_000, 20_000),
@@ -421,12 +308,10 @@ ROWS = (
         "files of each, the lookup of a time loads the index of one that nobody has asked yet, and "
         "retention renames the files of all old ones at once. Segments larger than these of 64 MB "
         "move it (the default is 1 GB)",
-        conclude=grown.log_size,
     ),
     _row(
         "brokers",
         "brokers on the same cores",
-        "brokers",
         brokers,
         (1, 2, 3),
         note="more brokers on the same two cores share them: what grows is the cost of copies, "
@@ -436,21 +321,8 @@ ROWS = (
         "longer replica.fetch.wait.max.ms moves it",
     ),
     _row(
-        "sessions",
-        "brokers that follow the metadata in one ZooKeeper",
-        "sessions with ZooKeeper",
-        sessions,
-        (1, 10, 50, 100),
-        note=f"a notice of {registries.STATES} changed states, which every session takes from it, "
-        "as brokers do; the sessions are one process's, so notice_to_all_s is mostly that process; "
-        "zookeeper_cpu_… is ZooKeeper's own: it grows with the sessions, for each is sent the "
-        "notice, and not with states, which the notice says itself",
-        conclude=grown.sessions,
-    ),
-    _row(
         "connections",
         "consumers that wait at the end of a partition",
-        "consumers, one connection each",
         connections,
         (1, 10, 100, 1000),
         note="each asks again every 500 ms, as Kafka's clients do; one client process drives all. "
@@ -460,7 +332,6 @@ ROWS = (
     _row(
         "members",
         "members of one Kafka group",
-        "members of a group",
         group_members,
         (1, 10, 100, 300, 1000),
         note="all join at once, one client process is all of them; then each says every 3 s that "
@@ -468,29 +339,5 @@ ROWS = (
         "(group.initial.rebalance.delay.ms), twice where some come meanwhile; beyond that it grows "
         "with what joins cost the broker. Living costs the coordinator alone: a longer "
         "heartbeat.interval.ms moves that, and other groups may have other coordinators",
-        conclude=grown.members,
-    ),
-    _row(
-        "record-size",
-        "size of a record",
-        "bytes of a record",
-        record_size,
-        (10, 100, 1_000, 10_000, 100_000, 1_000_000),
-        unit=_bytes,
-        note="send is Python, record by record: small records cost their number, large ones their "
-        "bytes, and the bend between is where a record's bytes cost as much as the call. Sending "
-        "columns moves it",
-        conclude=grown.record_size,
-    ),
-    _row(
-        "batch-size",
-        "records of a batch",
-        "records of a batch",
-        batch_size,
-        (1, 10, 50, 100, 1_000, 10_000),
-        note="the sender puts waiting batches of several partitions into one request. Batches "
-        "cost their number until their records cost as much; batch.size, linger.ms and columns "
-        "(send_arrow) move a sender along the curve",
-        conclude=grown.batch_size,
     ),
 )

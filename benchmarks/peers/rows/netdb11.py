@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peers import charts, fetch
+from peers import fetch
 from peers.bench import Bench
 from peers.queues import ActiveMq, RabbitMq, class_path
 from peers.row import KAFKA, LOGBUS, Measures, Row, Side, Variant, missing
@@ -43,20 +43,15 @@ DURABLE = {
 }
 NO_BATCHES = "its protocol has no batches of messages; see single messages"
 
-Samples = list[tuple[float, float]]
-Curves = dict[str, Samples]
-
 
 class Paper:
-    """Runs the Java programs and keeps what the charts are drawn of."""
+    """Runs the Java programs of one variant."""
 
     def __init__(self, bench: Bench, batch: int, folder: Path) -> None:
         self._batch = batch
         self._seconds = SECONDS * 0.75 if bench.quick else SECONDS
         self._least = bench.size(MESSAGES)
         self.classes = class_path(folder)
-        self.curves: dict[str, Curves] = {}
-        """By side, of its last run: megabytes and messages a second, by chart."""
         self._lines = folder / "lines"
         self._lines.write_bytes(b"".join(bench.lines.sized(LINES, MESSAGE_BYTES)))
 
@@ -65,7 +60,6 @@ class Paper:
         sent = self._java(system, "produce", address, topic, str(self._batch),
                           str(self._seconds), str(self._least), str(self._lines))  # fmt: skip
         got = self._java(system, "consume", address, topic, str(sent["messages"]))
-        self.curves[name] = {"producer": curve(sent), "consumer": curve(got)}
         return {
             "produced_per_s": round(warm_rate(sent)),
             "consumed_per_s": round(got["messages"] / got["seconds"]),
@@ -90,19 +84,6 @@ def warm_rate(found: Mapping[str, Any]) -> float:
     )
     messages, seconds = found["messages"] - before[0], found["seconds"] - before[1]
     return float(messages / seconds)
-
-
-def curve(found: Mapping[str, Any]) -> Samples:
-    """What was acknowledged, or received, from one sample to the next, over the megabytes before:
-    some POINTS, each of as many messages or more, so that what stutters can be read."""
-    points = []
-    last, step = (0, 0.0), max(1, found["messages"] // POINTS)
-    for count, at in [*found["samples"], (found["messages"], found["seconds"])]:
-        if count - last[0] >= step and at > last[1]:
-            rate = (count - last[0]) / (at - last[1])
-            points.append((round(count * MESSAGE_BYTES / 1e6, 3), round(rate)))
-            last = (count, at)
-    return points
 
 
 @contextlib.contextmanager
@@ -136,7 +117,6 @@ def _side(paper: Paper, name: str, bench: Bench, stack: contextlib.ExitStack) ->
         run,
         processes.processes,
         f"{settings}; {DURABLE[name]}",
-        curves=lambda: paper.curves.get(name, {}),
     )
 
 
@@ -146,24 +126,6 @@ def _log(paper: Paper, name: str, servers: LogbusServers | KafkaServers) -> Meas
         return paper.run(name, "log", servers.bootstrap_servers, topic)
     finally:
         servers.delete_topic(topic)
-
-
-def draw(folder: Path, found: Mapping[str, Any]) -> None:
-    """The paper's two charts, of each side's last run."""
-    for kind, title in (("producer", "Producer"), ("consumer", "Consumer")):
-        charts.lines(
-            folder / f"netdb11-{kind}.svg",
-            f"{title} throughput, messages of {MESSAGE_BYTES} bytes",
-            f"MB {'acknowledged' if kind == 'producer' else 'received'}",
-            "messages a second",
-            {
-                f"{NAMES[name]}, batch {BATCHES[variant['variant']]}": side["curves"][kind]
-                for variant in found["variants"]
-                for name, side in variant.get("sides", {}).items()
-                if "curves" in side
-            },
-            log_y=True,
-        )
 
 
 ROWS = (
@@ -194,6 +156,5 @@ ROWS = (
         quick=False,
         rounds=5,
         apart=True,
-        draw=draw,
     ),
 )

@@ -29,15 +29,12 @@ FLUSH_NOTE = (
     "acknowledged from memory)"
 )
 BOUND = (
-    "the tool itself, which is the same program on the same cores. *At most* is what it makes of a "
-    "server in Python that answers at once and keeps nothing (the side floor). On "
-    "defaults five requests of 16 KB are under way and wait for their flush: *floor, flushed* is a "
-    "server that does nothing but write and flush what has arrived (README.md: what bounds produce)"
+    "the tool itself, the same program on the same cores. *At most*: a Python server that answers "
+    "at once and stores nothing (the side floor)"
 )
 REPLICATED_BOUND = (
-    "the processor, which the tool and three brokers share. *At most* is the rate if logbus's "
-    "servers took nothing of it while the tool sends (README.md, of at most): it holds where the "
-    "processor is the limit, and says nothing where the flush of two replicas is"
+    "the processor, which the tool and three brokers share. *At most*: the rate if logbus's "
+    "servers took no processor time"
 )
 
 

@@ -17,7 +17,6 @@ import confluent_kafka as ck
 import pyarrow as pa
 
 from broker_lite.client import connect
-from peers import kept
 from peers.bare import BareServer
 from peers.bench import Bench
 from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
@@ -252,16 +251,6 @@ def _writing(name: str, number: int, task: Task, what: str, *, goal: float, boun
     )
 
 
-def fetched_by_processor(found: Mapping[str, Any], _: str) -> float | None:
-    """Of batches that are fetched: as many as the client's own processor time allows, which is
-    measured apart, through the peer's."""
-    kept_ = kept.RESULTS / "client.json"
-    if not found["variant"].endswith("fetched") or not kept_.is_file():
-        return None
-    spent = json.loads(kept_.read_text("utf-8"))["poll_sent"]["client_cpu_ms_per_mb"]
-    return 1000 / float(spent) / float(found["sides"][KAFKA]["median"]["mb_per_s"])
-
-
 def _reading(name: str, task: Task, what: str, *, goal: float, bound: str, **more: Any) -> Row:
     return Row(
         name,
@@ -299,11 +288,9 @@ def _latency() -> Row:
         ),
         note=FLUSH_NOTE,
         bound=(
-            "Python code in client and broker, 0.33 ms of it a record in caches that are cold, and "
-            "eight ways from one thread to the next, 0.2 ms. The flush, 0.25 ms, is the lesser "
-            "part: *at least* is a client and a server in Python that send, write, flush, answer "
-            "and check nothing (the side floor), in the range of Kafka, which waits for no flush. "
-            "The slowest are the journal's (README, one record there and back)"
+            "Python code in client and broker, and eight hand-overs between threads; the flush is "
+            "the smaller part. *At least*: a client and a server in Python that only send, write, "
+            "flush and answer (the side floor)"
         ),
     )
 
@@ -311,33 +298,20 @@ def _latency() -> Row:
 SEND = "Python: send with its delivery callback / confluent-kafka's produce with its callback"
 TABLE = "Python: send_arrow of a table / confluent-kafka, row by row, without callbacks"
 SEND_BOUND = (
-    "the interpreter, which runs one thread at a time: "
-    '[1.4 us](results/client.json "send_reported/cpu_us_per_record") of processor a record for the '
-    "call, its column and its report, while librdkafka's own threads work beside it (README, the "
-    "Python client's rows). *At most* is logbus's own client with a server that answers at once "
-    "and keeps nothing (the side floor)"
+    "the interpreter, which runs one thread at a time. *At most*: logbus's own client with a "
+    "server that answers at once and stores nothing (the side floor)"
 )
 TABLE_BOUND = (
-    "what a flushed write makes: *at most* is a loop that does nothing else with the same values "
-    "(the side floor; with lz4 it compresses them on the other core). confluent-kafka sends "
-    '[135 MB/s](results/python-table.json "defaults/kafka/mb_per_s"), unflushed; send_arrow makes '
-    '[735 MB/s](results/client.json "arrow/mb_per_s") in larger runs than these 100 MB, and a '
-    "plain write that stays in the page cache, and its flush, "
-    '[225](results/client.json "arrow/raw_write_and_flush_mb_per_s") (README, what bounds '
-    "spark_write)"
+    "the disk: logbus flushes the table, Kafka does not. *At most*: a loop that writes and flushes "
+    "the same values (the side floor)"
 )
 RECORDS_BOUND = (
-    "what Python takes to make a record: *at most* is a loop that makes as many of values that are "
-    "in memory (the side floor). A tuned confluent-kafka reads ahead in threads of its own, so "
-    "that its poll takes 1.5 us a record, and logbus's iteration "
-    '[0.68 us](results/client.json "iterate/cpu_us_per_record") of processor (README, the Python '
-    "client's rows)"
+    "the cost of a record in Python. *At most*: a loop that makes as many records of values in "
+    "memory (the side floor)"
 )
 BATCHES_BOUND = (
-    "of batches that are fetched, the client's own processor time, "
-    '[0.72 ms](results/client.json "poll_sent/client_cpu_ms_per_mb") a MB, most of it the '
-    "socket's copies: *at most* is that through a tuned confluent-kafka. It makes less, for broker "
-    "and client take turns every 4 MB (README, the Python client's rows)"
+    "the client's processor time, most of it the socket's copies: broker and client take turns "
+    "every 4 MB"
 )
 ROWS = (
     _writing("python-send-100b", 10, Task("send", 100, 500_000), SEND, goal=1.0, bound=SEND_BOUND),
@@ -356,7 +330,6 @@ ROWS = (
         "Python: poll_arrow / confluent-kafka's consume(500)",
         goal=10.0,
         bound=BATCHES_BOUND,
-        ceiling=fetched_by_processor,
     ),
     _latency(),
 )

@@ -120,8 +120,7 @@ ROWS = (
         note="a query with the default trigger from one topic to another; confluent-kafka sends "
         "and receives on both sides, with random pauses; records: how many a run (where a variant "
         "does not say it, it is 20, and its p99 of all runs together)",
-        bound="Spark's own trigger with a Python source and sink: floor_trigger_ms beside "
-        "logbus_trigger_ms in results/spark_latency.json; trigger_p50_ms here is of both sides",
+        bound="Spark's own trigger with a Python source and sink",
         quick=False,
         seconds_max=1200,
     ),

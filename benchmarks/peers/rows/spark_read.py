@@ -92,10 +92,8 @@ ROWS = (
         variants=tuple(each for each in VARIANTS if each.name != LZ4),
         note=f"{FILLED}; from load() to the end, without the start of the session, which processor "
         "seconds have with them",
-        bound="Spark starts four Python processes before the first row: to look the format up, to "
-        "make the source, to plan it, to run its tasks. With a source that does nothing they and "
-        "the JVM take 8 s of processor, with logbus 10, Kafka's connector takes 13 (README); *at "
-        "most* is that source, ready rows (the side floor)",
+        bound="Spark starts four Python processes before the first row: lookup, reader, planner, "
+        "task. *At most*: a Python source that does nothing (the side floor)",
         quick=False,
     ),
     Row(

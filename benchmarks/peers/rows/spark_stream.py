@@ -176,11 +176,8 @@ ROWS = (
         "backlog from the disk each time (unread.cached.bytes, and a stream keeps nothing of it), "
         "Kafka from the page cache. (Where a variant has no floor, its processor seconds are of "
         "four queries: this one, the floor, and both with nothing to read, python_floor_s)",
-        bound="what Spark does itself: *at most* is a Python source that has its rows ready "
-        "through Kafka's connector, and logbus is at seven to eight tenths of it. Starting a query "
-        "takes Spark a Python process for such a source (empty_query_s of the floor; Kafka's "
-        "connector is in the JVM, and its own is 0.2 s), of which logbus's own share is 0.1 s; "
-        "with Spark as it comes that process takes a second (README)",
+        bound="Spark itself: it starts a Python process for each query with a Python source. *At "
+        "most*: a Python source that has its rows ready (the side floor)",
         ceiling=by_floor_measured,
     ),
     Row(
@@ -192,9 +189,8 @@ ROWS = (
         variants=VARIANTS,
         note="the backlog's pages are dropped from the page cache before each run; the lines "
         "repeat every 2,000,000, which nothing here can profit from",
-        bound="the processor, busy for nine tenths of the time: Spark's JVM takes rows from Python "
-        "workers that read them from the disk and check them, 0.9 GB in a second; *at most* is a "
-        "Python source that has them ready (the side floor)",
+        bound="the processor: Spark's JVM takes rows from Python workers that read and check them. "
+        "*At most*: a Python source that has its rows ready (the side floor)",
         quick=False,
         seconds_max=1500,
     ),

@@ -49,11 +49,7 @@ ROWS = (
             variant(TUNED, sink=SINK),
         ),
         note=f"{FLUSH_NOTE}; input_alone_s is what reading the Parquet input costs without a sink",
-        bound="the processor, of which nearly all that the two cores have in run_s is taken, more "
-        "than two thirds by Spark's JVM and Python workers, which a sink that only drains does "
-        "not spare (the side floor; *at most* is that through Kafka; logbus makes "
-        '[0.61](results/spark_write.json "none/ratio") of it in spark_write). '
-        "What Kafka's brokers take of the cores is less when tuned or compressed, so the ratio "
-        "falls",
+        bound="the processor: Spark's JVM and its Python workers take two thirds. *At most*: a "
+        "sink that drops its rows (the side floor)",
     ),
 )

@@ -198,11 +198,8 @@ ROWS = (
         variants=(Variant(FIRST), Variant(AGAIN), Variant(TUNED)),
         note=NOTE,
         bound=(
-            "a JVM and two Python processes on two cores: ZooKeeper, logbus up, and the broker, "
-            "which imports beside it and then needs its session. *At least* is a ZooKeeper and one "
-            "Python process with a session, no broker (the side floor). Kafka's one JVM takes a "
-            "third of its time where it compiles little and loads an archive of its classes, which "
-            "it does not do as it ships; ZooKeeper's loads its own from the third start on"
+            "a JVM and two Python processes on two cores. *At least*: a ZooKeeper and one Python "
+            "process with a session, without a broker (the side floor)"
         ),
         quick=False,
     ),
