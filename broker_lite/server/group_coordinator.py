@@ -217,11 +217,15 @@ class GroupCoordinator:
             self._drop(held, error)
 
     async def check_empty(self, group: str) -> None:
-        """Raises NonEmptyGroupError while members are in the group, or may be: those of a former
-        coordinator that have not heard of this one."""
-        machine = await self.find_taken(group)
-        if machine is not None and (count := machine.size or machine.awaited):
-            raise NonEmptyGroupError(f"group {group!r} has {count} members")
+        """Return once ZooKeeper records the group as empty. Raises NonEmptyGroupError while it has
+        members, or may have: those of a former coordinator that have not heard of this one."""
+        while (held := await self._held_or_taken(group)) is not None:
+            if count := held.group.size or held.group.awaited:
+                raise NonEmptyGroupError(f"group {group!r} has {count} members")
+            if held.writing is None:
+                return
+            # Until the empty generation is written, ZooKeeper counts the members that just left.
+            await asyncio.wait([held.writing])
 
     async def find_taken(self, group: str) -> Group | None:
         """As ``find``; where another broker's members may be in the group it is taken over."""

@@ -35,9 +35,13 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 async def delete(parts: Parts, group: str) -> int:
     """Its error code."""
     try:
-        await parts.groups.check_empty(group)
-        parts.groups.forget(group)
-        await within(WAIT_MS, parts.registry.delete_group_offsets(group))
+        await within(WAIT_MS, _delete(parts, group))
     except LogbusError as error:
         return wire_code(error)
     return NO_ERROR
+
+
+async def _delete(parts: Parts, group: str) -> None:
+    await parts.groups.check_empty(group)
+    parts.groups.forget(group)
+    await parts.registry.delete_group_offsets(group)

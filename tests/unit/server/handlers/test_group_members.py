@@ -380,6 +380,41 @@ def test_groups_with_members_are_listed_and_protected() -> None:
     run(body)
 
 
+def test_a_group_is_deleted_right_after_its_last_member_left() -> None:
+    """DeleteGroups arrives before the coordinator has written the empty generation."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        (one,) = await gathered(world, 1)
+        assert await one.leave() == [0, 0]
+        answer = await world.ask("DeleteGroups", 2, groups_names=["g"])
+        assert answer.results[0].error_code == 0
+        assert await one.listed() == []
+
+    run(body)
+
+
+def test_a_group_is_deleted_right_after_its_static_member_expired() -> None:
+    """As above, with ZooKeeper away while the session ends."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        (one,) = await gathered(world, 1, group_instance_id="i")
+        group = world.brokers[one.broker].groups.find("g")
+        assert group is not None
+        await asyncio.sleep(9.9)  # of a session of 10 s
+        world.service.stop()
+        while group.size:
+            await asyncio.sleep(0.01)
+        deleting = asyncio.ensure_future(world.ask("DeleteGroups", 2, groups_names=["g"]))
+        await asyncio.sleep(0.1)
+        world.service.start()
+        assert (await deleting).results[0].error_code == 0
+        assert await one.listed() == []
+
+    run(body)
+
+
 def test_a_group_moves_when_its_coordinator_dies_and_its_generation_goes_on() -> None:
     async def body(world: World) -> None:
         await world.start(3)
