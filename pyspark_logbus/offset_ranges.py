@@ -7,13 +7,14 @@ model; sums are in whole numbers, so nothing overflows or rounds twice. Driver o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from broker_lite.errors import DataLossError
 from broker_lite.model import Endpoint, OffsetAndEpoch, TopicPartition
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+from pyspark_logbus.query_options import Topics
 
 
 class OffsetRange(NamedTuple):
@@ -69,6 +70,7 @@ class Live:
 
 
 GONE, RECREATED, REGRESSED, LATE = "gone", "recreated", "regressed", "late"
+UNSUBSCRIBED = "unsubscribed"
 
 
 class Loss(NamedTuple):
@@ -97,28 +99,36 @@ CURE = (
     "failOnDataLoss=false"
 )
 
+RESUBSCRIBE = (
+    "Going on would drop these partitions from the checkpoint. Subscribe to them again, or set "
+    "failOnDataLoss=false to drop them"
+)
 
-def data_loss(losses: Iterable[Loss]) -> DataLossError:
+
+def data_loss(losses: Collection[Loss]) -> DataLossError:
     """The error that names every lost range."""
-    return DataLossError(f"{'; '.join(map(str, losses))}. {CURE}")
+    are_there = all(loss.kind == UNSUBSCRIBED for loss in losses)
+    return DataLossError(f"{'; '.join(map(str, losses))}. {RESUBSCRIBE if are_there else CURE}")
 
 
 def find_losses(
-    start: SourceOffset, live: Live, seen: Mapping[tuple[str, int], int] | None = None
+    start: SourceOffset, live: Live, topics: Topics, seen: Mapping[tuple[str, int], int]
 ) -> list[Loss]:
-    """What of ``start`` the brokers do not hold any more: topics, partitions, ends gone back.
+    """What of ``start`` the brokers do not hold any more (topics, partitions, ends gone back), and
+    what the query does not read any more (``topics``: those of its options now).
 
     A topic of another id is another topic, however many records it holds. ``seen`` has the last
     ends by topic id and partition, so that lost ranges have an end.
     """
     losses = []
-    known = seen or {}
     for name in sorted(start.topics):
         before, now = start.topics[name], live.topics.get(name)
         for number in sorted(before.partitions):
             at = before.partitions[number]
             detail = kind = ""
-            if now is None:
+            if not topics.reads(TopicPartition(name, number)):
+                kind, detail = UNSUBSCRIBED, unsubscribed(topics)
+            elif now is None:
                 kind, detail = GONE, f"topic {name} ({before.topic_id}) is gone"
             elif now.topic_id != before.topic_id:
                 kind = RECREATED
@@ -131,9 +141,14 @@ def find_losses(
             elif 0 <= now.ends[number].offset < at.offset:
                 losses.append(_regression(name, number, at, now.ends[number]))
             if kind:
-                end = known.get((before.topic_id, number), -1)
+                end = seen.get((before.topic_id, number), -1)
                 losses.append(Loss(kind, name, number, at.offset, end, detail))
     return losses
+
+
+def unsubscribed(topics: Topics) -> str:
+    """Why a partition of the checkpoint is not read."""
+    return f"the query no longer subscribes to it, but to {topics.describe()}"
 
 
 def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch) -> Loss:
@@ -149,12 +164,13 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
 
 
 def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
-    """Losses at the end of a batch: where the topic is gone, the batch's own range is lost too."""
+    """Losses at the end of a batch: where the topic is gone or no longer read, the batch's own
+    range is lost too."""
     of = {(item.topic, item.partition): item for item in ranges}
     found = []
     for loss in losses:
         item = of.get((loss.topic, loss.partition))
-        if item is not None and loss.kind in (GONE, RECREATED):
+        if item is not None and loss.kind in (GONE, RECREATED, UNSUBSCRIBED):
             loss = loss._replace(first=item.start, end=max(loss.end, item.end))
         found.append(loss)
     return found

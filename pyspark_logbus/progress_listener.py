@@ -30,13 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """Where a query stood after a batch. ``records_behind`` is None before the ends are known.
+    """Where a query stood after a batch.
 
     ``lost_records`` is what planning went past since the query started. ``missing_rows`` is what
     this batch's tasks went past under failOnDataLoss=false: offsets of the batch that gave no row,
     since they were damaged or gone (an executor's log names them). It is None where that cannot be
     told: the batch has no end, or Spark counted more rows than it has offsets, since the query
     reads each batch more than once.
+
+    A batch that Spark repeats after a restart comes without a report of the source: its
+    ``records_behind`` is None, its ``by_partition`` and ``group`` are empty, and its
+    ``lost_records`` is 0. ``missing_rows`` has what the batch went past. What its planning went
+    past is in ``lost_records`` of the next batch too.
     """
 
     query_id: str
@@ -54,14 +59,11 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
     """The lag of each logbus source in a progress document (``json.loads(progress.json)``)."""
     found = []
     for source in progress.get("sources", ()):
-        latest = source.get("latestOffset")
-        if isinstance(latest, str):
-            latest = json.loads(latest)
-        if not isinstance(latest, dict) or "lagTotal" not in latest:
+        latest, ends = _document(source.get("latestOffset")), _document(source.get("endOffset"))
+        is_ours = "lagTotal" in latest or (not latest and {"cluster", "topics"} <= ends.keys())
+        if not is_ours:
             continue
-        ends = source.get("endOffset")
-        ends = json.loads(ends) if isinstance(ends, str) else ends
-        lag = _after(latest["topics"], ends or {})
+        lag = _after(latest.get("topics", {}), ends)
         rows = int(source.get("numInputRows", 0))
         found.append(
             QueryLag(
@@ -69,14 +71,20 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
                 query_name=str(progress.get("name") or ""),
                 batch_id=int(progress.get("batchId", -1)),
                 rows=rows,
-                records_behind=sum(sum(rows.values()) for rows in lag.values()),
+                records_behind=sum(sum(rows.values()) for rows in lag.values()) if latest else None,
                 lost_records=int(latest.get("lostRecords", 0)),
-                missing_rows=_missing(source.get("startOffset"), ends, rows),
+                missing_rows=_missing(_document(source.get("startOffset")), ends, rows),
                 group=str(latest.get("group", "")),
                 by_partition=lag,
             )
         )
     return found
+
+
+def _document(offset: Any) -> dict[str, Any]:
+    """An offset of a progress, which may be JSON in JSON; empty where there is none."""
+    offset = json.loads(offset) if isinstance(offset, str) else offset
+    return offset if isinstance(offset, dict) else {}
 
 
 def _after(
@@ -93,11 +101,10 @@ def _after(
     }
 
 
-def _missing(start: Any, end: Any, rows: int) -> int | None:
+def _missing(start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> int | None:
     """The offsets of a batch that gave no row."""
     if not end:
         return None
-    start = json.loads(start) if isinstance(start, str) else start
     until = offsets.from_json(end)
     begin = offsets.from_json(start) if start else SourceOffset(until.cluster_id)
     # A progress does not say which newPartitionOffsets holds: it matters to a new partition only.

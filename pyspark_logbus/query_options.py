@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from broker_lite.model import TopicPartition
@@ -18,6 +19,12 @@ class Topics:
     names: tuple[str, ...] = ()
     pattern: str = ""
     partitions: tuple[TopicPartition, ...] = ()
+
+    def reads(self, where: TopicPartition) -> bool:
+        """Whether the source reads this partition, if it exists."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, where.topic) is not None
+        return where.topic in self.names or where in self.partitions
 
     def describe(self) -> str:
         if self.names:

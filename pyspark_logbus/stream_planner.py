@@ -35,7 +35,7 @@ from pyspark_logbus.group_progress import GroupProgress
 from pyspark_logbus.live_offsets import LiveOffsets
 from pyspark_logbus.losses import Losses
 from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRange
-from pyspark_logbus.offset_reader import OffsetReader, default_group
+from pyspark_logbus.offset_reader import OffsetReader, default_group, matching
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
@@ -174,10 +174,10 @@ class StreamPlanner:
             # A batch that is repeated after a restart: nobody has looked at these offsets yet.
             self._checked = True
             held = SourceOffset(until.cluster_id, until.topics)
-            self._losses.judge(
-                plan.with_ranges(plan.find_losses(held, live, self._live.seen), found)
-            )
-        found = self._check_new(begin, until, found)
+            self._losses.judge(plan.with_ranges(self._find_losses(held, live), found))
+            found = self._check_begins(begin, until, found, is_repeated=True)
+        else:
+            found = self._check_begins(begin, until, found, is_repeated=False)
         found = [item for item in found if self._is_there(item, live)]
         if self._progress is None:
             # A batch that is repeated after a restart: no planning call has claimed the group.
@@ -202,9 +202,7 @@ class StreamPlanner:
         self, document: Document, start: SourceOffset, live: Live, unlimited: bool
     ) -> Document:
         target = self._available_now_target(start, live) if self._is_available_now else live
-        cut_back = self._losses.judge(
-            self._losses.confirmed(plan.find_losses(start, live, self._live.seen))
-        )
+        cut_back = self._losses.judge(self._losses.confirmed(self._find_losses(start, live)))
         self._checked = True
         is_first = document == self._initial
         wait_for_group = is_first and self.options.starting == offsets.GROUP and not unlimited
@@ -260,7 +258,8 @@ class StreamPlanner:
         deadline = self._monotonic() + options.request_timeout_ms / 1000
         grace_until = self._monotonic() + self._losses.grace_s
         ids = self._reader.partitions(start.topics)
-        while self._monotonic() < grace_until and not _holds_topics(start, ids):
+        wanted = set(matching(options.topics, start.topics))
+        while self._monotonic() < grace_until and not wanted <= {where.topic for where in ids}:
             time.sleep(0.005)
             ids = self._reader.partitions(start.topics)
         listed = self._reader.listed(ids, LATEST_TIMESTAMP)
@@ -344,53 +343,63 @@ class StreamPlanner:
                 "checkpointLocation, or the brokers of that cluster"
             )
 
-    def _check_new(
-        self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange]
+    def _find_losses(self, start: SourceOffset, live: Live) -> list[Loss]:
+        return plan.find_losses(start, live, self.options.topics, self._live.seen)
+
+    def _check_begins(
+        self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange], *, is_repeated: bool
     ) -> list[OffsetRange]:
-        """A partition that was found later must still be there, with its first records."""
+        """The ranges without records that were deleted before they were read. Asks the brokers
+        about partitions that were found later, and about all of a batch that is repeated: Spark
+        asks for no report with that one, so the next report counts what is lost here."""
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
+        asked = {TopicPartition(item.topic, item.partition): item for item in found}
         fresh = {
-            TopicPartition(item.topic, item.partition): item
-            for item in found
+            where
+            for where, item in asked.items()
             if plan.starts_in(begin, item.topic, item.topic_id, item.partition) is None
         }
-        if not fresh:
+        if not is_repeated:
+            asked = {where: asked[where] for where in fresh}
+        if not asked:
             return found
-        earliest = self._earliest(fresh)
-        losses = [
-            Loss(plan.LATE, where.topic, where.partition, 0, row.offset,
-                 f"Added partition {where} starts from {row.offset} instead of 0")
-            for where, row in earliest.items()
-            if row.offset > 0
-        ]  # fmt: skip
-        losses += [
-            Loss(plan.GONE, item.topic, item.partition, item.start, item.end, "the topic is gone")
-            for where, item in fresh.items()
-            if where not in earliest
-        ]
+        earliest = self._earliest(asked)
+        losses = []
+        for where, item in asked.items():
+            row = earliest.get(where)
+            if row is not None and row.offset > item.start:
+                detail = (
+                    f"Added partition {where} starts from {row.offset} instead of 0"
+                    if where in fresh
+                    else f"records before offset {row.offset} were deleted before they were read"
+                )
+                losses.append(Loss(plan.LATE, *where, item.start, row.offset, detail))
+            elif row is None and where in fresh:
+                losses.append(Loss(plan.GONE, *where, item.start, item.end, "the topic is gone"))
         self._losses.judge(losses)
         clipped = []
         for item in found:
             where = TopicPartition(item.topic, item.partition)
             row = earliest.get(where)
-            first = max(item.start, row.offset) if row is not None else item.start
-            if first < item.end and (row is not None or where not in fresh):
-                clipped.append(item._replace(start=first))
+            if row is not None and row.offset > item.start:
+                item = item._replace(start=row.offset, start_epoch=-1)
+            if item.start < item.end and (row is not None or where not in fresh):
+                clipped.append(item)
         return clipped
 
     def _earliest(
-        self, fresh: Mapping[TopicPartition, OffsetRange]
+        self, asked: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ListedOffset]:
         """Where partitions begin. Those of a topic that was deleted since its ends were seen are
         left out, once that is certain: a broker may not know a topic yet, or not any more."""
         try:
-            return self._reader.listed(fresh, EARLIEST_TIMESTAMP)
+            return self._reader.listed(asked, EARLIEST_TIMESTAMP)
         except UnknownTopicOrPartitionError as error:
             problem = error
         found: dict[TopicPartition, ListedOffset] = {}
         deadline = self._monotonic() + self.options.request_timeout_ms / 1000
-        for topic in sorted({where.topic for where in fresh}):
-            wheres = [where for where in fresh if where.topic == topic]
+        for topic in sorted({where.topic for where in asked}):
+            wheres = [where for where in asked if where.topic == topic]
             while True:
                 try:
                     found.update(self._reader.listed(wheres, EARLIEST_TIMESTAMP))
@@ -398,7 +407,7 @@ class StreamPlanner:
                 except UnknownTopicOrPartitionError as error:
                     problem = error
                 now = self._require_live().topics.get(topic)
-                if now is None or now.topic_id != fresh[wheres[0]].topic_id:
+                if now is None or now.topic_id != asked[wheres[0]].topic_id:
                     break
                 if self._monotonic() > deadline:
                     raise problem
@@ -411,7 +420,10 @@ class StreamPlanner:
             return True
         end = self._live.seen.get((item.topic_id, item.partition), item.end)
         kind, reason = plan.GONE, "the topic is gone"
-        if topic is not None:
+        topics = self.options.topics
+        if not topics.reads(TopicPartition(item.topic, item.partition)):
+            kind, reason = plan.UNSUBSCRIBED, plan.unsubscribed(topics)
+        elif topic is not None:
             kind, reason = plan.RECREATED, "the topic was deleted and made again"
         self._losses.judge([Loss(kind, item.topic, item.partition, item.start, end, reason)])
         return False
@@ -430,10 +442,6 @@ class StreamPlanner:
 
 def _new_query() -> str:
     return uuid.uuid4().hex[:12]
-
-
-def _holds_topics(start: SourceOffset, ids: Mapping[TopicPartition, str]) -> bool:
-    return start.topics.keys() <= {where.topic for where in ids}
 
 
 def _covers(live: Live, listed: dict[TopicPartition, Any]) -> bool:

@@ -221,6 +221,57 @@ def test_records_that_were_deleted_before_they_were_read(planner, bus, make_topi
     assert lax.report() is None or lax.report()["lostRecords"] == 8
 
 
+def test_a_repeated_batch_counts_the_records_that_were_deleted_before_it(
+    planner, bus, make_topic, caplog
+):
+    """A query that failed on them goes on under failOnDataLoss=false by repeating that batch."""
+    topic = make_topic(10, 10)
+    given = {"subscribe": topic, "startingOffsets": "earliest"}
+    plan = planner(**given)
+    first = until(lambda: begin_query(plan), lambda end: ends(end, topic) == [10, 10])
+    fill(bus, topic, 10, 10)
+    second = until(
+        lambda: plan.latest_offset(first, unlimited=False), lambda e: ends(e, topic) == [20, 20]
+    )
+    bus.admin.delete_records({TopicPartition(topic, 0): 13, TopicPartition(topic, 1): 20})
+    with pytest.raises(
+        DataLossError, match=rf"{topic}-0 \[10, 13\): records before offset 13 were"
+    ):
+        planner(**given).ranges(first, second)
+    lax = planner(**given, failOnDataLoss="false")
+    assert rows(lax, first, second) == [(0, 13, 20)]
+    assert f"going on without {topic}-1 [10, 20)" in caplog.text
+    assert lax.latest_offset(second, unlimited=False) == second
+    assert lax.report()["lostRecords"] == 13
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_a_topic_that_a_restarted_query_leaves_out_is_not_reported_as_deleted(
+    planner, bus, make_topic, how
+):
+    kept, left = make_topic(3), make_topic(7)
+    named = {
+        "subscribe": (f"{kept},{left}", kept),
+        "assign": (json.dumps({kept: [0], left: [0]}), json.dumps({kept: [0]})),
+    }
+    before, after = named[how]
+    plan = planner(**{how: before, "startingOffsets": "earliest"})
+    first = until(
+        lambda: begin_query(plan), lambda end: (ends(end, kept), ends(end, left)) == ([3], [7])
+    )
+    strict, lax = planner(**{how: after}), planner(**{how: after, "failOnDataLoss": "false"})
+    said = fails(lambda: strict.latest_offset(first, unlimited=False), DataLossError)
+    assert f"{left}-0 [7, ?): the query no longer subscribes to it, but to {how} {kept}" in said
+    assert "deleted" not in said
+    with pytest.raises(DataLossError, match=rf"{left}-0 \[0, 7\): the query no longer subscribes"):
+        planner(**{how: after}).ranges(first, first)
+    end = until(
+        lambda: lax.latest_offset(first, unlimited=False), lambda end: left not in end["topics"]
+    )
+    assert ends(end, kept) == [3]
+    assert lax.report()["lostRecords"] == 0
+
+
 def test_a_log_that_was_cut_and_has_grown_again_is_loss(bus, make_cluster, caplog):
     """Ids and ends look right; only the leader epochs tell."""
     alone = make_cluster(1)

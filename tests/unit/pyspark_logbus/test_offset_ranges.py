@@ -11,6 +11,7 @@ from broker_lite.model import OffsetAndEpoch, TopicPartition
 from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus.offset_ranges import Admission, Limits, Live, LiveTopic, OffsetRange
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
+from pyspark_logbus.query_options import Topics
 
 LONG_MAX = (1 << 63) - 1
 
@@ -282,10 +283,14 @@ def test_the_first_batch_has_the_same_rows_wherever_its_start_is_found_again():
     assert Admission(Limits()).next_end(0, empty, begin) is empty
 
 
+def find_losses(start, now, topics=None, seen=()):
+    return plan.find_losses(start, now, topics or Topics(names=tuple(start.topics)), dict(seen))
+
+
 def test_an_end_that_is_not_known_yet_is_no_loss_and_no_news():
     start = offset({"t": [5, 6]})
     now = live({"t": [-1, 9, -1]})
-    assert plan.find_losses(start, now) == []
+    assert find_losses(start, now) == []
     assert not now.is_complete()
     assert ends(Admission(Limits()).next_end(0, start, now.offset())) == [5, 9]
 
@@ -299,7 +304,7 @@ def test_an_end_that_was_cut_back_for_good_is_followed_when_loss_is_accepted():
 
 
 def test_a_lost_topic_s_ranges_end_where_it_was_last_seen():
-    found = plan.find_losses(offset({"t": [5]}), live({}), {("id-t", 0): 8})
+    found = find_losses(offset({"t": [5]}), live({}), seen={("id-t", 0): 8})
     assert [(loss.first, loss.end, loss.rows) for loss in found] == [(5, 8, 3)]
     assert "t-0 [5, 8)" in str(found[0])
 
@@ -307,7 +312,7 @@ def test_a_lost_topic_s_ranges_end_where_it_was_last_seen():
 def test_losses_are_named():
     start = offset({"gone": [3], "new": [4], "less": [5, 6], "fine": [7], "short": [8]})
     now = live({"new": [9], "less": [5], "fine": [7], "short": [2]}, ids={"new": "other"})
-    found = {(loss.kind, loss.topic, loss.partition): loss for loss in plan.find_losses(start, now)}
+    found = {(loss.kind, loss.topic, loss.partition): loss for loss in find_losses(start, now)}
     assert set(found) == {
         ("gone", "gone", 0),
         ("recreated", "new", 0),
@@ -322,10 +327,34 @@ def test_losses_are_named():
         assert said in message
 
 
+@pytest.mark.parametrize(
+    ("topics", "dropped"),
+    [
+        (Topics(names=("kept",)), [("left", 0), ("left", 1)]),
+        (Topics(pattern="kep."), [("left", 0), ("left", 1)]),
+        (
+            Topics(partitions=(TopicPartition("kept", 0), TopicPartition("left", 1))),
+            [("left", 0)],
+        ),
+    ],
+)
+def test_a_partition_that_a_query_no_longer_subscribes_to_is_not_called_gone(topics, dropped):
+    found = find_losses(offset({"kept": [3], "left": [5, 6]}), live({"kept": [3]}), topics)
+    found = [loss for loss in found if loss.kind != "gone"]
+    assert [(loss.kind, loss.topic, loss.partition) for loss in found] == [
+        ("unsubscribed", *partition) for partition in dropped
+    ]
+    said = str(plan.data_loss(found))
+    assert f"no longer subscribes to it, but to {topics.describe()}" in said
+    assert "Subscribe to them again, or set failOnDataLoss=false to drop them" in said
+    assert "gone" not in said
+    assert "deleted" not in said
+
+
 def test_a_longer_topic_of_the_same_name_is_still_another_topic():
     start = offset({"t": [5]})
     now = live({"t": [500]}, ids={"t": "other"})
-    assert [loss.kind for loss in plan.find_losses(start, now)] == ["recreated"]
+    assert [loss.kind for loss in find_losses(start, now)] == ["recreated"]
 
 
 def test_bytes_are_shared_by_what_each_partition_holds():

@@ -190,6 +190,19 @@ def test_lag_is_read_from_spark_s_progress():
     assert lag.by_partition == {"t": {"0": 2, "1": 0}}
 
 
+def test_a_batch_repeated_after_a_restart_reports_its_missing_rows():
+    """Spark asks the source for no latest offset with that batch: its progress has null."""
+    for latest in (None, "null"):
+        source = {
+            "latestOffset": latest, "startOffset": json.dumps(offset_document({"0": 5})),
+            "endOffset": json.dumps(offset_document({"0": 9})), "numInputRows": 1,
+        }  # fmt: skip
+        other = {"latestOffset": None, "startOffset": None, "endOffset": {"seconds": 3}}
+        [lag] = lag_of({"batchId": 7, "sources": [source, other]})
+        assert (lag.batch_id, lag.missing_rows, lag.rows) == (7, 3, 1)
+        assert (lag.records_behind, lag.lost_records, lag.by_partition) == (None, 0, {})
+
+
 def test_executors_do_not_import_pandas_for_nothing():
     # pa.array, pa.scalar and to_numpy do: half a second in each worker's first task.
     found = imported_by(
