@@ -148,7 +148,7 @@ def _received(topics: list[wire.TopicAnswer]) -> list[wire.FetchedTopic]:
             [
                 wire.FetchedPartition(
                     *row[:5],
-                    memoryview(b"".join(_bytes(part) for part in row.records)),
+                    memoryview(b"".join(part_bytes(part) for part in row.records)),
                     *row[6:],
                 )
                 for row in topic.partitions
@@ -158,7 +158,8 @@ def _received(topics: list[wire.TopicAnswer]) -> list[wire.FetchedTopic]:
     ]
 
 
-def _bytes(part: wire.Part) -> bytes:
+def part_bytes(part: wire.Part) -> bytes:
+    """What a connection would send of a part of an answer."""
     if isinstance(part, wire.FileRange):
         file: Any = part.file
         return bytes(file.pread(part.position, part.length))

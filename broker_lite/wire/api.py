@@ -57,8 +57,8 @@ class ApiKey(IntEnum):
 
 VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 13),
-    ApiKey.FETCH: (4, 17),
-    ApiKey.LIST_OFFSETS: (1, 7),
+    ApiKey.FETCH: (4, 18),
+    ApiKey.LIST_OFFSETS: (1, 11),
     ApiKey.METADATA: (0, 12),
     ApiKey.OFFSET_COMMIT: (2, 9),
     ApiKey.OFFSET_FETCH: (1, 8),

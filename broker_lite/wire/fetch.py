@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 17, by hand over memoryviews: requests and responses, both ways.
+"""Fetch, versions 4 to 18, by hand over memoryviews: requests and responses, both ways.
 
 A response is encoded into parts, bytes or ranges of files, with every length computed beforehand,
 so a file's bytes go from the page cache to the socket without passing through here; decoded
@@ -56,6 +56,9 @@ partition the sender reads out of the broker's files by itself, where it may."""
 TAG_STORED = 10000
 """Of an answer's partition: where the records are, instead of the records."""
 MACHINE_BYTES = 16
+
+ANY_REPLICA = -2
+"""As replica id: read from a follower too (Kafka's debugging consumer, ReplicaVerificationTool)."""
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 BYTES_UNLIMITED = 0x7FFFFFFF

@@ -11,8 +11,10 @@ import json
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
@@ -38,6 +40,7 @@ ELECT = f"{TOOLS}LeaderElectionCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 TRANSACTIONS = f"{TOOLS}TransactionsCommand"
 FEATURES = f"{TOOLS}FeatureCommand"
+VERIFICATION = f"{TOOLS}ReplicaVerificationTool"
 QUORUM = f"{TOOLS}MetadataQuorumCommand"
 SERVERS_FIRST = (TRANSACTIONS, FEATURES, QUORUM)
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m")
@@ -73,6 +76,22 @@ class Tools:
         assert done.returncode == code, done.stdout
         assert says in done.stdout
         return done.stdout
+
+    @contextmanager
+    def running(self, tool: str, *arguments: str) -> Iterator[Iterator[str]]:
+        """The lines of a tool that does not end by itself, for TOOL_SECONDS at most."""
+        command = [*self._java, tool, *arguments, "--broker-list", self._servers]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            timer = threading.Timer(TOOL_SECONDS, process.kill)
+            timer.start()
+            try:
+                assert process.stdout is not None
+                yield iter(process.stdout)
+            finally:
+                timer.cancel()
+                process.kill()
 
     def produce(self, topic: str, lines: str, *arguments: str) -> None:
         """Records of ``key:value`` lines."""
@@ -193,7 +212,9 @@ def test_offsets_and_deleting_records(
     deleting = ("--offset-json-file", str(tmp_path / "delete.json"))
     tools(f"{TOOLS}DeleteRecordsCommand", *deleting, says=f"{name}-0\tlow_watermark: 7")
     assert offsets("earliest") == [f"{name}:0:7", f"{name}:1:0"]
-    note("kafka-get-offsets: latest, earliest, by time, max-timestamp", "served")
+    assert offsets("earliest-local") == [f"{name}:0:7", f"{name}:1:0"]
+    assert offsets("latest-tiered") == []
+    note("kafka-get-offsets: latest, earliest, by time, max-timestamp, earliest-local", "served")
     note("kafka-delete-records", "served")
 
 
@@ -210,6 +231,22 @@ def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: OwnNote, bus: c
     note("kafka-cluster cluster-id, kafka-broker-api-versions", "served")
     tools(f"{TOOLS}AclCommand", "--list", code=1, says="UnsupportedVersionException")
     note("kafka-acls", "refused: UnsupportedVersion")
+
+
+def test_replicas_are_verified(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
+    """The tool runs until it is killed, and fetches from followers too. Its line tells the lag of
+    what all replicas have alike; a replica that has not fetched the end yet lags for a moment."""
+    bus.create_topic(name, partitions=2)
+    with bus.producer() as producer:
+        for n in range(1000):
+            producer.send(name, b"%d" % n, partition=n % 2)
+        producer.flush()
+    line = re.compile(r"max lag is 0 for partition .* at offset 500 among 2 partitions")
+    with tools.running(
+        VERIFICATION, "--topics-include", name, "--time", "-2", "--report-interval-ms", "200"
+    ) as said:
+        assert any(line.search(row) for row in said)
+    note("kafka-replica-verification", "served")
 
 
 def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:

@@ -1,10 +1,11 @@
-"""Fetch 4-17: records below the high watermark, by ``sendfile`` where they may be sent as stored.
+"""Fetch 4-18: records below the high watermark, by ``sendfile`` where they may be sent as stored.
 
 Loop thread; no task per request. A fetch is assessed: if it asks for nothing that is there it waits
 at its replicas, until one has news or its time is up. What was appended in the last minute is read
 here on the loop; everything else goes through a read thread, which warms cold ranges, checks CRCs
 for readers that do not say they do, and transcodes columns for readers that do not know them
 (``ranges``; ``trust`` says what need not be checked again). Fetch sessions are declined.
+A follower answers a consumer only for replica id -2, up to the high watermark that it knows.
 Followers' fetches go to ``follower_fetch``.
 """
 
@@ -146,7 +147,7 @@ class _Fetch:
                         replica = replicas.find_by_id(topic.topic_id, wanted.partition)
                     else:
                         replica = replicas.find(topic.name, wanted.partition)
-                    replica.check_leader(wanted.current_leader_epoch)
+                    self._check_role(replica, wanted)
                     replica.readership.came(self._request.arrived_ms)
                     diverging = _diverging(replica.log, wanted)
                     if diverging is None:
@@ -155,6 +156,14 @@ class _Fetch:
                 except LogbusError as error:
                     rows.append(_Row(topic, wanted, None, error))
         return rows
+
+    def _check_role(self, replica: Replica, wanted: wire.FetchPartition) -> None:
+        """Raise what ``check_leader`` does, but let ``ANY_REPLICA`` read from a follower."""
+        try:
+            replica.check_leader(wanted.current_leader_epoch)
+        except NotLeaderError:
+            if self._message.replica_id != wire.ANY_REPLICA or replica.state is None:
+                raise
 
     # Waiting.
 
@@ -225,7 +234,9 @@ class _Fetch:
                 self._reply.refuse("the broker met an error that it has no name for")
                 return
             self._remember(rows, wanted, found)
-            self._answer(rows, {at: _judged(rows[at], one) for (at, _), one in zip(wanted, found)})
+            self._answer(
+                rows, {at: self._judged(rows[at], one) for (at, _), one in zip(wanted, found)}
+            )
 
         self._parts.disk.read(lambda: ranges.prepare(asked, limit), prepared)
 
@@ -261,6 +272,16 @@ class _Fetch:
             if isinstance(prepared.error, CorruptMessageError):
                 self._parts.metrics.count("corrupt_batches_met")
                 replica.report_corruption(prepared.error_offset, prepared.error)
+
+    def _judged(self, row: _Row, found: ranges.Prepared) -> ranges.Prepared:
+        """Prefer the role's error to the read's: a replica that follows now may be truncated."""
+        assert row.replica is not None
+        if found.error is not None:
+            try:
+                self._check_role(row.replica, row.wanted)
+            except LogbusError as error:
+                return ranges.Prepared(error=error)
+        return found
 
     # Answering.
 
@@ -317,17 +338,6 @@ class _Fetch:
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             return row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
         return row
-
-
-def _judged(row: _Row, found: ranges.Prepared) -> ranges.Prepared:
-    """What a read thread met may be no news of the partition: its log is cut once it follows."""
-    assert row.replica is not None
-    if found.error is not None:
-        try:
-            row.replica.check_leader(row.wanted.current_leader_epoch)
-        except LogbusError as error:
-            return ranges.Prepared(error=error)
-    return found
 
 
 def _file_bytes(parts: Parts, message: wire.FetchRequest) -> int:

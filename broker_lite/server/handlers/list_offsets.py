@@ -1,11 +1,11 @@
-"""ListOffsets 1-7: earliest, latest (the high watermark), by time, and of the greatest timestamp.
+"""ListOffsets 1-11: earliest, latest (the high watermark), by time, and of the greatest timestamp.
 
 Latest and earliest are answered on the loop; timestamps are looked up on a read thread. While a new
 leader does not know how far records are committed, latest is OFFSET_NOT_AVAILABLE (before version 5
 LEADER_NOT_AVAILABLE), since an older answer could be less than a client has seen already; of a new
 partition nobody has seen anything. A lookup by time that meets a damaged batch is CORRUPT_MESSAGE,
 to be tried again when another leads, as long as there is another in sync; else it passes the batch
-by.
+by. Nothing is tiered: the earliest local offset is the earliest, and no offset was uploaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_OFFSET,
@@ -34,7 +37,15 @@ from broker_lite.storage.scan import CorruptRange
 from broker_lite.wire.tables import ListOffsetsResponse, build
 
 _NOT_AVAILABLE_SINCE = 5
-_MAX_TIMESTAMP_SINCE = 7
+_SINCE = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
+"""The version that brought each special timestamp."""
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
@@ -74,22 +85,24 @@ async def _answer(parts: Parts, request: RequestContext, topic: str, row: Any) -
 
 async def _find(parts: Parts, replica: Replica, timestamp_ms: int, version: int) -> ListedOffset:
     log = replica.log
-    if timestamp_ms == LATEST_TIMESTAMP:
-        return ListedOffset(replica.role.latest_offset(), leader_epoch=replica.leader_epoch)
-    if timestamp_ms == EARLIEST_TIMESTAMP:
-        start = log.log_start_offset
-        return ListedOffset(start, leader_epoch=log.epoch_at(start))
-    end = replica.role.latest_offset()
-    damage: list[CorruptRange] = []
-    if timestamp_ms == MAX_TIMESTAMP and version >= _MAX_TIMESTAMP_SINCE:
-        found = await parts.disk.run_read(lambda: log.max_timestamp(end, damage))
-    elif timestamp_ms >= 0:
-        found = await parts.disk.run_read(
-            lambda: log.offset_for_timestamp(timestamp_ms, end, damage)
-        )
-    else:
+    if timestamp_ms < 0 and version < _SINCE.get(timestamp_ms, version + 1):
         raise UnsupportedVersionError(
             f"timestamp {timestamp_ms} has no meaning in version {version}"
+        )
+    if timestamp_ms == LATEST_TIMESTAMP:
+        return ListedOffset(replica.role.latest_offset(), leader_epoch=replica.leader_epoch)
+    if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+        start = log.log_start_offset
+        return ListedOffset(start, leader_epoch=log.epoch_at(start))
+    if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+        return ListedOffset(NO_OFFSET)
+    end = replica.role.latest_offset()
+    damage: list[CorruptRange] = []
+    if timestamp_ms == MAX_TIMESTAMP:
+        found = await parts.disk.run_read(lambda: log.max_timestamp(end, damage))
+    else:
+        found = await parts.disk.run_read(
+            lambda: log.offset_for_timestamp(timestamp_ms, end, damage)
         )
     if damage and len(replica.isr) > 1:
         error = CorruptMessageError(str(damage[0]))

@@ -1,4 +1,4 @@
-"""Fetch 4-17 against the library in both directions, with our own tag, and cut at every byte."""
+"""Fetch 4-18 against the library in both directions, with our own tag, and cut at every byte."""
 
 from __future__ import annotations
 

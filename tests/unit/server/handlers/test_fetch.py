@@ -9,15 +9,22 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from handler_world import received
-from replica_world import TOPIC_ID, Node, World, run
+from handler_world import context_of, received, versions
+from replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import FencedLeaderEpochError, LogbusError, NotLeaderError
+from broker_lite.errors import (
+    FencedLeaderEpochError,
+    LogbusError,
+    NotLeaderError,
+    UnknownLeaderEpochError,
+    UnsupportedVersionError,
+)
 from broker_lite.server.handlers import fetch, list_offsets
 from broker_lite.server.parts import Parts
 from broker_lite.server.trust import Trust
 from broker_lite.wire import fetch as wire
+from broker_lite.wire.api import ApiKey
 
 
 class Reader:
@@ -34,14 +41,16 @@ class Reader:
             node.logs, node.disk, node.metrics, node.view.endpoint, nothing,
         )  # fmt: skip
 
-    def fetch(self, offset: int, leader_epoch: int) -> None:
+    def fetch(self, offset: int, leader_epoch: int, replica_id: int = -1) -> None:
         wanted = wire.FetchPartition(0, offset, 1 << 20, current_leader_epoch=leader_epoch)
-        request = wire.FetchRequest((wire.FetchTopic("", TOPIC_ID, (wanted,)),), 0)
-        frame = memoryview(wire.encode_request(request, correlation_id=1, client_id="c"))[4:]
+        topics = (wire.FetchTopic("", TOPIC_ID, (wanted,)),)
+        request = wire.FetchRequest(topics, 0, replica_id=replica_id)
+        sent = wire.encode_request(request, correlation_id=1, client_id="c", version=18)
+        frame = memoryview(sent)[4:]
         fetch.handle(self.parts, received(frame), frame, cast(Any, self))
 
     def answer(self, parts: Sequence[Any]) -> None:
-        frame = b"".join(bytes(part) for part in parts)
+        frame = b"".join(part_bytes(part) for part in parts)
         self.answers.append(wire.decode_response(memoryview(frame)[4:]))
 
 
@@ -87,6 +96,55 @@ def test_a_deposed_leader_does_not_say_that_no_record_is_so_late() -> None:
         assert (found.error_code, found.offset) == (NotLeaderError.code, -1)
 
     run(body, brokers=2)
+
+
+def test_a_follower_answers_the_debugging_consumer_alone() -> None:
+    """Kafka's ReplicaVerificationTool compares what each replica has below its high watermark."""
+
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        follower = world.nodes[2]
+        await world.until(lambda: follower.replica().high_watermark == 1)
+        reader = Reader(follower)
+        reader.fetch(0, -1)
+        reader.fetch(0, -1, wire.ANY_REPLICA)
+        reader.fetch(0, leader.replica().leader_epoch + 1, wire.ANY_REPLICA)
+        await world.until(lambda: len(reader.answers) == 3)
+        refused, found, newer = (answer.topics[0].partitions[0] for answer in reader.answers)
+        assert (refused.error_code, bytes(refused.records)) == (NotLeaderError.code, b"")
+        assert (found.error_code, found.high_watermark) == (0, 1)
+        assert b"a" in bytes(found.records)
+        assert newer.error_code == UnknownLeaderEpochError.code
+
+    run(body, brokers=2)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "since", "expected"),
+    [(-4, 8, (0, 0)), (-5, 9, (-1, -1)), (-6, 11, (-1, -1)), (-7, 12, (-1, -1))],
+)
+def test_offsets_of_tiered_storage_are_listed_from_their_version_on(
+    timestamp: int, since: int, expected: tuple[int, int]
+) -> None:
+    """Nothing is tiered: the earliest local offset is the earliest one, and no other is there."""
+
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        row = SimpleNamespace(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
+        message = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[row])])
+        for version in versions(ApiKey.LIST_OFFSETS):
+            request = context_of(ApiKey.LIST_OFFSETS, version)
+            answer = await list_offsets.handle(Reader(leader).parts, request, message)
+            [found] = answer.topics[0].partitions
+            if version < since:
+                assert (found.error_code, found.offset) == (UnsupportedVersionError.code, -1)
+            else:
+                assert found.error_code == 0
+                assert (found.offset, found.leader_epoch) == expected
+
+    run(body)
 
 
 async def with_records(world: World) -> Node:
