@@ -10,7 +10,7 @@ from typing import Any
 
 from data_calls import rows_batch
 
-from broker_lite.config import BrokerConfig
+from broker_lite.config import BrokerConfig, TopicConfig
 from broker_lite.errors import ClosedError, LogbusError, NetworkError, RetriableError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import (
@@ -46,7 +46,7 @@ class Node:
         self.broker_epoch = 100 + broker_id
         self.broker_epochs = frozenset({self.broker_epoch})
         self.clock = Clock()
-        self.logs = LogManager(files, "/data", delete_delay_ms=0)
+        self.logs = LogManager(files, "/data", default_config=TopicConfig(file_delete_delay_ms=0))
         self.logs.lock(self.clock.now_ms())
         self.logs.open_all(self.clock.now_ms())
         self.disk = Disk(world.loop, append_threads=1, read_threads=1, clock=self.clock)

@@ -18,7 +18,9 @@ DATA = "/data"
 FOLDER = f"{DATA}/{KEY.topic_id}-{KEY.partition}"
 RWF_DONTCACHE = 0x80
 """What Linux 6.14 knows and Python has no name for."""
-SMALL = TopicConfig(segment_bytes=4096, max_message_bytes=4096, index_interval_bytes=256)
+SMALL = TopicConfig(
+    segment_bytes=4096, max_message_bytes=4096, index_interval_bytes=256, file_delete_delay_ms=10
+)
 
 
 def batch(
@@ -76,7 +78,7 @@ class Disk:
         self.manager.create(KEY, config)
 
     def start(self) -> Log | None:
-        self.manager = LogManager(self.files, DATA, default_config=self.config, delete_delay_ms=10)
+        self.manager = LogManager(self.files, DATA, default_config=self.config)
         self.manager.lock()
         self.manager.open_all(self.now_ms)
         return self.manager.get(KEY)

@@ -7,8 +7,8 @@ underscores. ``setting`` says what a setting is, ``parsing`` reads them.
 
 from broker_lite.config.broker import BrokerConfig
 from broker_lite.config.client import ConsumerConfig, ProducerConfig
-from broker_lite.config.parsing import keys, load, nearest, parse, text, value_text
-from broker_lite.config.setting import DAY, GIB, INT_MAX, LONG_MAX, MINUTE, SECOND, Key
+from broker_lite.config.parsing import keys, load, nearest, parse, text
+from broker_lite.config.setting import DAY, GIB, INT_MAX, LONG_MAX, MINUTE, SECOND, Key, value_text
 from broker_lite.config.topic import TopicConfig, min_insync, min_insync_of
 
 __all__ = [

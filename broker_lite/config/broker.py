@@ -145,13 +145,6 @@ class BrokerConfig(Config):
     retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms", 5 * MINUTE, "how often segments go", "ms", at_least=10
     )
-    file_delete_delay_ms: int = setting(
-        "file.delete.delay.ms",
-        MINUTE,
-        "a deleted segment's file is unlinked after this",
-        "ms",
-        at_least=0,
-    )
     stray_retention_ms: int = setting(
         "stray.retention.ms",
         7 * DAY,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from broker_lite.config.broker import BrokerConfig
 from broker_lite.config.client import ConsumerConfig, ProducerConfig
-from broker_lite.config.setting import LONG_MAX, Key
+from broker_lite.config.setting import LONG_MAX, Key, value_text
 from broker_lite.config.topic import TopicConfig
 from broker_lite.errors import InvalidConfigError
 
@@ -49,11 +49,6 @@ def text(config: Any) -> dict[str, str]:
     """A configuration as text settings, the inverse of ``parse``."""
     rows = keys(type(config))
     return {row.key: value_text(getattr(config, name)) for name, row in rows.items()}
-
-
-def value_text(value: object) -> str:
-    """A value as files and DescribeConfigs spell it."""
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:

@@ -26,7 +26,7 @@ class Key:
     unit: str = ""
     minimum: int | float | None = None
     maximum: int | float | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[Any, ...] = ()
 
 
 def setting(
@@ -37,11 +37,16 @@ def setting(
     *,
     at_least: float | None = None,
     at_most: float | None = None,
-    choices: tuple[str, ...] = (),
+    choices: tuple[Any, ...] = (),
 ) -> Any:
     """A configuration's field; its type is the field's annotation."""
     row = Key(key, doc, unit, at_least, at_most, choices)
     return field(default=default, metadata={"key": row})
+
+
+def fixed(key: str, value: Any, why: str) -> Any:
+    """A setting of Kafka that takes its default alone; ``why`` tells users the reason."""
+    return setting(key, value, why, choices=(value,))
 
 
 class Config:
@@ -59,7 +64,17 @@ class Config:
         """Check relations between settings; each message names both keys."""
 
 
+def value_text(value: object) -> str:
+    """A value as files and DescribeConfigs spell it."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
 def _check(row: Key, value: Any) -> None:
+    if len(row.choices) == 1 and value not in row.choices:
+        raise InvalidConfigError(
+            f"{row.key}={str(value)[:60]!r} is not built: {row.doc}; "
+            f"leave it at {value_text(row.choices[0])!r}"
+        )
     if row.choices and value not in row.choices:
         raise InvalidConfigError(
             f"{row.key}={str(value)[:60]!r}: give one of {', '.join(row.choices)}"

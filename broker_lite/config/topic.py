@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker_lite.config.setting import DAY, GIB, INT_MAX, KIB, LONG_MAX, MIB, Config, setting
-from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
+from broker_lite.config.setting import (
+    DAY,
+    GIB,
+    INT_MAX,
+    KIB,
+    LONG_MAX,
+    MIB,
+    MINUTE,
+    Config,
+    fixed,
+    setting,
+)
+from broker_lite.errors import CompactionNotBuiltError
+
+_STORED = "batches are stored as the producer compressed them"
+_COMPACTION = "topics are not compacted"
+_TIERS = "segments are not copied to remote storage"
+_THROTTLES = "replication is not throttled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +45,7 @@ class TopicConfig(Config):
     segment_bytes: int = setting(
         "segment.bytes",
         GIB,
-        "a segment is closed before it would grow beyond this",
+        "a segment is closed before it would grow beyond this; a larger batch has its own segment",
         "bytes",
         at_least=4 * KIB,
         at_most=INT_MAX,
@@ -46,6 +62,13 @@ class TopicConfig(Config):
         4 * KIB,
         "one index entry at most every so many bytes of log",
         "bytes",
+        at_least=0,
+    )
+    file_delete_delay_ms: int = setting(
+        "file.delete.delay.ms",
+        MINUTE,
+        "a deleted segment's file is unlinked after this",
+        "ms",
         at_least=0,
     )
     max_message_bytes: int = setting(
@@ -102,16 +125,37 @@ class TopicConfig(Config):
         "let a replica that is not in sync lead when no other lives; loses what it lacks",
     )
 
+    # Kafka's settings that take their default alone, so that tools which write them succeed.
+    compression_type: str = fixed("compression.type", "producer", _STORED)
+    compression_gzip_level: int = fixed("compression.gzip.level", -1, _STORED)
+    compression_lz4_level: int = fixed("compression.lz4.level", 9, _STORED)
+    compression_zstd_level: int = fixed("compression.zstd.level", 3, _STORED)
+    delete_retention_ms: int = fixed("delete.retention.ms", DAY, _COMPACTION)
+    min_compaction_lag_ms: int = fixed("min.compaction.lag.ms", 0, _COMPACTION)
+    max_compaction_lag_ms: int = fixed("max.compaction.lag.ms", LONG_MAX, _COMPACTION)
+    min_cleanable_dirty_ratio: str = fixed("min.cleanable.dirty.ratio", "0.5", _COMPACTION)
+    segment_jitter_ms: int = fixed("segment.jitter.ms", 0, "segments close at segment.ms exactly")
+    segment_index_bytes: int = fixed(
+        "segment.index.bytes", 10 * MIB, "an index grows with index.interval.bytes"
+    )
+    preallocate: bool = fixed("preallocate", False, "segment files grow as they are written")
+    remote_storage_enable: bool = fixed("remote.storage.enable", False, _TIERS)
+    remote_log_copy_disable: bool = fixed("remote.log.copy.disable", False, _TIERS)
+    remote_log_delete_on_disable: bool = fixed("remote.log.delete.on.disable", False, _TIERS)
+    local_retention_ms: int = fixed("local.retention.ms", -2, _TIERS)
+    local_retention_bytes: int = fixed("local.retention.bytes", -2, _TIERS)
+    leader_throttled_replicas: str = fixed("leader.replication.throttled.replicas", "", _THROTTLES)
+    follower_throttled_replicas: str = fixed(
+        "follower.replication.throttled.replicas", "", _THROTTLES
+    )
+    errors_deadletterqueue_group_enable: bool = fixed(
+        "errors.deadletterqueue.group.enable", False, "share groups do not exist"
+    )
+
     def validate(self) -> None:
         if self.cleanup_policy == "compact":
             raise CompactionNotBuiltError(
                 "cleanup.policy=compact is not built yet; use cleanup.policy=delete"
-            )
-        if self.max_message_bytes > self.segment_bytes:
-            raise InvalidConfigError(
-                f"max.message.bytes={self.max_message_bytes} is larger than "
-                f"segment.bytes={self.segment_bytes}; raise segment.bytes to "
-                f"{self.max_message_bytes}, or lower max.message.bytes to {self.segment_bytes}"
             )
 
 

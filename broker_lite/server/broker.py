@@ -52,7 +52,7 @@ logger = logging.getLogger("logbus.broker")
 SWITCH_INTERVAL_S = 0.0005
 """How long a disk thread may keep the interpreter when the loop wants it; 5 ms is the default."""
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-HOUSEKEEPING_MS = 10_000
+HOUSEKEEPING_MS = 1000
 """How often deleted files and idle producers are looked for."""
 FINISH_S = 0.7
 """What requests under way get to end before a stop goes on."""
@@ -185,7 +185,6 @@ class Broker:
             OsFiles(),
             config.log_dir,
             producer_expiration_ms=config.producer_id_expiration_ms,
-            delete_delay_ms=config.file_delete_delay_ms,
             stray_retention_ms=config.stray_retention_ms,
         )
         run = self._loop.run_in_executor
@@ -288,7 +287,7 @@ class Broker:
 
         for interval_ms, work in (
             (config.checkpoint_interval_ms, checkpoint),
-            (min(HOUSEKEEPING_MS, max(config.file_delete_delay_ms, 100)), tick),
+            (HOUSEKEEPING_MS, tick),
             (config.retention_check_interval_ms, retain),
             (config.offsets_retention_check_ms, groups.expire),
             (LOOK_MS, opinion.look),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
+from broker_lite.config import TopicConfig
 from broker_lite.errors import (
     CorruptMessageError,
     OffsetOutOfRangeError,
@@ -36,10 +37,10 @@ class LogBounds(LogReader):
         data: DataDirectory,
         segments: tuple[Segment, ...],
         leader_epochs: LeaderEpochs,
-        *,
-        delete_delay_ms: int,
+        config: TopicConfig,
     ) -> None:
         super().__init__(key, segments)
+        self.config = config
         self.leader_epochs = leader_epochs
         self.producers = ProducerState(segments[0].base_offset)
         self.flushed_end = 0
@@ -47,7 +48,6 @@ class LogBounds(LogReader):
         self._data = data
         self._files = data.files
         self._snapshots = ProducerSnapshots(data.files, self.directory)
-        self._delete_delay_ms = delete_delay_ms
         self._flush_lock = threading.Lock()
         self._retired = False
 
@@ -228,4 +228,4 @@ class LogBounds(LogReader):
     def _discard(self, segment: Segment, now_ms: int) -> None:
         for suffix in paths.SEGMENT_SUFFIXES:
             with contextlib.suppress(FileNotFoundError):
-                self._data.discard(segment.path(suffix), now_ms + self._delete_delay_ms)
+                self._data.discard(segment.path(suffix), now_ms + self.config.file_delete_delay_ms)

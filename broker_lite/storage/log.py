@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
-from broker_lite.config import DAY, LONG_MAX, MINUTE, TopicConfig
+from broker_lite.config import LONG_MAX, TopicConfig
 from broker_lite.errors import (
     CorruptMessageError,
     FencedLeaderEpochError,
@@ -48,13 +48,6 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
-class LogLimits(NamedTuple):
-    """What a broker sets for all its logs."""
-
-    producer_expiration_ms: int = DAY
-    delete_delay_ms: int = MINUTE
-
-
 class Log(LogBounds):
     """A partition on disk. Opened by ``recovery.open_log``.
 
@@ -69,11 +62,10 @@ class Log(LogBounds):
         leader_epochs: LeaderEpochs,
         *,
         config: TopicConfig,
-        limits: LogLimits,
+        producer_expiration_ms: int,
     ) -> None:
-        super().__init__(key, data, segments, leader_epochs, delete_delay_ms=limits.delete_delay_ms)
-        self.config = config
-        self._producer_expiration_ms = limits.producer_expiration_ms
+        super().__init__(key, data, segments, leader_epochs, config)
+        self._producer_expiration_ms = producer_expiration_ms
         self._closed = False
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from broker_lite.config import DAY, MINUTE, TopicConfig
+from broker_lite.config import DAY, TopicConfig
 from broker_lite.errors import StorageError
 from broker_lite.model import PartitionKey
 from broker_lite.storage import paths
@@ -20,7 +20,7 @@ from broker_lite.storage.directory import (
     remove_tree,
 )
 from broker_lite.storage.files import Files
-from broker_lite.storage.log import Log, LogLimits
+from broker_lite.storage.log import Log
 from broker_lite.storage.recovery import RecoveryReport, create_log, open_log
 from broker_lite.storage.strays import Strays
 
@@ -45,14 +45,13 @@ class LogManager:
         *,
         default_config: TopicConfig | None = None,
         producer_expiration_ms: int = DAY,
-        delete_delay_ms: int = MINUTE,
         stray_retention_ms: int = 7 * DAY,
         random_id: Callable[[], str] = random_directory_id,
     ) -> None:
         self._files = files
         self._data = DataDirectory(files, directory.rstrip("/"), random_id=random_id)
         self._default_config = default_config or TopicConfig()
-        self._limits = LogLimits(producer_expiration_ms, delete_delay_ms)
+        self._producer_expiration_ms = producer_expiration_ms
         self._logs: dict[PartitionKey, Log] = {}
         self._strays = Strays(self._data, stray_retention_ms)
         self._opened = False
@@ -153,7 +152,7 @@ class LogManager:
                     now_ms,
                     clean=self._data.was_clean,
                     config=config,
-                    limits=self._limits,
+                    producer_expiration_ms=self._producer_expiration_ms,
                 )
         self._opened = True
         self._doubted = frozenset(
@@ -172,11 +171,21 @@ class LogManager:
             config = config or self._default_config
             if self._strays.take_back(key):
                 log, self.reports[key] = open_log(
-                    key, self._data, now_ms, clean=False, config=config, limits=self._limits
+                    key,
+                    self._data,
+                    now_ms,
+                    clean=False,
+                    config=config,
+                    producer_expiration_ms=self._producer_expiration_ms,
                 )
             else:
                 self._data.forget_offsets(key)
-                log = create_log(key, self._data, config=config, limits=self._limits)
+                log = create_log(
+                    key,
+                    self._data,
+                    config=config,
+                    producer_expiration_ms=self._producer_expiration_ms,
+                )
             self._logs[key] = log
         return log
 
@@ -187,7 +196,7 @@ class LogManager:
             return
         log.retire()
         with self._data.guard(f"deleting {key}"):
-            self._data.discard(log.directory, now_ms + self._limits.delete_delay_ms)
+            self._data.discard(log.directory, now_ms + log.config.file_delete_delay_ms)
             self._files.sync_dir(self._data.path)
         self.checkpoint(now_ms)
 

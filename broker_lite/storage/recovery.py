@@ -18,7 +18,7 @@ from broker_lite.record.batch import BatchHeader
 from broker_lite.storage import leader_epochs, paths
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
-from broker_lite.storage.log import Log, LogLimits
+from broker_lite.storage.log import Log
 from broker_lite.storage.producer_snapshots import ProducerSnapshots
 from broker_lite.storage.scan import BadBatch, CorruptRange, is_whole
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
@@ -46,7 +46,7 @@ def create_log(
     data: DataDirectory,
     *,
     config: TopicConfig,
-    limits: LogLimits,
+    producer_expiration_ms: int,
     start_offset: int = 0,
 ) -> Log:
     """A new, empty log; its directory and first segment are on disk on return. StorageError."""
@@ -59,7 +59,14 @@ def create_log(
         data.files.sync_dir(data.path)
         segment.name_synced = True
     epochs = LeaderEpochs(data.files, directory)
-    log = Log(key, data, (segment,), epochs, config=config, limits=limits)
+    log = Log(
+        key,
+        data,
+        (segment,),
+        epochs,
+        config=config,
+        producer_expiration_ms=producer_expiration_ms,
+    )
     log.flushed_end = start_offset
     return log
 
@@ -78,13 +85,20 @@ def open_log(
     *,
     clean: bool,
     config: TopicConfig,
-    limits: LogLimits,
+    producer_expiration_ms: int,
 ) -> tuple[Log, RecoveryReport]:
     """Open the log in ``data``. StorageError if the disk fails; damage does not raise."""
     opening = _Opening(key, data, clean, data.recovery_points.get(key, 0))
     with data.guard(f"opening {key}"):
         segments = opening.run(data.log_starts.get(key, 0))
-    log = Log(key, data, segments, opening.epochs, config=config, limits=limits)
+    log = Log(
+        key,
+        data,
+        segments,
+        opening.epochs,
+        config=config,
+        producer_expiration_ms=producer_expiration_ms,
+    )
     log.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
     # What was deleted since need not be repaired.
     start = data.log_starts.get(key, 0)

@@ -343,7 +343,7 @@ def test_a_directory_of_another_cluster(make_cluster: Make, tmp_path: Path) -> N
 
 
 def test_a_topic_deleted_while_its_broker_was_down_leaves_no_files(make_cluster: Make) -> None:
-    settings = {"file.delete.delay.ms": "0", "stray.retention.ms": "0"}
+    settings = {"stray.retention.ms": "0"}
     running = make_cluster(2, config=settings)
     place = make_topic(running, "goes")
     broker = next(b for b in running.brokers if b.id == place.leader)

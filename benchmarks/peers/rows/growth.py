@@ -79,9 +79,8 @@ def log_size(bench: Bench, megabytes: int) -> Measures:
     free = shutil.disk_usage(folder).free / MB
     if free < ROOM * megabytes:
         raise fetch.Cannot(f"{folder} has {free:,.0f} MB free, this takes {ROOM * megabytes:,.0f}")
-    config = {"log.retention.check.interval.ms": "1000", "file.delete.delay.ms": "1000"}
-    with alone(bench, **config) as logbus:
-        logbus.new_topic("t", segment_bytes=str(64 * MB))
+    with alone(bench, **{"log.retention.check.interval.ms": "1000"}) as logbus:
+        logbus.new_topic("t", segment_bytes=str(64 * MB), file_delete_delay_ms="1000")
         rows = column(bench.lines.sized(50_000, VALUE_BYTES))
         count = max(1, megabytes * MB // (rows.row_count * VALUE_BYTES))
         where = TopicPartition("t", 0)

@@ -94,27 +94,18 @@ def wanted_settings(entries: Mapping[str, ConfigEntry]) -> WantedSettings:
     policy = entries.get("cleanup.policy")
     if policy is not None and "compact" in (policy.value or ""):
         values |= {"retention.ms": "-1", "retention.bytes": "-1"}
-    return WantedSettings(_with_room(values, defaults), tuple(unknown), tuple(notes))
+    largest = "max.message.bytes"
+    if largest in values:
+        values[largest] = str(max(int(values[largest]), int(defaults[largest])))
+    return WantedSettings(values, tuple(unknown), tuple(notes))
 
 
 def _is_taken(name: str, value: str) -> bool:
-    room = {} if name != "segment.bytes" else {"max.message.bytes": "1024"}
     try:
-        parse(TopicConfig, {name: value, **room})
+        parse(TopicConfig, {name: value})
     except InvalidConfigError:
         return False
     return True
-
-
-def _with_room(values: dict[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-    """The limit of a batch: no less than the target's default, as far as a segment holds it."""
-    if "max.message.bytes" not in values:
-        return values
-    asked = int(values["max.message.bytes"])
-    segment = int(values.get("segment.bytes", defaults["segment.bytes"]))
-    values["max.message.bytes"] = str(max(asked, min(segment, int(defaults["max.message.bytes"]))))
-    values["segment.bytes"] = str(max(segment, int(values["max.message.bytes"])))
-    return values
 
 
 def settings_to_create(wanted: WantedSettings) -> dict[str, str]:

@@ -48,11 +48,9 @@ THROTTLES = frozenset(
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",
         "replica.alter.log.dirs.io.max.bytes.per.second",
-        "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
     )
 )
-"""Settings of Kafka that no broker or topic has here, so that taking them away is done already."""
+"""Settings of Kafka that no broker has here, so that taking them away is done already."""
 
 WAIT_MS = 30_000
 """The request itself has no field for it."""

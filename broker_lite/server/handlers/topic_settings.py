@@ -25,7 +25,13 @@ TYPE_LONG = 5
 TYPE_LIST = 7
 _TYPES = {"bool": TYPE_BOOLEAN, "int": TYPE_LONG}
 
-LIST_KEYS = frozenset({"cleanup.policy"})
+LIST_KEYS = frozenset(
+    {
+        "cleanup.policy",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)
 """Settings whose value is a list, so that items can be appended to it and subtracted."""
 
 

@@ -13,7 +13,7 @@ from data_calls import rows_batch
 from stored import append
 
 from broker_lite import errors
-from broker_lite.config import BrokerConfig
+from broker_lite.config import BrokerConfig, TopicConfig
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import (
     BrokerView,
@@ -66,7 +66,9 @@ class Shell:
         self.files = files or MemFiles()
         self.loop = asyncio.get_running_loop()
         self.clock = Clock()
-        self.logs = LogManager(self.files, "/data", delete_delay_ms=0)
+        self.logs = LogManager(
+            self.files, "/data", default_config=TopicConfig(file_delete_delay_ms=0)
+        )
         self.logs.lock(1)
         self.logs.open_all(1)
         self.disk = Disk(self.loop, append_threads=2, read_threads=1, clock=self.clock)

@@ -85,6 +85,22 @@ def test_rolls_before_a_segment_would_be_too_large() -> None:
     assert disk.files.size(f"{FOLDER}/{segment_name(0)}") == 34 * 120
 
 
+def test_a_batch_larger_than_a_segment_has_a_segment_of_its_own() -> None:
+    leader = Disk()
+    for size in (200, 3 * SMALL.segment_bytes, 200):
+        append(leader.log, batch(size=size))
+    follower = Disk()
+    follower.log.append_as_follower(leader.log.read(0, 1 << 20, 1).read(), 1, 0)
+    for offset in (1, 2):
+        follower.log.append_as_follower(leader.log.read(offset, 1 << 20, 3).read(), 1, 0)
+    for disk in (leader, follower):
+        disk.log.flush()
+        disk.kill()
+        disk.start()
+        assert disk.log.segment_count == 3
+        assert offsets(disk.log) == [0, 1, 2]
+
+
 def test_rolls_by_the_age_of_the_first_append_not_of_the_records() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, batch(timestamp=5), now_ms=1000)
@@ -521,7 +537,9 @@ def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
 
 def test_a_partition_that_came_back_goes_again_before_its_first_files_did(tmp_path: Path) -> None:
     """Found on real files: one that was moved away, back and away again within the delay."""
-    manager = LogManager(OsFiles(), str(tmp_path), delete_delay_ms=1000)
+    manager = LogManager(
+        OsFiles(), str(tmp_path), default_config=TopicConfig(file_delete_delay_ms=1000)
+    )
     manager.lock()
     manager.open_all(0)
     for _ in range(3):

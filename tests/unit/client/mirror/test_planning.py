@@ -72,21 +72,32 @@ def test_a_compacted_topic_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("segment", "message", "expected"),
+    ("message", "expected"),
     [
-        ("1048576", "1000012", {"segment.bytes": "1048576", "max.message.bytes": "1048576"}),
-        ("1048576", "4000000", {"segment.bytes": "4000000", "max.message.bytes": "4000000"}),
-        ("20000000", "1048588", {"segment.bytes": "20000000"}),
+        ("1048588", {"segment.bytes": "1048576"}),
+        ("10000000", {"segment.bytes": "1048576", "max.message.bytes": "10000000"}),
     ],
 )
-def test_a_batch_has_room_in_its_segment(
-    segment: str, message: str, expected: dict[str, str]
+def test_a_copy_takes_no_smaller_batches_than_its_cluster_does_by_default(
+    message: str, expected: dict[str, str]
 ) -> None:
     wanted = planning.wanted_settings(
-        entries(segment_bytes=(segment, "topic"), max_message_bytes=(message, "default"))
+        entries(segment_bytes=("1048576", "topic"), max_message_bytes=(message, "default"))
     )
     assert planning.settings_to_create(wanted) == expected
     parse(TopicConfig, wanted.values)
+
+
+def test_a_setting_that_takes_its_default_alone_is_copied_at_its_default() -> None:
+    wanted = planning.wanted_settings(
+        entries(
+            compression_type=("zstd", "topic"),
+            preallocate=("false", "topic"),
+            delete_retention_ms=("86400000", "topic"),
+        )
+    )
+    assert wanted.unknown == ("compression.type=zstd",)
+    assert planning.settings_to_create(wanted) == {}
 
 
 def test_only_what_differs_is_altered() -> None:

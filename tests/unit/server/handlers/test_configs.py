@@ -133,6 +133,66 @@ def test_settings_are_changed(version: int) -> None:
     run(body)
 
 
+KAFKA_DEFAULTS = {
+    "compression.type": "producer",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.zstd.level": "3",
+    "delete.retention.ms": "86400000",
+    "errors.deadletterqueue.group.enable": "false",
+    "file.delete.delay.ms": "60000",
+    "follower.replication.throttled.replicas": "",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "preallocate": "false",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    # Kafka's defaults of settings whose default is another here.
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "min.insync.replicas": "1",
+}
+
+
+def test_every_topic_setting_of_kafka_is_taken_at_its_default() -> None:
+    """Tools write out all of them (Terraform, Strimzi, kafka-configs), and read them back."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", **KAFKA_DEFAULTS)
+        answer = await world.ask("DescribeConfigs", 4, resources=[asked(TOPIC, "t")])
+        found = {row.name: (row.value, row.config_source) for row in answer.results[0].configs}
+        assert KAFKA_DEFAULTS.items() <= {name: value for name, (value, _) in found.items()}.items()
+        assert {found[name][1] for name in KAFKA_DEFAULTS} == {1}
+        rows = [(name, OPERATION_DELETE, None) for name in KAFKA_DEFAULTS]
+        resources = [change(TOPIC, "t", *rows)]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        assert answer.responses[0].error_code == 0, answer.responses[0].error_message
+        assert dict(world.brokers[1].registry.snapshot.topics["t"].config) == {}
+
+    run(body)
+
+
+def test_a_segment_may_be_smaller_than_the_largest_batch() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t", segment_bytes="1048576")
+        assert dict(world.brokers[1].registry.snapshot.topics["t"].config) == {
+            "segment.bytes": "1048576"
+        }
+
+    run(body)
+
+
 def test_a_setting_is_kept_as_it_is_spelled_however_it_was_said() -> None:
     """The blanks about a number alone could be more than ZooKeeper takes in one write; who led the
     cluster then tried that write for ever, and nothing else."""
@@ -178,9 +238,14 @@ WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]
         "segment.bytes",
     ),
     (
-        (("segment.bytes", OPERATION_SET, "5000"),),
+        (("compression.type", OPERATION_SET, "zstd"),),
         InvalidConfigError,
-        "lower max.message.bytes to 5000",
+        "compression.type='zstd' is not built: batches are stored as the producer compressed them",
+    ),
+    (
+        (("leader.replication.throttled.replicas", OPERATION_APPEND, "0:1"),),
+        InvalidConfigError,
+        "replication is not throttled",
     ),
 ]
 
