@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyspark_logbus.error_line import error_line
 from pyspark_logbus.read_task import ReadPlan, ReadTask
 from pyspark_logbus.worker_process import modules_are_no_garbage
 
@@ -31,6 +32,7 @@ class LogbusReader(DataSourceReader):
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": None, "_plan": self._plan}
 
+    @error_line()
     def partitions(self) -> Sequence[InputPartition]:
         # Executors unpickle this class too and must not import what only planning needs.
         from pyspark_logbus.batch_planner import plan_batch
@@ -44,4 +46,5 @@ class LogbusReader(DataSourceReader):
 
         modules_are_no_garbage()
         # Spark makes up a partition without ranges where there is nothing to read.
-        return read_ranges(getattr(partition, "ranges", ()), self._plan)
+        with error_line():
+            yield from read_ranges(getattr(partition, "ranges", ()), self._plan)

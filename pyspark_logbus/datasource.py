@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from broker_lite.client.discovery import resolve
 from broker_lite.errors import InvalidConfigError, LogbusError, MissingDependencyError
 from pyspark_logbus import options
+from pyspark_logbus.error_line import error_line
 from pyspark_logbus.worker_process import modules_are_no_garbage
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _check_spark(version: str) -> None:
 class DefaultSource(DataSource):
     """A partitioned log as a source and a sink, batch and streaming."""
 
+    @error_line()
     def __init__(self, options: Mapping[str, str]) -> None:
         _check_spark(pyspark.__version__)
         super().__init__(dict(options))
@@ -76,12 +78,14 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "logbus"
 
+    @error_line()
     def schema(self) -> StructType:
         from pyspark_logbus.schema import source_schema
 
         options.require_topics(self._values)
         return source_schema(bool(self._values.get("includeHeaders", False)))
 
+    @error_line()
     def reader(self, schema: StructType) -> LogbusReader:
         from pyspark_logbus.batch_reader import LogbusReader
 
@@ -98,11 +102,13 @@ class DefaultSource(DataSource):
             return LogbusStreamReader(None, None, error)
         return LogbusStreamReader(found, plan)
 
+    @error_line()
     def writer(self, schema: StructType, overwrite: bool) -> LogbusWriter:
         from pyspark_logbus.writers import LogbusWriter
 
         return LogbusWriter.plan(self._write_options(), schema, overwrite=overwrite)
 
+    @error_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogbusStreamWriter:
         from pyspark_logbus.writers import LogbusStreamWriter
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from broker_lite.errors import LogbusError
+from pyspark_logbus.error_line import error_line
 from pyspark_logbus.read_task import ReadPlan, ReadTask
 from pyspark_logbus.worker_process import modules_are_no_garbage
 
@@ -59,24 +60,30 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = StreamPlanner(self._options)
         return self._planner
 
+    @error_line()
     def getDefaultReadLimit(self) -> ReadLimit:
         """Not "all available": so Trigger.Once, which says that, can be told from the others."""
         self._planning()
         return ReadMaxRows(NO_LIMIT)
 
+    @error_line()
     def prepareForTriggerAvailableNow(self) -> None:
         self._planning().prepare_for_available_now()
 
+    @error_line()
     def initialOffset(self) -> dict[str, Any]:
         return self._planning().initial_offset()
 
+    @error_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         unlimited = isinstance(limit, ReadAllAvailable)
         return self._planning().latest_offset(start, unlimited=unlimited)
 
+    @error_line()
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._planning().report()
 
+    @error_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [ReadTask(ranges) for ranges in self._planning().ranges(start, end)]
 
@@ -86,7 +93,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         assert self._plan is not None
         modules_are_no_garbage()
-        return read_ranges(getattr(partition, "ranges", ()), self._plan)
+        with error_line():
+            yield from read_ranges(getattr(partition, "ranges", ()), self._plan)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: Spark calls this a batch late and never for the last one. Progress goes to the

@@ -32,5 +32,15 @@ def modules_are_no_garbage() -> None:
 
 def is_forked_by_daemon() -> bool:
     """Whether this is a process of ``python -m pyspark.daemon``."""
+    return _main_module() == DAEMON
+
+
+def is_spark_process() -> bool:
+    """Whether Spark started this process, by its daemon or as the runner of a streaming source."""
+    return _main_module().startswith("pyspark.")
+
+
+def _main_module() -> str:
+    """The module that ``python -m`` runs; empty for a script."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == DAEMON
+    return "" if spec is None else str(spec.name)

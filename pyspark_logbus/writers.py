@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker_lite.errors import InvalidConfigError, LogbusError
+from pyspark_logbus.error_line import error_line
 from pyspark_logbus.query_options import WriteOptions
 from pyspark_logbus.schema import SinkColumns, sink_columns
 from pyspark_logbus.worker_process import modules_are_no_garbage
@@ -56,6 +57,7 @@ class _Task:
         self._options = options
         self._columns = columns
 
+    @error_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # pyarrow and the producing client belong to executors only.
         from pyspark_logbus.partition_writer import write_batches
@@ -100,7 +102,8 @@ class LogbusStreamWriter(_Task, DataSourceStreamArrowWriter):
         # Spark pickles a writer to send it to the tasks: so this is on the driver, before a row
         # moves, and never in the process that commits.
         try:
-            _check_topic(self._options)
+            with error_line():
+                _check_topic(self._options)
         except LogbusError as error:
             raise SinkRefusedError(str(error)) from None
         return {"_options": self._options, "_columns": self._columns}
