@@ -83,13 +83,6 @@ OLD: dict[int, tuple[Any, Any]] = {
                _topics(_INDEX, ("time", "int64"), ("max_num_offsets", "int32"))),
         _table("0", _topics(_INDEX, _ERROR, ("old_style_offsets", "[]int64"))),
     ),
-    ApiKey.OFFSET_COMMIT: (
-        _table("0-1", ("group_id", "string"), ("generation_id", "int32", "1+"),
-               ("member_id", "string", "1+"),
-               _topics(_INDEX, ("committed_offset", "int64"), ("commit_timestamp", "int64", "1+"),
-                       ("committed_metadata", "string?"))),
-        _table("0-1", _topics(_INDEX, _ERROR)),
-    ),
     ApiKey.OFFSET_FETCH: (
         _table("0", ("group_id", "string"), _topics(_INDEX)),
         _table("0", _topics(_INDEX, ("offset", "int64"), ("metadata", "string"), _ERROR)),

@@ -77,12 +77,8 @@ def test_it_administers_groups(steps: Steps, variant: Variant, note: OwnNote) ->
     assert steps.answers("ListConsumerGroupOffsets") == [[7, "seven"]]
     assert steps.answers("ListConsumerGroups", "DescribeConsumerGroups") == [True, "Empty"]
     note("groups: commits with Consumer.Offsets.Retention; offsets, list, describe", "served")
-    if variant[0] == "old sarama":
-        assert steps.error("commit") == UNSUPPORTED
-        note("commits without Consumer.Offsets.Retention", "refused: UnsupportedVersion")
-    else:
-        assert steps.answers("commit") == [None]
-        note("commits without Consumer.Offsets.Retention", "served")
+    assert steps.answers("commit") == [None]
+    note("commits without Consumer.Offsets.Retention", "served")
 
 
 def test_acls_are_refused(steps: Steps, variant: Variant, note: OwnNote) -> None:

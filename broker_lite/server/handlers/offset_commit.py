@@ -1,10 +1,11 @@
-"""OffsetCommit 2-9: a group's progress into ZooKeeper, through the group's coordinator.
+"""OffsetCommit 0-9: a group's progress into ZooKeeper, through the group's coordinator.
 
 Answered when ZooKeeper has it. While a group has members only they commit, in their generation;
 otherwise anybody does, without one. A client of ours names the topic's id (a tagged field), and is
 refused with UNKNOWN_TOPIC_ID where the topic of that name is another one by now; offsets of all
-others are the present topic's. The retention time of versions 2-4 is not used: offsets stay until
-their group or topic is deleted, or the group was empty for the broker's own retention time.
+others are the present topic's. The retention time of versions 2-4 and the commit time of version 1
+are not used: offsets stay until their group or topic is deleted, or the group was empty for the
+broker's own retention time.
 """
 
 from __future__ import annotations

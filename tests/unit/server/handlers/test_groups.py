@@ -92,6 +92,28 @@ def test_offsets_are_committed(version: int) -> None:
     run(body)
 
 
+def test_a_commit_of_version_1_is_stored() -> None:
+    """kaf and sarama before 1.41 send it, and `kaf group commit` ignores the error in a row."""
+    body_of_2016 = (
+        b"\0\1g" + b"\xff" * 4 + b"\0\0"
+        + b"\0\0\0\1" + b"\0\1t"
+        + b"\0\0\0\1" + bytes(4) + (7).to_bytes(8, "big") + b"\xff" * 8 + b"\0\3why"
+    )  # fmt: skip
+    frame = memoryview(b"\0\x08\0\1\0\0\0\3\0\1c" + body_of_2016)
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        context = received(frame)
+        message = tables.decode(context.api_key, 1, frame, context.body_at)
+        answer = await handler(ApiKey.OFFSET_COMMIT)(world.brokers[1], context, message)
+        octets = tables.encode(ApiKey.OFFSET_COMMIT, 1, 3, answer)
+        assert octets[8:] == b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\1" + bytes(4) + b"\0\0"
+        assert await fetch(world, 8, "g", None) == (0, {("t", 0): (7, -1, "why")})
+
+    run(body)
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
 def test_offsets_are_fetched(version: int) -> None:
     async def body(world: World) -> None:
