@@ -124,7 +124,8 @@ class Endpoint(NamedTuple):
 class BrokerView:
     """A live broker as the registry names it.
 
-    ``draining``: it is about to stop, so it leads nothing and joins no ISR any more.
+    ``draining``: it is about to stop, so it leads nothing and joins no ISR any more. ``is_full``:
+    its disk has no room, which holds for the same until it has.
     """
 
     broker_id: int
@@ -134,6 +135,12 @@ class BrokerView:
     rack: str | None = None
     features: Mapping[str, int] = field(default_factory=dict)
     draining: bool = False
+    is_full: bool = False
+
+    @property
+    def takes_records(self) -> bool:
+        """Whether it may lead and join ISRs where another broker could do so instead."""
+        return not (self.draining or self.is_full)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,9 @@ class Node:
     async def drain(self) -> None:
         """The world's controller is the test."""
 
+    async def set_full(self, is_full: bool) -> None:
+        """As above."""
+
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         self.world.requests.append((self.id.broker_id, leader.broker_id, request))
         node = self.world.nodes[leader.broker_id]

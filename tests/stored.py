@@ -97,6 +97,12 @@ class Disk:
         if checkpoint:
             self.manager.checkpoint()
 
+    def fill(self, usable: int = 0) -> None:
+        """Leave so many usable bytes."""
+        self.files.capacity_bytes = None
+        total, free = self.files.space(DATA)
+        self.files.capacity_bytes = total - free + usable
+
     def kill(self) -> None:
         """End the process: the page cache stays."""
         self.files.kill()

@@ -135,8 +135,16 @@ class Registrar:
             await self._store.write([Set(self._path, data, znode.version)])
 
     async def drain(self) -> None:
-        """Say that this broker is about to stop, with a notice, since nobody watches it."""
-        self._registration = dataclasses.replace(self._registration, draining=True)
+        """Say that this broker is about to stop."""
+        await self._announce(dataclasses.replace(self._registration, draining=True))
+
+    async def set_full(self, is_full: bool) -> None:
+        """Say whether this broker's disk is full."""
+        await self._announce(dataclasses.replace(self._registration, is_full=is_full))
+
+    async def _announce(self, registration: Registration) -> None:
+        """Change the registration, with a notice, since no broker watches it."""
+        self._registration = registration
         data = znodes.encode_registration(self._registration)
         for _ in range(ATTEMPTS_MAX):
             notices = await load_notices(self._store)

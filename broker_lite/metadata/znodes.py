@@ -182,6 +182,7 @@ class Registration:
     features: Mapping[str, int] = field(default_factory=dict)
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     draining: bool = False
+    is_full: bool = False
 
     def view(self, broker_epoch: int) -> BrokerView:
         return BrokerView(
@@ -192,6 +193,7 @@ class Registration:
             self.rack,
             self.features,
             self.draining,
+            self.is_full,
         )
 
 
@@ -268,7 +270,8 @@ class FirstLook(NamedTuple):
 
 
 def encode_registration(value: Registration) -> bytes:
-    later = {"draining": True} if value.draining else {}
+    flags = {"draining": value.draining, "full": value.is_full}
+    later = {name: True for name, is_set in flags.items() if is_set}
     return encode_value(
         {
             "broker": value.broker_id,
@@ -303,6 +306,7 @@ def decode_registration(path: str, data: bytes) -> Registration:
         value["features"],
         {topic: tuple(held) for topic, held in value["partitions"].items()},
         bool(value.get("draining")),
+        bool(value.get("full")),
     )
 
 

@@ -50,25 +50,25 @@ def elect(
     While the leader lives it stays and the dead leave the ISR, in the same leader epoch. Where it
     does not, the first of the assignment that lives and is in sync leads, with those of the ISR
     that live. Where none lives the leader is -1 and the ISR keeps its last members. A broker that
-    is draining goes as if it were dead, but for the last ones; one that is not assigned (its leader
-    let it in when it just was) goes as well. Every change of leader is a new leader epoch.
+    is draining or full goes as if it were dead, but for the last ones, of whom a full one leads
+    rather than a draining one; a broker that is not assigned (its leader let it in when it just
+    was) goes as well. Every change of leader is a new leader epoch.
 
     ``suspected``: who is registered but seems dead. They go as well, but not where the ISR would
     be smaller than ``min_insync``: nothing is acknowledged there in either case, and where the
-    guess was wrong and those that are left lose their disks, they have everything still.
+    guess was wrong and those that are left lose their disks, they have everything still. For the
+    same reason full brokers stay in such an ISR.
     """
     members = tuple(r for r in state.isr if _lives(r, live) and r.broker_id in replicas)
-    staying = tuple(replica for replica in members if not live[replica.broker_id].draining)
-    heir = _first(replicas, staying)
-    isr = staying
-    if heir == NO_BROKER:
-        heir, isr = _first(replicas, members), members
+    lasting = tuple(r for r in members if not live[r.broker_id].draining)
+    able = tuple(r for r in lasting if not live[r.broker_id].is_full) or lasting or members
+    heir, isr = _first(replicas, able), able
     if isr and len(isr) < min_insync:
+        full = [r for r in lasting if r not in able]
         kept = [r for r in state.isr if r not in members and _lives(r, suspected)]
-        spare = [r for r in kept if r.broker_id in replicas][: min_insync - len(isr)]
+        spare = [*full, *(r for r in kept if r.broker_id in replicas)][: min_insync - len(isr)]
         isr = tuple(r for r in state.isr if r in isr or r in spare)
-    stays = has_live_leader(state, live) and state.leader in [r.broker_id for r in members]
-    if stays and (not live[state.leader].draining or heir == state.leader):
+    if has_live_leader(state, live) and state.leader in [r.broker_id for r in able]:
         if isr == state.isr:
             return None
         return dataclasses.replace(state, isr=isr, controller_epoch=controller_epoch)
@@ -90,7 +90,7 @@ def elect_preferred(
 ) -> LeaderAndIsr | None:
     """Leadership back to the preferred replica; None where it leads or cannot."""
     broker = live.get(preferred)
-    if broker is None or broker.draining or not has_live_leader(state, live):
+    if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None
     if state.leader == preferred or ReplicaId(preferred, broker.directory_id) not in state.isr:
         return None
@@ -112,7 +112,7 @@ def elect_unclean(
     if any(_lives(replica, registered) for replica in state.isr):
         return None
     candidates = [live[broker_id] for broker_id in replicas if broker_id in live]
-    for broker in sorted(candidates, key=lambda broker: broker.draining):
+    for broker in sorted(candidates, key=lambda broker: not broker.takes_records):
         isr = (ReplicaId(broker.broker_id, broker.directory_id),)
         return led_by(state, broker, isr, controller_epoch)
     return None
@@ -147,7 +147,7 @@ def withdrawn(
     if state.leader != own.broker_id:
         return dataclasses.replace(state, leader_epoch=state.leader_epoch + 1, isr=others)
     alive = [replica for replica in others if _lives(replica, live)]
-    heir = _first(replicas, [r for r in alive if not live[r.broker_id].draining])
+    heir = _first(replicas, [r for r in alive if live[r.broker_id].takes_records])
     if heir == NO_BROKER:
         heir = _first(replicas, alive)
     if heir != NO_BROKER:

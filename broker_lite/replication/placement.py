@@ -44,7 +44,8 @@ def place(
         raise InvalidReplicationFactorError(
             f"replication_factor={factor}: only {told}; start more, or give fewer replicas"
         )
-    ring = _ring(brokers)
+    roomy = [broker for broker in brokers if not broker.is_full]
+    ring = _ring(roomy if factor <= len(roomy) else brokers)
     return [_row(ring, first + partition, factor) for partition in range(count)]
 
 

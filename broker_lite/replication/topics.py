@@ -182,8 +182,10 @@ def _check_size(name: str, count: int, factor: int) -> None:
 
 
 def _partition(held: Holding, number: int, replicas: tuple[int, ...]) -> PartitionView:
-    isr = tuple(ReplicaId(b, held.live[b].directory_id) for b in replicas)
-    leader = held.live[replicas[0]]
+    brokers = [held.live[broker_id] for broker_id in replicas]
+    able = [broker for broker in brokers if broker.takes_records] or brokers
+    isr = tuple(ReplicaId(broker.broker_id, broker.directory_id) for broker in able)
+    leader = able[0]
     state = LeaderAndIsr(
         leader.broker_id,
         FIRST_EPOCH,

@@ -112,6 +112,7 @@ class Broker:
                 cluster_id=logs.cluster_id,
                 rack=config.rack or None,
                 damaged=logs.doubted,
+                is_full=logs.is_full,
             )
         )
         logs.adopt_cluster(cluster_id)

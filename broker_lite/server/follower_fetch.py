@@ -206,7 +206,7 @@ class _Fetch:
                     replica.log.end_offset_for(wanted.last_fetched_epoch),
                     replica.log.log_start_offset,
                     wanted.log_start_offset,
-                    not follower.draining,
+                    follower.takes_records,
                 )
             )
         except LogbusError as error:

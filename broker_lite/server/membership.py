@@ -119,6 +119,13 @@ class Membership:
         while self._store.connected and not self._closed and self._can_leave():
             await self._published.wait()
 
+    async def set_full(self, is_full: bool) -> None:
+        """Say whether this broker's disk is full; until it has room, others lead and its replicas
+        leave the ISRs. Raises CoordinationUnavailableError."""
+        if self._registrar is None or self._fresh.features.get("metadata", 0) < REPLICATION_LEVEL:
+            return
+        await self._registrar.set_full(is_full)
+
     def _can_leave(self) -> bool:
         own = self.snapshot.brokers.get(self._config.broker_id)
         if own is None or not own.draining:
@@ -337,7 +344,7 @@ class Membership:
             topics = await loader.refresh_topics(self._store, self._fresh.topics, merged.topics)
             features = self._fresh.features
             if merged.cluster:
-                # Of the features, or of a broker that is draining.
+                # The features changed, or a broker is draining, full, or has room again.
                 self._brokers_due = True
                 features = await self._load_features()
         except BaseException:

@@ -76,6 +76,8 @@ class BrokerRegistration:
     rack: str | None = None
     features: Mapping[str, int] = field(default_factory=lambda: SUPPORTED_FEATURES)
     damaged: frozenset[PartitionKey] = frozenset()
+    is_full: bool = False
+    """Whether the data directory has no room for records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ class Registry(Membership):
                     registration.start_counter,
                     registration.rack,
                     registration.features,
+                    is_full=registration.is_full,
                 ),
             )
         except BaseException:

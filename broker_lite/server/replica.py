@@ -197,6 +197,8 @@ class Replica:
             owner.storage_failed(event.error)
         elif isinstance(event, FetchedAppendFailed):
             self._note_refused(event.error)
+        elif isinstance(event, AppendFailed) and isinstance(event.error, StorageError):
+            owner.storage_failed(event.error)
         role = self.role
         before, end = role.role, role.log_end_offset
         effects = role.step(owner.clock.monotonic_ms(), event)
@@ -244,6 +246,9 @@ class Replica:
 
     def _note_refused(self, error: LogbusError) -> None:
         """What was fetched is not in the log; the machine asks for it again."""
+        if isinstance(error, StorageError):
+            self._owner.storage_failed(error)
+            return
         logger.warning("%s: what the leader sent could not be appended: %s", self, error)
         if isinstance(error, CorruptMessageError):
             self._owner.fetchers.doubt(self)
@@ -386,6 +391,7 @@ class Replica:
                 self._failed(error)
             else:
                 logger.error("%s: %s: %s", self, refused, error)
+                self._owner.storage_failed(as_storage_error(error))
                 self._owner.again_later(lambda: self._change_log(change, refused, put))
 
         put(CallJob(change, done))

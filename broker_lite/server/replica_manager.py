@@ -49,6 +49,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.fetcher import Fetchers, PeerNet
 from broker_lite.server.follower_fetch import FollowerFetches
+from broker_lite.server.full_disk import FullDisk
 from broker_lite.server.isr_writes import IsrWrites
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.produces import Produced, Produces
@@ -92,6 +93,8 @@ class Cluster(Protocol):
 
     async def drain(self) -> None: ...
 
+    async def set_full(self, is_full: bool) -> None: ...
+
 
 class ReplicaManager:
     """Made by ``broker``; ``recovered`` are the logs that the directory held at the start."""
@@ -129,6 +132,7 @@ class ReplicaManager:
         self._deleting: set[PartitionKey] = set()
         self._produces = Produces(loop, clock, metrics)
         self._ticks = Ticks(loop, clock, config.replica_lag_ms)
+        self._full_disk = FullDisk(loop, cluster=cluster, disk=disk, logs=logs)
         self.fetchers = Fetchers(loop, config, net=net, cluster=cluster, metrics=metrics)
         self.isr_writes = IsrWrites(loop, cluster=cluster, metrics=metrics)
         self.follower_fetches = FollowerFetches(
@@ -147,6 +151,7 @@ class ReplicaManager:
             "replica_lag_records_max",
             lambda: max((r.lag for r in self._ticks.replicated), default=0),
         )
+        metrics.gauge("log_dir_full", lambda: int(logs.is_full))
         metrics.gauge("stray_partitions", lambda: logs.stray_count)
         metrics.gauge("produces_waiting", lambda: len(self._produces))
 
@@ -421,12 +426,16 @@ class ReplicaManager:
     # Failure and the end.
 
     def storage_failed(self, error: LogbusError) -> None:
-        """Something could not be flushed or written: if that stopped the directory, say so."""
+        """Something could not be flushed or written: say so if that stopped the directory, or if
+        the disk is full."""
         if self._failure is None and self._logs.failed:
             self._fail_all(error)
+        elif self._logs.is_full:
+            self._full_disk.found()
 
     def _fail_all(self, error: LogbusError) -> None:
         self._failure = StorageError(error.message)
+        self._full_disk.close()
         logger.critical(
             "the data directory %s has failed and is not used any more: %s. Its %d partitions are "
             "offline; repair or replace the disk and start the broker again",
@@ -467,6 +476,7 @@ class ReplicaManager:
         if self._handover is not None:
             self._handover.cancel()
         self._ticks.close()
+        self._full_disk.close()
         self.fetchers.close()
         self.isr_writes.close()
         for replica in list(self._replicas.values()):

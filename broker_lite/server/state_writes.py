@@ -261,6 +261,10 @@ def _may_be_written(
     view = topic.partitions[change.partition]
     for replica in set(change.state.isr) - set(view.state.isr):
         broker = live.get(replica.broker_id) if replica.broker_id in view.replicas else None
-        if broker is None or broker.draining or broker.directory_id != replica.directory_id:
+        if (
+            broker is None
+            or not broker.takes_records
+            or broker.directory_id != replica.directory_id
+        ):
             return False
     return True

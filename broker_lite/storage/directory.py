@@ -9,6 +9,7 @@ logs raises StorageError. Called from disk threads; what they share is assigned 
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import os
 import threading
@@ -30,6 +31,12 @@ from broker_lite.storage.files import Files, Lock
 
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Faults that pass when somebody makes room."""
+RESERVE_BYTES = 1 << 20
+"""The size of the reserve file. No append may use this space: on a full disk, a start and the
+epochs of leaders are written in it."""
+ROOM_BYTES = 8 << 20
+"""A full disk has room again when this many bytes are usable."""
+_RESERVE_STEP = 64 << 10
 
 
 def random_directory_id() -> str:
@@ -50,6 +57,8 @@ class DataDirectory:
         self.start_counter = 0
         self.was_clean = False
         self.failure = ""
+        self.is_full = False
+        """Whether a write found no space and there is no room since."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.warnings: list[str] = []
@@ -60,6 +69,7 @@ class DataDirectory:
         self._trash: dict[str, int] = {}
         """When what was renamed is to go, by its name. Retention adds hundreds at once."""
         self._checkpoints = threading.Lock()
+        self._reserve = threading.Lock()
 
     # -- start and end -------------------------------------------------------------------------
 
@@ -79,6 +89,8 @@ class DataDirectory:
             raise StorageError(f"log.dir {self.path} cannot be used: {error}") from error
         try:
             self._take_marker()
+            if self.files.space(self.path)[1] < RESERVE_BYTES:
+                self._free_reserve()
             self._load_identity()
             self.start_counter += 1
             self._save_identity()
@@ -191,7 +203,65 @@ class DataDirectory:
         """The error to raise where only space is missing; None for any other fault."""
         if error.errno not in SPACE_ERRORS:
             return None
+        self.is_full = True
         return StorageError(f"log.dir {self.path} is full ({doing}); free some space")
+
+    # -- room ----------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether appends are taken; looks at the disk only while it is full."""
+        if self.is_full and self.files.space(self.path)[1] >= ROOM_BYTES:
+            self.is_full = False
+        return not self.is_full
+
+    def check_room(self) -> None:
+        """Raise StorageError while the disk is full."""
+        if not self.has_room():
+            raise StorageError(
+                f"log.dir {self.path} is full; free some space: appends are taken again when "
+                f"{ROOM_BYTES >> 20} MiB are usable"
+            )
+
+    def write_in_reserve(self, write: Callable[[], None]) -> None:
+        """Run a small write; if there is no space for it, free the reserve for it. OSError."""
+        try:
+            write()
+        except OSError as error:
+            if error.errno not in SPACE_ERRORS:
+                raise
+            with self._reserve:
+                self._free_reserve()
+                try:
+                    write()
+                finally:
+                    self._fill_reserve()
+
+    def make_reserve(self) -> None:
+        """Make the reserve where it is missing or short; a full disk is passed over."""
+        path = f"{self.path}/{paths.RESERVE}"
+        with self._reserve:
+            if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):
+                return
+            self._fill_reserve()
+
+    def _free_reserve(self) -> None:
+        self.is_full = True
+        with contextlib.suppress(FileNotFoundError):
+            self.files.remove(f"{self.path}/{paths.RESERVE}")
+
+    def _fill_reserve(self) -> None:
+        """Write as much of the reserve as there is space for."""
+        path = f"{self.path}/{paths.RESERVE}"
+        with contextlib.suppress(FileNotFoundError):
+            self.files.remove(path)
+        file = self.files.create(path)
+        try:
+            for _ in range(RESERVE_BYTES // _RESERVE_STEP):
+                file.append([bytes(_RESERVE_STEP)])
+            file.datasync()
+        except OSError as error:
+            if error.errno not in SPACE_ERRORS:
+                raise
 
     # -- checkpoints ---------------------------------------------------------------------------
 

@@ -100,6 +100,8 @@ class Log(LogBounds):
             known = self.producers.check(header, may_have_forgotten=self.log_start_offset > 0)
             if known is not None:
                 return Appended(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
+        if self._data.is_full:
+            self._data.check_room()
         append_time = NO_TIMESTAMP
         if config.message_timestamp_type == "LogAppendTime":
             header = set_log_append_time(buffer, header, now_ms)
@@ -131,6 +133,7 @@ class Log(LogBounds):
         that is everything).
         """
         self._check_usable()
+        self._data.check_room()
         end = self._tail[0]
         is_empty = end == self.log_start_offset
         headers = continuing_headers(self.key, buffer, end, leader_epoch, may_overlap=is_empty)
@@ -256,7 +259,7 @@ class Log(LogBounds):
             return
         self._data.check()
         try:
-            self.leader_epochs.assign(epoch, offset)
+            self._data.write_in_reserve(lambda: self.leader_epochs.assign(epoch, offset))
         except OSError as error:
             raise self._refusal(f"writing the leader epochs of {self.key}", error) from error
 

@@ -91,6 +91,15 @@ class LogManager:
         return self._data.failed
 
     @property
+    def is_full(self) -> bool:
+        """Whether the disk is full: appends are refused until ``has_room``."""
+        return self._data.is_full
+
+    def has_room(self) -> bool:
+        """Look whether a full disk has room again."""
+        return self._data.has_room()
+
+    @property
     def failure(self) -> str:
         return self._data.failure
 
@@ -155,6 +164,7 @@ class LogManager:
                     producer_expiration_ms=self._producer_expiration_ms,
                 )
         self._opened = True
+        self._make_reserve()
         self._doubted = frozenset(
             key
             for key, log in self._logs.items()
@@ -250,8 +260,15 @@ class LogManager:
         }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink deleted files and strays that are due; how many names went."""
+        """Unlink deleted files and strays that are due; how many names went. Makes the reserve,
+        from which a full disk is started."""
+        if not self._data.failed:
+            self._make_reserve()
         return self._data.empty_trash(now_ms) + self._strays.delete_due(now_ms)
+
+    def _make_reserve(self) -> None:
+        with self._data.guard("making the reserve"):
+            self._data.make_reserve()
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -145,6 +145,25 @@ def test_draining_moves_leadership_away_and_leaves_the_isrs(world: World) -> Non
     run(world, body)
 
 
+def test_a_full_disk_moves_leadership_away_until_it_has_room(world: World) -> None:
+    async def body(cluster: Cluster) -> None:
+        brokers = await three(cluster)
+        await create(cluster.controller(), "t", 3, factor=3)
+        await cluster.led("t", 2)
+        await brokers[0].registry.set_full(True)
+        for partition in range(3):
+            await left(brokers, 1, partition)
+            assert all(view_of(broker, partition).state.leader in (2, 3) for broker in brokers)
+        # Its leader lets it in again once it has room.
+        leader = broker_of(cluster, view_of(brokers[1]).state.leader)
+        assert await write(leader, (1, 2, 3)) is None
+        await brokers[0].registry.set_full(False)
+        await until(lambda: not leader.registry.snapshot.brokers[1].is_full)
+        assert await write(leader, (1, 2, 3)) is not None
+
+    run(world, body)
+
+
 def test_draining_waits_for_nobody_without_zookeeper() -> None:
     async def body(cluster: Cluster) -> None:
         [one, *_] = await three(cluster)

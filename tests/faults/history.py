@@ -229,19 +229,16 @@ class Workload:
         with self._progress:
             return max(max(gap.longest_s, now - gap.last_s) for gap in self._gaps.values())
 
-    def wait_acked(
-        self, count: int = 20, timeout_s: float = WAIT_S, but: Sequence[int] = ()
-    ) -> float:
-        """Wait until each partition, ``but`` these, has ``count`` acknowledgements of records that
-        were sent after the call; the longest gap since ``mark``. Raises what a reader or writer
-        raised."""
+    def wait_acked(self, count: int = 20, timeout_s: float = WAIT_S) -> float:
+        """Wait until each partition has ``count`` acknowledgements of records that were sent after
+        the call; the longest gap since ``mark``. Raises what a reader or writer raised."""
         deadline = time.monotonic() + timeout_s
         with self._progress:
             self._since_s = time.monotonic()
             for gap in self._gaps.values():
                 gap.fresh = 0
             while True:
-                left = [n for n, gap in self._gaps.items() if gap.fresh < count and n not in but]
+                left = [n for n, gap in self._gaps.items() if gap.fresh < count]
                 if self._errors:
                     raise self._errors[0]
                 if not left:

@@ -106,15 +106,10 @@ class Replicated:
         topic: str,
         broker: LocalBroker,
         at: LocalBroker | None = None,
-        but: Sequence[int] = (),
     ) -> None:
-        """Wait until a broker is in no ISR of the topic, ``but`` of these partitions."""
+        """Wait until a broker is in no ISR of the topic."""
         self.wait(
-            lambda view: all(
-                broker.id not in row.isr
-                for row in view.topics[topic].partitions
-                if row.partition not in but
-            ),
+            lambda view: all(broker.id not in row.isr for row in view.topics[topic].partitions),
             topic,
             at=at,
         )

@@ -16,12 +16,12 @@ from random import Random
 import pytest
 from faults import bit_flips, machine
 from faults.group_member import member_of
-from faults.history import WAIT_S
+from faults.history import WAIT_S, read_log
 from faults.machine import Network
 from faults.replicated import POLL_S, Replicated, on_disks, on_network
 from plain_connection import PlainConnection
 
-from broker_lite.client import ClusterView
+from broker_lite.client import ClusterView, Producer
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
     NotCoordinatorError,
@@ -200,21 +200,30 @@ def test_a_power_cut_of_all_brokers(cluster: Replicated, topic: str) -> None:
 
 
 @needs_disks
-def test_a_full_disk_holds_up_and_loses_nothing(cluster: Replicated, topic: str) -> None:
-    """Where the broker follows, it leaves the ISR and the rest goes on; what it leads waits until
-    there is room."""
+def test_a_full_disk_hands_leadership_on_and_comes_back(cluster: Replicated, topic: str) -> None:
+    """It leaves the ISRs at once, also after a start on the full disk, until there is room."""
+    single = f"{topic}-single"
     with cluster.workload(topic) as work:
         work.wait_acked()
         victim = cluster.leader(topic)
-        led = cluster.led_by(topic, victim)
+        cluster.admin.create_topic(single, 3, 1)
+        number = cluster.led_by(single, victim)[0]
+        with Producer(cluster.bootstrap_servers) as producer:
+            producer.send(single, b"before", partition=number).result(WAIT_S)
         cluster.disks[victim.id].fill()
         try:
-            cluster.wait_out_of_sync(topic, victim, but=led)
-            work.wait_acked(but=led)
+            cluster.wait_out_of_sync(topic, victim)
+            assert cluster.led_by(topic, victim) == []
+            work.wait_acked()
+            victim.kill()
+            victim.start()
+            work.wait_acked()
+            # A partition without another replica is read.
+            assert read_log(cluster.bootstrap_servers, single)[number] == [(0, b"before")]
+            assert cluster.led_by(topic, victim) == []
         finally:
             cluster.disks[victim.id].free()
         cluster.finish(work)
-        assert victim.is_running
 
 
 @pytest.mark.skipif(bool(machine.why_no_strace()), reason=f"no strace: {machine.why_no_strace()}")

@@ -190,6 +190,9 @@ class Faults:
             files.capacity_bytes = None
 
         self._after(5, free)
+        if self.rng.random() < 0.3:
+            self.cluster.kill(process.broker_id)
+            self._start_later(process.broker_id)
 
     async def other_disk(self) -> None:
         """The broker starts with a directory that is not its own, then with its own again."""

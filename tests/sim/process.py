@@ -102,6 +102,7 @@ class Process:
                 logs.start_counter,
                 logs.cluster_id,
                 damaged=logs.doubted,
+                is_full=logs.is_full,
             )
         )
         logs.adopt_cluster(cluster_id)

@@ -162,14 +162,15 @@ class ControllerMachine:
     # What words mean.
 
     def _set_brokers(self, words: Words) -> None:
-        """``live=1:A@10,2:B@11/rack,3:C@12~``: directory, broker epoch, rack, ``~`` draining."""
+        """``live=1:A@10,2:B@11/rack,3:C@12~``: directory, broker epoch, rack, ``~`` draining, ``!``
+        full."""
         features = dict(_FEATURES)
         if "features" in words:
             rows = (word.partition(":") for word in words["features"].split(","))
             features = {name: int(level) for name, _, level in rows}
         self.brokers = {}
         for word in words["live"].split(",") if words["live"] else ():
-            broker, _, rack = word.rstrip("~").partition("/")
+            broker, _, rack = word.rstrip("~!").partition("/")
             name, _, epoch = broker.partition("@")
             replica = _replica(name)
             self.brokers[replica.broker_id] = BrokerView(
@@ -179,7 +180,8 @@ class ControllerMachine:
                 int(epoch),
                 rack or None,
                 features,
-                word.endswith("~"),
+                "~" in word,
+                "!" in word,
             )
         self._set_suspects(words)
 

@@ -108,12 +108,13 @@ def test_reasons_name_the_broker_and_the_directory() -> None:
 
 
 views = st.builds(
-    lambda broker_id, directory, epoch, draining: BrokerView(
-        broker_id, Endpoint("h", 1), directory, epoch, None, {}, draining
+    lambda broker_id, directory, epoch, draining, is_full: BrokerView(
+        broker_id, Endpoint("h", 1), directory, epoch, None, {}, draining, is_full
     ),
     st.sampled_from(IDS),
     st.sampled_from("AB"),
     st.integers(1, 3),
+    st.booleans(),
     st.booleans(),
 )
 registered_brokers = st.lists(views, max_size=3, unique_by=lambda view: view.broker_id).map(
@@ -126,7 +127,7 @@ assigned = st.permutations(IDS).flatmap(
 
 
 @given(states, assigned, registered_brokers, some_ids, st.integers(1, 3))
-def test_draining_suspected_and_unassigned_members(
+def test_draining_full_suspected_and_unassigned_members(
     state: LeaderAndIsr,
     replicas: list[int],
     registered: dict[int, BrokerView],
@@ -143,7 +144,8 @@ def test_draining_suspected_and_unassigned_members(
     assert set(after.isr) <= set(state.isr) and after.isr
     assert decide(after) is None
     able = [r for r in _living(state, live) if r.broker_id in replicas]
-    staying = [r for r in able if not live[r.broker_id].draining]
+    lasting = [r for r in able if not live[r.broker_id].draining]
+    staying = [r for r in lasting if not live[r.broker_id].is_full]
     if not able:
         assert after.leader == NO_BROKER or after == state
         assert after.isr == state.isr
@@ -151,8 +153,13 @@ def test_draining_suspected_and_unassigned_members(
     assert has_live_leader(after, live)
     assert after.leader in [r.broker_id for r in able]
     if staying:
-        assert not live[after.leader].draining
+        assert live[after.leader].takes_records
         assert set(staying) <= set(after.isr)
+    elif lasting:
+        assert not live[after.leader].draining
+    # A full broker stays where too few would be left.
+    if any(r in lasting and r not in after.isr for r in state.isr):
+        assert len(after.isr) >= min_insync
     # Nobody goes on a mere guess where too few would be left.
     guessed = [r for r in _living(state, suspected) if r.broker_id in replicas]
     gone = [r for r in guessed if r not in after.isr]

@@ -27,7 +27,7 @@ from broker_lite.model import (
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
 from broker_lite.replication.leader import Leader
-from broker_lite.server import replica_manager
+from broker_lite.server import full_disk, replica_manager
 from broker_lite.server.clock import Clock
 from broker_lite.server.disk import Batch, Disk
 from broker_lite.server.fetcher import Answered
@@ -52,8 +52,14 @@ class Alone:
     async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
         raise AssertionError(changes)
 
+    def __init__(self) -> None:
+        self.told_full: list[bool] = []
+
     async def drain(self) -> None:
         """Nobody else could lead."""
+
+    async def set_full(self, is_full: bool) -> None:
+        self.told_full.append(is_full)
 
     def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
         raise AssertionError(request)
@@ -73,6 +79,7 @@ class Shell:
         self.logs.open_all(1)
         self.disk = Disk(self.loop, append_threads=2, read_threads=1, clock=self.clock)
         self.metrics = Metrics()
+        self.cluster = Alone()
         self.manager = ReplicaManager(
             self.loop,
             BrokerConfig(broker_id=1),
@@ -80,8 +87,8 @@ class Shell:
             disk=self.disk,
             logs=self.logs,
             metrics=self.metrics,
-            cluster=Alone(),
-            net=Alone(),
+            cluster=self.cluster,
+            net=self.cluster,
         )
         self.local = ReplicaId(1, self.logs.directory_id)
 
@@ -377,6 +384,38 @@ def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
             await shell.append(replica)
         assert (await shell.append(replica)).base_offset == 0
         assert shell.metrics.value("directory_failed") == 0
+
+    run(test)
+
+
+def test_a_full_disk_is_registered_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leader, follower and a new partition find it full; the registration changes twice."""
+    monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
+
+    async def told(shell: Shell, *states: bool) -> None:
+        async with asyncio.timeout(10):
+            while shell.cluster.told_full != list(states):
+                await asyncio.sleep(0.001)
+
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        await shell.append(replica)
+        total, usable = shell.files.space("/data")
+        shell.files.capacity_bytes = total - usable
+        for _ in range(2):
+            with pytest.raises(errors.StorageError, match="full"):
+                await shell.append(replica)
+        await told(shell, True)
+        assert "logbus_log_dir_full 1" in shell.metrics.text()
+        # Some space is not enough: it would be full again at once.
+        shell.files.capacity_bytes += 4096
+        with pytest.raises(errors.StorageError, match="full"):
+            await shell.append(replica)
+        shell.files.capacity_bytes = None
+        await told(shell, True, False)
+        assert (await shell.append(replica)).base_offset == 2
+        assert "logbus_log_dir_full 0" in shell.metrics.text()
 
     run(test)
 

@@ -84,7 +84,7 @@ def test_a_batch_that_is_cut_off_waits_for_the_next_fetch() -> None:
 def test_what_finds_no_room_is_left_out() -> None:
     leader, disk = filled(60, per_epoch=20), Disk()
     follower = disk.log
-    disk.files.fail_next("write", ENOSPC, path="leader-epoch")
+    disk.files.fail_next("write", ENOSPC, path="leader-epoch", times=2)
     with pytest.raises(StorageError, match="full"):
         follower.append_as_follower(fetched(leader, 0), 3, 0)
     assert follower.log_end_offset == 0

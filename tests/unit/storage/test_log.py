@@ -37,6 +37,7 @@ from broker_lite.record.batch import read_header, set_max_timestamp
 from broker_lite.record.crc32c import crc32c
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage import LogManager, OsFiles
+from broker_lite.storage.directory import ROOM_BYTES
 
 HOUR = 3_600_000
 
@@ -170,7 +171,7 @@ def test_full_disk_refuses_that_append_alone(written: int) -> None:
 
 def test_really_full_disk_goes_on_when_space_is_back() -> None:
     disk = Disk()
-    disk.files.capacity_bytes = 3000
+    disk.fill(3000)
     with pytest.raises(StorageError):
         disk.write(100, flush=False)
     end = disk.log.log_end_offset
@@ -181,6 +182,32 @@ def test_really_full_disk_goes_on_when_space_is_back() -> None:
     disk.files.capacity_bytes = None
     disk.write(1)
     assert offsets(disk.log) == list(range(end + 1))
+
+
+def test_a_full_disk_takes_no_append_before_it_has_room() -> None:
+    """Each small append would take the space that a start and the next epoch need."""
+    disk = Disk()
+    disk.write(3)
+    disk.fill()
+    with pytest.raises(StorageError, match="is full"):
+        append(disk.log)
+    disk.fill(ROOM_BYTES - 1)
+    with pytest.raises(StorageError, match="8 MiB"):
+        append(disk.log)
+    with pytest.raises(StorageError, match="8 MiB"):
+        disk.log.append_as_follower(memoryview(batch()), 1, 0)
+    disk.fill(ROOM_BYTES)
+    disk.write(1)
+    assert offsets(disk.log) == [0, 1, 2, 3]
+
+
+def test_a_full_disk_answers_a_batch_that_it_has_as_a_duplicate() -> None:
+    disk = Disk()
+    assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
+    disk.fill()
+    with pytest.raises(StorageError, match="is full"):
+        append(disk.log, batch(producer=(7, 0, 1)))
+    assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, True)
 
 
 def test_full_disk_stops_neither_checkpoints_nor_creation_nor_retention() -> None:
@@ -224,7 +251,7 @@ def test_full_disk_at_a_roll_or_an_epoch_refuses_that_append_alone() -> None:
     disk.files.fail_next("create", ENOSPC, path=".log")
     with pytest.raises(StorageError):
         append(disk.log)
-    disk.files.fail_next("write", ENOSPC, path="leader-epoch")
+    disk.files.fail_next("write", ENOSPC, path="leader-epoch", times=2)
     with pytest.raises(StorageError):
         append(disk.log, epoch=2)
     assert not disk.log.failed

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from random import Random
 
 import pytest
-from stored import DATA, ENOSPC, KEY, SMALL, Disk, append
+from stored import DATA, ENOSPC, KEY, SMALL, Disk, append, offsets
 
 from broker_lite.config import TopicConfig
 from broker_lite.errors import DirectoryLockedError, InconsistentClusterIdError, StorageError
 from broker_lite.model import PartitionKey
 from broker_lite.storage import LogManager, MemFiles, OsFiles, paths
 from broker_lite.storage.checkpoint import decode_lines
-from broker_lite.storage.directory import remove_tree
+from broker_lite.storage.directory import RESERVE_BYTES, remove_tree
 
 
 def manager(files: MemFiles) -> LogManager:
@@ -269,8 +270,34 @@ def test_clean_stop_needs_the_marker_last() -> None:
     assert disk.files.locked == set()
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_full_disk_is_started_and_begins_an_epoch_in_its_reserve(clean: bool) -> None:
+    """As often as that happens: what is opened is read, and the reserve is there again."""
+    disk = Disk()
+    disk.write(5)
+    disk.log.start_epoch(2)
+    for epoch in range(3, 6):
+        disk.fill()
+        if clean:
+            with contextlib.suppress(StorageError):
+                disk.manager.close_clean()
+        log = disk.reopen()
+        assert disk.manager.is_full
+        log.start_epoch(epoch)
+        assert offsets(log) == [0, 1, 2, 3, 4]
+        assert log.leader_epochs.latest == epoch
+        with pytest.raises(StorageError, match="is full"):
+            append(log)
+    disk.fill(64 << 20)
+    assert disk.manager.has_room()
+    disk.manager.tick(0)
+    assert disk.files.size(f"{DATA}/{paths.RESERVE}") == RESERVE_BYTES
+    append(disk.log, epoch=5)
+    assert offsets(disk.reopen()) == [0, 1, 2, 3, 4, 5]
+
+
 def test_space_is_that_of_the_disk() -> None:
     disk = Disk()
-    disk.files.capacity_bytes = 1 << 20
+    disk.files.capacity_bytes = 4 << 20
     total, usable = disk.manager.space()
-    assert (total, usable > 0, usable < total) == (1 << 20, True, True)
+    assert (total, usable > 0, usable < total) == (4 << 20, True, True)
