@@ -22,10 +22,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from broker_lite.client import Bus, connect
-from broker_lite.client.mirror.carrying import Piece
-from broker_lite.client.mirror.mirror import Mirror
-from broker_lite.client.mirror.target import Target
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.mirror.carrying import Piece
+from broker_lite.mirror.mirror import Mirror
+from broker_lite.mirror.target import Target
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows

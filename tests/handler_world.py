@@ -22,10 +22,10 @@ from sim.zk import SimZk, ZkService
 
 from broker_lite.config import BrokerConfig
 from broker_lite.model import Endpoint, topic_id_text
-from broker_lite.server.context import RequestContext, Session
-from broker_lite.server.group_coordinator import GroupCoordinator
-from broker_lite.server.parts import Parts
-from broker_lite.server.registry import BrokerRegistration, Registry
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.cluster.registry import BrokerRegistration, Registry
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
+from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import tables
 from broker_lite.wire.api import VERSIONS
 

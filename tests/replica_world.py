@@ -25,11 +25,11 @@ from broker_lite.model import (
 from broker_lite.record.batch import iter_headers, read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.clock import Clock
-from broker_lite.server.disk import Batch, Disk
-from broker_lite.server.fetcher import Answered
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.replica import Replica
-from broker_lite.server.replica_manager import ReplicaManager
+from broker_lite.server.partitions.disk import Batch, Disk
+from broker_lite.server.partitions.replica import Replica
+from broker_lite.server.partitions.replica_fetcher import Answered
+from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.manager import LogManager
 from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire

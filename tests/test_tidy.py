@@ -44,7 +44,7 @@ LAZY_IMPORTS = {
     "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",
     "broker_lite/record/arrow.py": "pyarrow.compute takes 9 MB of every broker that never needs it",
     "broker_lite/record/transcode.py": "pyarrow.compute takes 9 MB; only readers of rows need it",
-    "broker_lite/server/ranges.py": "a broker that decodes no body needs no numpy, no pyarrow",
+    "broker_lite/server/partitions/ranges.py": "brokers that decode no body need no numpy",
     "broker_lite/storage/log.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "broker_lite/storage/reader.py": "a broker that decodes no body needs no numpy, no pyarrow",
     "pyspark_logbus/batch_reader.py": "executors unpickle it and must not import what plans",

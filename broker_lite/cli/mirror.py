@@ -15,7 +15,7 @@ from broker_lite.cli.main import EXIT_INTERRUPTED, exit_code
 from broker_lite.errors import InvalidConfigError
 
 if TYPE_CHECKING:
-    from broker_lite.client.mirror.mirror import Mirror
+    from broker_lite.mirror.mirror import Mirror
 
 EXIT_PARTLY = 1
 FORMS = ("table", "json", "jsonl")
@@ -61,7 +61,7 @@ def mirror(
     as offsets of the copy, for groups that have no members and no progress of their own there.
     """
     from broker_lite.cli.spelling import Spelling, called
-    from broker_lite.client.mirror.mirror import Mirror
+    from broker_lite.mirror.mirror import Mirror
 
     for name, pattern in (("--topics", topics), ("--groups", groups)):
         name_pattern(pattern, name)

@@ -104,7 +104,7 @@ class AsyncBus:
         kind = membership(coordination, asked, given, callbacks)
         if kind == "zookeeper":
             session_timeout_ms = options.pop("session_timeout_ms", NATIVE_SESSION_TIMEOUT_MS)
-            from broker_lite.client.native.aio_consumer import NativeAsyncConsumer
+            from broker_lite.native.aio_consumer import NativeAsyncConsumer
 
             return NativeAsyncConsumer(
                 self.bootstrap_servers,

@@ -22,8 +22,8 @@ from broker_lite.model import TopicPartition
 
 if TYPE_CHECKING:
     from broker_lite.client.consuming.consumer import Consumer
-    from broker_lite.client.native.streams import MessageStreams
     from broker_lite.client.producing.producer import Producer
+    from broker_lite.native.streams import MessageStreams
 
 
 def connect(
@@ -162,7 +162,7 @@ class Bus:
         InconsistentGroupProtocolError where the group's members are Kafka's,
         CoordinationUnavailableError, UnknownTopicOrPartitionError.
         """
-        from broker_lite.client.native.streams import open_streams
+        from broker_lite.native.streams import open_streams
 
         group = options.pop("group_id", group) if group is None else group
         asked = reading(topics, None, pattern, group)

@@ -24,20 +24,20 @@ from typing import Any
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, LogbusError, NotLeaderError
 from broker_lite.model import Endpoint
-from broker_lite.server import one_call
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.clock import Clock
-from broker_lite.server.context import broker_client_id
-from broker_lite.server.disk import Disk
+from broker_lite.server.cluster.peers import Peers
+from broker_lite.server.cluster.registry import BrokerRegistration, Registry
+from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.dispatch import Dispatcher
-from broker_lite.server.group_coordinator import GroupCoordinator
-from broker_lite.server.listener import Listener
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.parts import Parts
-from broker_lite.server.peers import Peers
-from broker_lite.server.registry import BrokerRegistration, Registry
-from broker_lite.server.replica_manager import ReplicaManager
-from broker_lite.server.second_opinion import LOOK_MS, SecondOpinion
+from broker_lite.server.network import one_call
+from broker_lite.server.network.context import broker_client_id
+from broker_lite.server.network.listener import Listener
+from broker_lite.server.partitions.disk import Disk
+from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.files import OsFiles
 from broker_lite.storage.manager import LogManager
 

@@ -22,8 +22,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
     wire_code,
 )
-from broker_lite.server.connection import Reply
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers import (
     alter_configs,
     alter_partition_reassignments,
@@ -59,7 +58,8 @@ from broker_lite.server.handlers import (
     sync_group,
     unregister_broker,
 )
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.connection import Reply
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire import refusals, tables
 from broker_lite.wire.api import (
     VERSIONS,

@@ -11,8 +11,8 @@ import click
 
 from broker_lite.client import discovery
 from broker_lite.client.administration.admin import Admin
-from broker_lite.client.mirror.mirror import Mirror
 from broker_lite.errors import InvalidConfigError, LogbusError, UnknownTopicOrPartitionError
+from broker_lite.mirror.mirror import Mirror
 from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
 from pyspark_logbus.checkpoint.carry import Carried, carry
 from pyspark_logbus.checkpoint.offset_log import KafkaOffsets

@@ -17,11 +17,6 @@ from click.testing import CliRunner, Result
 from patience import until
 
 from broker_lite import client
-from broker_lite.client.mirror.carrying import Piece
-from broker_lite.client.mirror.claim import Claim
-from broker_lite.client.mirror.mirror import Mirror
-from broker_lite.client.mirror.source import Source
-from broker_lite.client.mirror.target import Target
 from broker_lite.errors import (
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
@@ -31,6 +26,11 @@ from broker_lite.errors import (
     NonEmptyGroupError,
 )
 from broker_lite.local.cluster import LocalCluster
+from broker_lite.mirror.carrying import Piece
+from broker_lite.mirror.claim import Claim
+from broker_lite.mirror.mirror import Mirror
+from broker_lite.mirror.source import Source
+from broker_lite.mirror.target import Target
 from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition
 from broker_lite.record.batch import iter_headers, read_header
 from broker_lite.record.format import HEADER_BYTES
@@ -395,8 +395,8 @@ def test_a_copy_that_begins_to_stamp_while_it_is_copied_is_noted_and_left(
     origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("broker_lite.client.mirror.mirror.LOOK_MS", 100)
-    monkeypatch.setattr("broker_lite.client.mirror.mirror.SAVE_MS", 3_600_000)
+    monkeypatch.setattr("broker_lite.mirror.mirror.LOOK_MS", 100)
+    monkeypatch.setattr("broker_lite.mirror.mirror.SAVE_MS", 3_600_000)
     running = Mirror(
         origin.bootstrap_servers, bus.bootstrap_servers, topics=copied, tell=lambda _: None
     )

@@ -379,7 +379,7 @@ def test_what_cannot_be_joined_says_why(
     refused(InvalidGroupIdError, "characters", topic, group="g" * 1000)
     refused(UnknownTopicOrPartitionError, "no-such", "no-such")
     refused(InvalidConfigError, "host:port", topic, zookeeper="nowhere")
-    monkeypatch.setattr("broker_lite.client.native.streams._as_brokers_have_it", lambda admin: None)
+    monkeypatch.setattr("broker_lite.native.streams._as_brokers_have_it", lambda admin: None)
     refused(NoClusterError, "LOGBUS_ZOOKEEPER", topic)
     # The two kinds do not mix, whichever was first.
     with bus.consumer(topic, group=f"{topic}-k", coordination="kafka") as kafka:

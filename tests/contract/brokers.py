@@ -12,7 +12,12 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import LogbusError
 from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import NO_BROKER, Endpoint, PartitionKey
-from broker_lite.server.registry import SUPPORTED_FEATURES, BrokerRegistration, NewTopic, Registry
+from broker_lite.server.cluster.registry import (
+    SUPPORTED_FEATURES,
+    BrokerRegistration,
+    NewTopic,
+    Registry,
+)
 
 
 class Broker:

@@ -26,7 +26,7 @@ from broker_lite.errors import (
 from broker_lite.model import (
     TopicPartition,
 )
-from broker_lite.server.registry import NewTopic
+from broker_lite.server.cluster.registry import NewTopic
 
 
 def test_partitions_move_to_other_brokers(world: World) -> None:

@@ -36,7 +36,7 @@ from broker_lite.model import (
     ReplicaId,
     TopicPartition,
 )
-from broker_lite.server.registry import (
+from broker_lite.server.cluster.registry import (
     SUPPORTED_FEATURES,
     NewTopic,
 )

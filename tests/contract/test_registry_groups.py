@@ -26,7 +26,7 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.server.clock import Clock
-from broker_lite.server.group_coordinator import GroupCoordinator
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 
 def test_offsets_are_kept_by_group_and_topic(world: World) -> None:

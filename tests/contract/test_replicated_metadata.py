@@ -34,7 +34,7 @@ from broker_lite.model import (
     StateChange,
     TopicPartition,
 )
-from broker_lite.server.registry import NewTopic
+from broker_lite.server.cluster.registry import NewTopic
 
 
 def test_a_suspected_broker_is_replaced_before_its_session_ends(world: World) -> None:

@@ -29,8 +29,8 @@ from broker_lite.config import ProducerConfig
 from broker_lite.errors import ClosedError, DeliveryTimedOutError, LogbusError, NetworkError
 from broker_lite.model import NO_BROKER, NULL_TOPIC_ID, Endpoint, PartitionKey, TopicView
 from broker_lite.record.arrow import Columns
-from broker_lite.server.context import RequestContext, Session
 from broker_lite.server.handlers import fetch, produce
+from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire.calls import cluster as calls
 from broker_lite.wire.calls.producers import InitProducerIdRequest, InitProducerIdResponse
 from broker_lite.wire.fetch import FileRange, Part

@@ -18,7 +18,7 @@ from broker_lite.replication.effects import Effect
 from broker_lite.replication.election import elect_unclean
 from broker_lite.replication.follower import Follower
 from broker_lite.server.handlers import fetch
-from broker_lite.server.replica import Replica
+from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.bounds import LogBounds
 
 __all__ = ["PLANTS", "under"]

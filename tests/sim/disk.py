@@ -15,7 +15,8 @@ from collections.abc import Callable
 from sim.scheduler import WALL_BEGAN_MS
 
 from broker_lite.server.clock import Clock
-from broker_lite.server.disk import (
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.partitions.disk import (
     AppendJob,
     Disk,
     Done,
@@ -27,7 +28,6 @@ from broker_lite.server.disk import (
     _call,
     _deliver,
 )
-from broker_lite.server.metrics import Metrics
 from broker_lite.storage import MemFiles
 
 Observer = Callable[[Job], None]

@@ -23,9 +23,6 @@ from sim.scheduler import WALL_BEGAN_MS, Owner
 from sim.seeded import Violation, main, play
 from sim.zk import SimZk
 
-from broker_lite.client.native.events import Start
-from broker_lite.client.native.machine import MEMBER
-from broker_lite.client.native.member import Member
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import HeartbeatResult, SyncResult
 from broker_lite.errors import (
@@ -37,7 +34,10 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.metadata.znodes import Subscription
 from broker_lite.model import CommittedOffset, TopicPartition
-from broker_lite.server.group_coordinator import GroupCoordinator
+from broker_lite.native.events import Start
+from broker_lite.native.machine import MEMBER
+from broker_lite.native.member import Member
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 EPISODES = 10
 RETENTION_S = 60.0

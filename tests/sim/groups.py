@@ -21,12 +21,12 @@ from sim.scheduler import OUTSIDE, SimLoop, stream
 from sim.seeded import Violation, main, play
 from sim.zk import ZkService
 
-from broker_lite.client.native.assignment import assign, covers
-from broker_lite.client.native.machine import MEMBER
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.metadata.znodes import Assignment, Subscription
 from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.native.assignment import assign, covers
+from broker_lite.native.machine import MEMBER
 
 SESSION_S = 3.0
 CHAOS_S = 40.0

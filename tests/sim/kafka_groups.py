@@ -36,10 +36,10 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition, topic_id_text
-from broker_lite.server.group_coordinator import GroupCoordinator
+from broker_lite.server.cluster.registry import BrokerRegistration, NewTopic, Registry
+from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.handlers import delete_groups
-from broker_lite.server.registry import BrokerRegistration, NewTopic, Registry
-from broker_lite.server.second_opinion import LOOK_MS, SecondOpinion
 from broker_lite.wire.calls import groups as wire
 from broker_lite.wire.consumer_protocol import encode_subscription
 

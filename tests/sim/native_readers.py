@@ -22,10 +22,6 @@ from sim.zk import SimZk
 
 from broker_lite.client.consuming.fetching import FetchEngine
 from broker_lite.client.consuming.intake import Intake
-from broker_lite.client.native.beginning import beginnings
-from broker_lite.client.native.changes import Change, Changes
-from broker_lite.client.native.member import Member
-from broker_lite.client.native.session import Dispatcher
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.steps import Send
 from broker_lite.config import ConsumerConfig
@@ -38,6 +34,10 @@ from broker_lite.errors import (
 )
 from broker_lite.metadata.znodes import Subscription
 from broker_lite.model import EARLIEST_TIMESTAMP, CommittedOffset, Endpoint, TopicPartition
+from broker_lite.native.beginning import beginnings
+from broker_lite.native.changes import Change, Changes
+from broker_lite.native.member import Member
+from broker_lite.native.session import Dispatcher
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import offsets
 

@@ -39,13 +39,13 @@ from broker_lite.replication.isr import PendingExpandIsr, PendingShrinkIsr
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.local_log import LocalLog
 from broker_lite.replication.partition import Partition
-from broker_lite.server import controller_writes, state_writes
-from broker_lite.server.controller import ControllerShell
-from broker_lite.server.fetcher import Fetchers
-from broker_lite.server.follower_fetch import FollowerFetches
+from broker_lite.server.cluster import controller_writes, state_writes
+from broker_lite.server.cluster.controller import ControllerShell
 from broker_lite.server.handlers import fetch
-from broker_lite.server.replica import Replica
-from broker_lite.server.replica_manager import ReplicaManager
+from broker_lite.server.partitions.follower_fetch import FollowerFetches
+from broker_lite.server.partitions.replica import Replica
+from broker_lite.server.partitions.replica_fetcher import Fetchers
+from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.log import Log
 from broker_lite.storage.producer_state import ProducerState

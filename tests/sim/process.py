@@ -18,11 +18,11 @@ from sim.scheduler import Owner
 
 from broker_lite.errors import LogbusError, NotLeaderError
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
-from broker_lite.server.disk import CallJob, SyncJob
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.parts import Parts
-from broker_lite.server.registry import BrokerRegistration, Registry
-from broker_lite.server.replica_manager import ReplicaManager
+from broker_lite.server.partitions.disk import CallJob, SyncJob
+from broker_lite.server.partitions.replica_manager import ReplicaManager
 from broker_lite.storage import LogManager, MemFiles
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire

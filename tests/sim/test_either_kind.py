@@ -11,7 +11,6 @@ from sim import either_kind
 from sim.scheduler import SimLoop
 from sim.seeded import Violation, first_seed
 
-from broker_lite.client.native import machine
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.group import Group
 from broker_lite.errors import LogbusError
@@ -19,6 +18,7 @@ from broker_lite.metadata import znodes
 from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
 from broker_lite.metadata.store import Delete, Operation, Set, Znode
 from broker_lite.model import CommittedOffset
+from broker_lite.native import machine
 
 SEEDS = 3
 """That are always the same, and as many that no commit before tried."""

@@ -10,11 +10,11 @@ import pytest
 from sim import groups
 from sim.seeded import Violation, first_seed
 
-from broker_lite.client.native.events import Commit
-from broker_lite.client.native.holdings import Holdings
-from broker_lite.client.native.member import Member
-from broker_lite.client.native.view import View
 from broker_lite.metadata.store import Create, Operation, Set
+from broker_lite.native.events import Commit
+from broker_lite.native.holdings import Holdings
+from broker_lite.native.member import Member
+from broker_lite.native.view import View
 
 Patch = pytest.MonkeyPatch
 

@@ -17,7 +17,7 @@ from broker_lite.client.membership.machine import NO_GENERATION, Machine
 from broker_lite.client.membership.member import Member
 from broker_lite.config import BrokerConfig
 from broker_lite.model import TopicPartition
-from broker_lite.server.group_coordinator import GroupCoordinator
+from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 SEEDS = 3
 """That are always the same, and as many that no commit before tried."""

@@ -17,8 +17,8 @@ from broker_lite.model import PartitionKey, TopicView
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.replication.events import Appended
-from broker_lite.server.disk import Batch
-from broker_lite.server.registry import NewTopic
+from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.partitions.disk import Batch
 
 BATCH_BYTES_MAX = 1 << 20
 FETCH_BYTES = 64 << 10

@@ -13,8 +13,6 @@ from typing import Any
 
 from sim.zk import ZkService
 
-from broker_lite.client.native import events as ev
-from broker_lite.client.native.machine import Machine
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import (
     Check,
@@ -27,6 +25,8 @@ from broker_lite.metadata.store import (
 )
 from broker_lite.metadata.znodes import Assignment, Coordinator, Owner, Subscription
 from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.native import events as ev
+from broker_lite.native.machine import Machine
 
 Words = Mapping[str, str]
 GROUP = "g"

@@ -19,7 +19,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.forwarding import ask_controller
 from broker_lite.server.handlers.topic_settings import (
@@ -30,7 +30,7 @@ from broker_lite.server.handlers.topic_settings import (
     items,
     topic_settings,
 )
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.configs import (
     OPERATION_APPEND,
     OPERATION_DELETE,

@@ -19,11 +19,11 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NAME_LENGTH_MAX, NULL_TOPIC_ID, is_valid_name
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.cluster.registry import NewTopic, TopicResult
 from broker_lite.server.handlers.deadline import within
 from broker_lite.server.handlers.topic_settings import checked, topic_settings
-from broker_lite.server.parts import Parts
-from broker_lite.server.registry import NewTopic, TopicResult
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.topics import DEFAULT_COUNT
 from broker_lite.wire.tables import CreateTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers.deadline import within
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteGroupsResponse as Response
 from broker_lite.wire.tables import build
 

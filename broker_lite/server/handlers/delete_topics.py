@@ -16,10 +16,10 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.cluster.registry import TopicResult
 from broker_lite.server.handlers.deadline import within
-from broker_lite.server.parts import Parts
-from broker_lite.server.registry import TopicResult
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DeleteTopicsResponse as Response
 from broker_lite.wire.tables import build, uuid
 

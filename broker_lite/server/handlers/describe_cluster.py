@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.errors import InvalidRequestError
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers.metadata import brokers, controller
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeClusterResponse as Response
 
 ENDPOINT_BROKERS = 1

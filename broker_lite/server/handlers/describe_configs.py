@@ -16,7 +16,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers.topic_settings import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
@@ -24,7 +24,7 @@ from broker_lite.server.handlers.topic_settings import (
     broker_settings,
     topic_settings,
 )
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeConfigsResponse as Response
 from broker_lite.wire.tables import build
 

@@ -16,8 +16,8 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.native_members import NativeMember
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.consumer_protocol import encode_assignment, encode_subscription
 from broker_lite.wire.tables import DescribeGroupsResponse as Response
 from broker_lite.wire.tables import build

@@ -11,9 +11,9 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, InvalidRequestError, LogbusError, wire_code
 from broker_lite.model import TopicPartition
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers.deadline import within
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.replicas import ELECTION_PREFERRED, ELECTION_UNCLEAN
 from broker_lite.wire.tables import ElectLeadersResponse as Response
 from broker_lite.wire.tables import build

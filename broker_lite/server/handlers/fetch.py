@@ -26,11 +26,11 @@ from broker_lite.errors import (
 from broker_lite.machine import machine_id
 from broker_lite.model import NO_EPOCH, OffsetAndEpoch
 from broker_lite.record.format import BODY_VERSION
-from broker_lite.server import ranges
-from broker_lite.server.connection import Reply
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
-from broker_lite.server.replica import Replica
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.connection import Reply
+from broker_lite.server.network.context import RequestContext
+from broker_lite.server.partitions import ranges
+from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import BY_TOPIC_ID

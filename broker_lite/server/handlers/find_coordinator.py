@@ -17,8 +17,8 @@ from broker_lite.errors import (
     TransactionalIdAuthorizationError,
 )
 from broker_lite.model import NO_BROKER
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.groups import KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION
 from broker_lite.wire.tables import FindCoordinatorResponse as Response
 from broker_lite.wire.tables import build

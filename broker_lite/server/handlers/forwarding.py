@@ -12,9 +12,9 @@ import asyncio
 from typing import TypeVar
 
 from broker_lite.errors import NotControllerError, ProtocolError
-from broker_lite.server.context import broker_client_id
-from broker_lite.server.one_call import ask
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import broker_client_id
+from broker_lite.server.network.one_call import ask
 from broker_lite.wire.api import Call
 
 LOOK_S = 0.1

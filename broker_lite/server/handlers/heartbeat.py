@@ -6,8 +6,8 @@ from typing import Any
 
 from broker_lite.coordinator import events as ev
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import HeartbeatResponse as Response
 
 

@@ -12,8 +12,8 @@ from uuid import uuid4
 from broker_lite.coordinator import events as ev
 from broker_lite.coordinator.effects import JoinResult
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import JoinGroupResponse as Response
 from broker_lite.wire.tables import build
 

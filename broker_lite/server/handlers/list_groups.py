@@ -15,9 +15,9 @@ from broker_lite.coordinator.members import CONSUMER
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.metadata import znodes
 from broker_lite.metadata.loader import gather
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
-from broker_lite.server.registry import GroupListing
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.cluster.registry import GroupListing
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import ListGroupsResponse as Response
 from broker_lite.wire.tables import build
 

@@ -30,9 +30,9 @@ from broker_lite.model import (
     NO_OFFSET,
     ListedOffset,
 )
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
-from broker_lite.server.replica import Replica
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
+from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.scan import CorruptRange
 from broker_lite.wire.tables import ListOffsetsResponse, build
 

@@ -11,8 +11,8 @@ from typing import Any
 from broker_lite.errors import NO_ERROR
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import PartitionView
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import ListPartitionReassignmentsResponse as Response
 from broker_lite.wire.tables import build
 

@@ -23,8 +23,8 @@ from broker_lite.model import (
     TopicView,
     is_valid_name,
 )
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import MetadataResponse as Response
 from broker_lite.wire.tables import build, uuid
 

@@ -23,8 +23,8 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, TopicPartition
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import OffsetCommitResponse as Response
 from broker_lite.wire.tables import build, own_tag
 

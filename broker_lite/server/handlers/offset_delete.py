@@ -18,9 +18,9 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import TopicPartition
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers.deadline import within
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import OffsetDeleteResponse as Response
 from broker_lite.wire.tables import build
 

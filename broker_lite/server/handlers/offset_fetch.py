@@ -13,8 +13,8 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, CommittedOffset, TopicPartition
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls import groups as own
 from broker_lite.wire.tables import OffsetFetchResponse as Response
 from broker_lite.wire.tables import build, own_tag

@@ -10,8 +10,8 @@ from typing import Any
 
 from broker_lite.errors import NO_ERROR, LogbusError, wire_code
 from broker_lite.model import NO_EPOCH, NO_OFFSET, OffsetAndEpoch
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import OffsetForLeaderEpochResponse as Response
 from broker_lite.wire.tables import build
 

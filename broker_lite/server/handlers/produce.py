@@ -21,11 +21,11 @@ from broker_lite.errors import (
 )
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
-from broker_lite.server.connection import Reply
-from broker_lite.server.context import RequestContext
-from broker_lite.server.disk import Batch
-from broker_lite.server.parts import Parts
-from broker_lite.server.replica import Replica
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.connection import Reply
+from broker_lite.server.network.context import RequestContext
+from broker_lite.server.partitions.disk import Batch
+from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire import produce as wire
 from broker_lite.wire.api import BY_TOPIC_ID
 

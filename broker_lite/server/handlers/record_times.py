@@ -10,8 +10,8 @@ from typing import Any
 
 from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
-from broker_lite.server.context import RequestContext
-from broker_lite.server.parts import Parts
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.server.context import RequestContext
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers import alter_configs
 from broker_lite.server.handlers.topic_settings import RESOURCE_TOPIC
-from broker_lite.server.parts import Parts
+from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.calls.configs import (
     OPERATION_DELETE,
     OPERATION_SET,

@@ -17,9 +17,9 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.server import dispatch
-from broker_lite.server.context import Session
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.context import Session
 from broker_lite.wire.api import ApiKey, encode_call
 from broker_lite.wire.calls import members
 from broker_lite.wire.primitives import Writer

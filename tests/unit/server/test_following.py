@@ -15,7 +15,7 @@ from broker_lite.errors import (
     NotLeaderError,
 )
 from broker_lite.model import LeaderAndIsr, StateChange
-from broker_lite.server import replica_manager, ticks
+from broker_lite.server.partitions import replica_manager, ticks
 from broker_lite.storage.memory import MemFiles
 from broker_lite.wire import fetch as wire
 

@@ -20,9 +20,9 @@ from broker_lite.errors import (
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers import fetch, list_offsets
-from broker_lite.server.parts import Parts
-from broker_lite.server.trust import Trust
+from broker_lite.server.partitions.crc_cache import Trust
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import ApiKey
 

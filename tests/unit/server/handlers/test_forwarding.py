@@ -13,9 +13,9 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import NotControllerError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint
+from broker_lite.server.broker_context import Parts
 from broker_lite.server.clock import Clock
 from broker_lite.server.handlers.forwarding import ask_controller
-from broker_lite.server.parts import Parts
 from broker_lite.wire.calls.cluster import MetadataRequest
 
 

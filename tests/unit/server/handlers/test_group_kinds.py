@@ -8,8 +8,6 @@ import asyncio
 from handler_members import Member, both, coordinator, gathered
 from handler_world import World, run
 
-from broker_lite.client.native.events import Start
-from broker_lite.client.native.member import Member as NativeMember
 from broker_lite.errors import (
     InconsistentGroupProtocolError,
     LogbusError,
@@ -19,6 +17,8 @@ from broker_lite.errors import (
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete
 from broker_lite.model import TopicPartition
+from broker_lite.native.events import Start
+from broker_lite.native.member import Member as NativeMember
 
 
 def test_native_and_kafka_members_do_not_mix() -> None:

@@ -9,7 +9,7 @@ from handler_world import World, handler, received, run
 
 from broker_lite.errors import NetworkError, UnknownMemberIdError
 from broker_lite.model import Endpoint
-from broker_lite.server.second_opinion import SecondOpinion
+from broker_lite.server.coordinators.coordinator_fencing import SecondOpinion
 from broker_lite.wire import tables
 from broker_lite.wire.api import decode_call, encode_call
 from broker_lite.wire.calls.groups import FindCoordinatorRequest, FindCoordinatorResponse

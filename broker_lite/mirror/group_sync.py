@@ -1,0 +1,87 @@
+"""``GroupSync``: the offsets of the source's groups, written as offsets of the copy.
+
+Of every kind; what is written makes no group Kafka's or native (``metadata/group_kind.py``). Only
+where the target's group has no members and no progress of its own (``planning.plan_group``
+decides). Blocking; the mirror's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from broker_lite.errors import LogbusError
+from broker_lite.mirror import planning
+from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.planning import GroupRow
+from broker_lite.mirror.source import Source
+from broker_lite.mirror.target import Target
+from broker_lite.mirror.telling import Telling
+from broker_lite.model import MIRROR_PREFIX, CommittedOffset, TopicPartition
+
+GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]
+
+
+class GroupSync:
+    """``pattern`` names the groups, as a whole. ``rows`` tells what the last ``write`` came to."""
+
+    def __init__(self, source: Source, target: Target, telling: Telling, pattern: str) -> None:
+        self.rows: list[GroupRow] = []
+        self._source = source
+        self._target = target
+        self._telling = telling
+        self._pattern = pattern
+
+    def read(self) -> GroupCommits:
+        """The groups' offsets at the source."""
+        return self._source.groups(self._pattern)
+
+    def write(
+        self, mirror: str, copies: Mapping[TopicPartition, Copy], at_source: GroupCommits
+    ) -> None:
+        """Write the offsets that can be translated by now, marked as those of ``mirror``."""
+        source_ids = {copy.where.topic: copy.source_id for copy in copies.values()}
+        target_ids = {copy.where.topic: copy.target_id for copy in copies.values()}
+        maps = {where: copy.known for where, copy in copies.items()}
+        found: list[GroupRow] = []
+        for group, commits in at_source.items():
+            if group.startswith(MIRROR_PREFIX):
+                continue
+            there = self._target.admin.committed(group)
+            rows = planning.plan_group(
+                group, commits, there, maps=maps, source_ids=source_ids, target_ids=target_ids
+            )
+            writes = {
+                row.where: CommittedOffset(
+                    row.target_offset or 0,
+                    metadata=planning.mark(mirror, row.source_offset),
+                    topic_id=target_ids[row.where.topic],
+                )
+                for row in rows
+                if row.state == "write"
+            }
+            found.extend(self._committed(rows, self._commit(group, writes)))
+        self.rows = found
+
+    def _commit(
+        self, group: str, writes: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, LogbusError | None]:
+        try:
+            return self._target.admin.commit_each(group, writes)
+        except LogbusError as error:
+            if error.retriable:
+                raise
+            return dict.fromkeys(writes, error)
+
+    def _committed(
+        self, rows: Iterable[GroupRow], done: Mapping[TopicPartition, LogbusError | None]
+    ) -> Iterator[GroupRow]:
+        for row in rows:
+            error = done.get(row.where)
+            if row.state != "write" or error is None:
+                yield row._replace(state="same") if row.state == "write" else row
+                continue
+            self._telling.once(
+                f"group {row.group} has members on the target, so its offsets stay as they are: "
+                f"{error.message}"
+            )
+            yield row._replace(target_offset=None, state=f"refused: {error.message}")

@@ -1,0 +1,402 @@
+"""``Mirror``: keeps the topics, settings and groups' offsets of one cluster copied to another.
+
+One thread runs it; a second one only fetches ahead. Order of work: records, then what is noted of
+them (``Notes``), then groups' offsets (``GroupSync``), so whatever is noted is there. Where it was
+killed it goes on by ``Resumer``: nothing is lost, and nothing is copied twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from typing import Any
+
+from broker_lite.client.operations.cluster import ClusterView, backoff_ms
+from broker_lite.client.transport.blocking import monotonic_ms
+from broker_lite.errors import (
+    InvalidConfigError,
+    LogbusError,
+    OffsetOutOfRangeError,
+    UnknownTopicIdError,
+)
+from broker_lite.mirror import notes, planning, positions
+from broker_lite.mirror.carrying import Piece, Walked, carry
+from broker_lite.mirror.claim import SESSION_MS, Claim
+from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.group_sync import GroupSync
+from broker_lite.mirror.notes import Notes
+from broker_lite.mirror.planning import GroupRow
+from broker_lite.mirror.resuming import Resumer
+from broker_lite.mirror.source import Source, Wanted
+from broker_lite.mirror.target import Target
+from broker_lite.mirror.telling import Telling
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
+
+WAIT_MS = 250
+"""How long a fetch waits where nothing new is to be had."""
+SAVE_MS = 1_000
+LOOK_MS = 10_000
+"""How often topics, settings and groups are looked at."""
+ATTEMPTS_ONCE = 3
+REFUSED_MS = 10_000
+"""An election takes less; of a partition that is refused for longer people hear."""
+PROVEN_MS = 60_000
+"""After so long without trouble, trouble is new."""
+
+Fetched = dict[TopicPartition, Walked | LogbusError]
+
+
+class Mirror:
+    """Made for two clusters; ``run`` it, then ``close`` it. ``tell`` gets lines for people."""
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        *,
+        topics: str = ".*",
+        groups: str = ".*",
+        replication_factor: int = -1,
+        session_timeout_ms: int = SESSION_MS,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.source = Source(source, "logbus-mirror")
+        self.target = Target(target, "logbus-mirror")
+        self.claim = Claim(target, "logbus-mirror", session_timeout_ms)
+        self._topics = topics
+        self._replication_factor = replication_factor
+        self._telling = Telling(tell)
+        self._notes = Notes(self.target, self.claim, replication_factor)
+        self._resumer = Resumer(self.source, self.target, self._telling)
+        self._group_sync = GroupSync(self.source, self.target, self._telling, groups)
+        self.name = self._target_id = ""
+        self.copies: dict[TopicPartition, Copy] = {}
+        self.aside: dict[str, LogbusError] = {}
+        self.absent: list[str] = []
+        """Topics that are asked for by name and that the source has not."""
+        self.has_begun = False
+        """Whether both clusters have answered and this mirror was the one at work."""
+        self.hindrance: LogbusError | None = None
+        """What it was waiting for when it was stopped, if it waited."""
+        self._is_once = False
+        self._counted: dict[TopicPartition, int] = {}
+        """What the copies had copied before they were taken up anew."""
+        self._executor = ThreadPoolExecutor(1, "logbus-mirror-fetch")
+
+    @property
+    def group_rows(self) -> list[GroupRow]:
+        """What became of the groups' offsets when they were written last."""
+        return self._group_sync.rows
+
+    def close(self) -> None:
+        """End the thread and the connections."""
+        self._executor.shutdown(wait=True)
+        self.claim.close()
+        self.source.close()
+        self.target.close()
+
+    def translated(self, asked: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+        """Offsets of the source as those of the copy, from what a mirror noted; nothing is copied.
+        Raises InvalidConfigError for what is not copied."""
+        return notes.translated(self.source, self.target, asked)
+
+    # -- what is copied
+
+    def open(self, stop: Event) -> bool:
+        """Know both clusters, be the only mirror between them, make what is missing, and find
+        where to go on. False if ``stop`` came first."""
+        self.source.check_versions()
+        mine = self.source.describe().cluster_id
+        self._target_id = self.target.admin.describe_cluster().cluster_id
+        if mine == self._target_id:
+            raise InvalidConfigError(f"--from and --to are the same cluster, {mine}")
+        self.name = positions.name_for(mine)
+        if not self.claim.take(self.name, stop):
+            return False
+        self._notes.open(self.name)
+        self._counted = {where: copy.copied for where, copy in self.copies.items()}
+        self.copies.clear()
+        self.look()
+        self.save()
+        self.has_begun, self.hindrance = True, None
+        return True
+
+    def look(self) -> None:
+        """Take up topics and partitions that are new, and settings that changed."""
+        view = self.source.view()
+        names = planning.chosen_topics(view, self._topics)
+        self._tell_absent(view, names)
+        self._leave_circles(view, names)
+        names = [name for name in names if name not in self.aside]
+        settings = self.source.admin.describe_configs(names) if names else {}
+        there = self.target.admin.cluster()
+        fresh = [name for name in names if name not in there.topics]
+        for name in names:
+            wanted = planning.wanted_settings(settings["topic", name])
+            for text in (*wanted.notes, *(f"{x} is not known here" for x in wanted.unknown)):
+                self._telling.once(f"topic {name}: {text}")
+            count = len(view.topics[name].partitions)
+            if name in fresh:
+                created = planning.settings_to_create(wanted)
+                self.target.admin.create_topic(name, count, self._replication_factor, created)
+                self._notes.settings[name] = wanted.values
+                continue
+            if len(there.topics[name].partitions) < count:
+                self.target.admin.create_partitions(name, count)
+        self._alter([name for name in names if name not in fresh], settings)
+        there = self.target.admin.cluster(names) if names else there
+        self._take_up(
+            {
+                where: (view.topics[name].topic_id, there.topics[name].topic_id)
+                for name in names
+                if name not in self.aside
+                for where in view.partitions_of(name)
+            }
+        )
+
+    def _tell_absent(self, view: ClusterView, names: list[str]) -> None:
+        self.absent = planning.absent(self._topics, names)
+        waits = "" if self._is_once else f"; looking for it every {LOOK_MS // 1000} s"
+        if not names:
+            there = planning.chosen_topics(view, ".*")
+            text = planning.nothing_matches(self._topics, self.source.servers, there)
+            if self._is_once:
+                raise InvalidConfigError(text)
+            self._telling.once(text + waits)
+            return
+        for name in self.absent:
+            self._telling.once(f"there is no topic {name} at {self.source.servers}{waits}")
+
+    def _leave_circles(self, view: ClusterView, names: list[str]) -> None:
+        """Two mirrors, each of which copies what the other wrote, would never end."""
+        for name in self.source.made_of(self._target_id, view).intersection(names):
+            if name not in self.aside:
+                self.save()
+                error = InvalidConfigError(
+                    f"it is made at {self.source.servers} of the topic here, by another mirror, "
+                    f"and both together would copy each record for ever; stop that one first"
+                )
+                self._set_aside(name, error)
+
+    def _alter(self, names: list[str], settings: Mapping[tuple[str, str], Any]) -> None:
+        current = self.target.admin.describe_configs(names) if names else {}
+        for name in names:
+            refused = planning.refusal(name, current["topic", name])
+            if refused is not None:
+                self.save()  # what was written up to now is told by positions alone
+                self._set_aside(name, refused)
+                continue
+            wanted = planning.wanted_settings(settings["topic", name])
+            given = self._notes.settings.get(name, {})
+            changes = planning.settings_to_alter(wanted, current["topic", name], given)
+            if changes:
+                self.target.admin.alter_configs(name, changes)
+                self._telling.say(f"topic {name}: {planning.told(changes)}, as at the source")
+            self._notes.settings[name] = wanted.values
+            first = self.copies.get(TopicPartition(name, 0))
+            if first is not None and given != wanted.values:
+                first.is_dirty = True
+
+    def _take_up(self, ids: Mapping[TopicPartition, tuple[str, str]]) -> None:
+        for where, copy in list(self.copies.items()):
+            if where in ids and ids[where] != (copy.source_id, copy.target_id):
+                self._set_aside(where.topic, UnknownTopicIdError("was deleted and made again"))
+        fresh = [w for w in ids if w not in self.copies and w.topic not in self.aside]
+        if not fresh:
+            return
+        commits = self._notes.committed(fresh)
+        first = self.source.ends(fresh, EARLIEST_TIMESTAMP)
+        listed = dict.fromkeys(fresh, LATEST_TIMESTAMP)
+        ends = self.target.admin.list_offsets(listed, isolation="read_uncommitted")
+        starts = self.target.admin.list_offsets(dict.fromkeys(fresh, EARLIEST_TIMESTAMP))
+        for where in fresh:
+            if where.topic in self.aside:
+                continue
+            source_id, target_id = ids[where]
+            commit = commits.get(where)
+            position = (
+                positions.read_commit(commit) if commit and commit.topic_id == target_id else None
+            )
+            noted = (self._notes.entries(where), position, source_id, target_id)
+            if positions.is_of_another(*noted):
+                self._set_aside(where.topic, UnknownTopicIdError("was deleted and made again"))
+                continue
+            known = positions.restored(*noted)
+            copy = Copy(where, source_id, target_id, known, copied=self._counted.get(where, 0))
+            try:
+                self._resumer.square(copy, first[where], starts[where].offset, ends[where].offset)
+            except LogbusError as error:
+                if error.retriable:
+                    raise
+                self._set_aside(where.topic, error)
+                continue
+            epoch = positions.epoch_before(copy.fetch_from, position, source_id)
+            copy.lineage.begin(copy.fetch_from, epoch)
+            self.copies[where] = copy
+
+    def _set_aside(self, topic: str, error: LogbusError) -> None:
+        self.aside[topic] = error
+        self.copies = {w: copy for w, copy in self.copies.items() if w.topic != topic}
+        self._telling.say(
+            f"topic {topic} is not copied any more: {error.message}; mend that (for a topic that "
+            "was made again: delete the copy) and start the mirror again"
+        )
+
+    # -- records
+
+    def _wanted(self) -> dict[TopicPartition, Wanted]:
+        return {
+            where: Wanted(copy.source_id, copy.fetch_from, copy.lineage.last_epoch)
+            for where, copy in self.copies.items()
+        }
+
+    def _begin_fetch(self, wait_ms: int) -> Future[Fetched]:
+        return self._executor.submit(self.source.fetch, self._wanted(), wait_ms)
+
+    def _advance(self, fetched: Fetched) -> dict[TopicPartition, Walked]:
+        """Note how far was fetched, so that the next fetch may begin; see to what failed."""
+        good: dict[TopicPartition, Walked] = {}
+        for where, walked in fetched.items():
+            copy = self.copies.get(where)
+            if copy is None:
+                continue
+            if isinstance(walked, Walked):
+                copy.refused_since_ms = 0.0
+                good[where] = walked
+            elif isinstance(walked, OffsetOutOfRangeError):
+                self._resumer.go_on(copy, walked)
+                if copy.is_cut:
+                    self.save()  # before anything else goes by these offsets
+            elif isinstance(walked, UnknownTopicIdError) and self._is_gone(copy):
+                self._set_aside(where.topic, UnknownTopicIdError("is gone at the source"))
+            elif not walked.retriable:
+                self._set_aside(where.topic, walked)
+            else:
+                self._outlast(copy, walked)
+        return good
+
+    def _outlast(self, copy: Copy, error: LogbusError) -> None:
+        """What passes by itself is waited for; what does not is told, and ``once`` raised."""
+        now_ms = monotonic_ms()
+        copy.refused_since_ms = copy.refused_since_ms or now_ms
+        if now_ms - copy.refused_since_ms < REFUSED_MS:
+            return
+        text = f"{copy.where}: the source does not give what is next: {error.message}"
+        if self._is_once:
+            raise type(error)(text)
+        self._telling.once(f"{text}; trying again")
+
+    def _is_gone(self, copy: Copy) -> bool:
+        view = self.source.admin.cluster((copy.where.topic,))
+        return view.topic_id(copy.where.topic) != copy.source_id
+
+    def _write(self, good: Mapping[TopicPartition, Walked], froms: Mapping[Any, int]) -> bool:
+        pieces: dict[TopicPartition, list[Piece]] = {}
+        for where, walked in good.items():
+            copy = self.copies.get(where)
+            if copy is None:
+                continue
+            try:
+                made = [carry(batch, where, froms[where]) for batch in walked.batches]
+            except LogbusError as error:
+                self._set_aside(where.topic, error)
+                continue
+            pieces[where] = [piece for piece in made if piece is not None]
+        refused = self.target.write(pieces, self._written)
+        for where, why in refused.items():
+            if where.topic not in self.aside:
+                self._set_aside(where.topic, why)
+        for where, walked in good.items():
+            if where in self.copies:
+                self.copies[where].passed(walked.next_offset)
+        return any(pieces.values())
+
+    def _written(self, where: TopicPartition, piece: Piece, offset: int) -> None:
+        copy = self.copies.get(where)
+        if copy is not None and copy.wrote(piece, offset):
+            self._telling.once(f"topic {where.topic}: somebody else writes to the copy")
+
+    def save(self) -> None:
+        """Note how far the copies have come; what is noted has been written before."""
+        dirty = [copy for copy in self.copies.values() if copy.is_dirty]
+        for where, failed in self._notes.save(dirty).items():
+            if isinstance(failed, UnknownTopicIdError):
+                self._set_aside(where.topic, failed)
+            elif failed is not None:
+                raise failed
+        for copy in dirty:
+            copy.unsaved.clear()
+            copy.is_dirty = copy.is_cut = False
+
+    # -- running
+
+    def run(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
+        """Copy until ``stop``, or ``once``: up to the ends at the start. ``on_look`` is called
+        every ``LOOK_MS`` and at the end. What hinders for a while is told and outlasted; ``once``
+        it is raised after a few attempts. Raises what cannot be mended by waiting:
+        NonEmptyGroupError where another mirror of the source is at work, FencedInstanceIdError
+        where another one took over, and ``once`` InvalidConfigError where no topic matches."""
+        self._is_once = once
+        try:
+            self._run(once=once, stop=stop, on_look=on_look)
+        finally:
+            self.claim.release()
+
+    def _run(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
+        attempt, began_ms = 0, monotonic_ms()
+        while not stop.is_set():
+            try:
+                if not self.open(stop):
+                    return
+                began_ms = monotonic_ms()
+                self._copy(once=once, stop=stop, on_look=on_look)
+                return
+            except LogbusError as error:
+                if not error.retriable or (once and attempt >= ATTEMPTS_ONCE):
+                    raise
+                self.hindrance = error
+                attempt = 0 if monotonic_ms() - began_ms > PROVEN_MS else attempt
+                self._telling.say(f"{error}; trying again")
+                self.target.forget()
+                stop.wait(backoff_ms(attempt, 250) / 1000.0)
+                attempt += 1
+
+    def _copy(self, *, once: bool, stop: Event, on_look: Callable[[], None]) -> None:
+        groups = self._group_sync.read()
+        goal = self.source.ends(list(self.copies), LATEST_TIMESTAMP) if once else None
+        look_at, save_at = monotonic_ms() + LOOK_MS, monotonic_ms()
+        under_way = self._begin_fetch(0)
+        is_idle = False
+        try:
+            while not stop.is_set() and not self._is_done(goal):
+                froms = {w: copy.fetch_from for w, copy in self.copies.items()}
+                good = self._advance(under_way.result())
+                for where, walked in good.items():
+                    if where in self.copies:
+                        self.copies[where].fetched(walked)
+                under_way = self._begin_fetch(WAIT_MS if is_idle else 0)
+                is_idle = not self._write(good, froms)
+                if not good:
+                    stop.wait(WAIT_MS / 1000.0)
+                now_ms = monotonic_ms()
+                if now_ms >= save_at:
+                    self.save()
+                    save_at = monotonic_ms() + SAVE_MS
+                if now_ms >= look_at and goal is None:
+                    under_way.result()  # what is fetched again is no loss
+                    self.look()
+                    self._group_sync.write(self.name, self.copies, self._group_sync.read())
+                    under_way = self._begin_fetch(0)
+                    on_look()
+                    look_at = monotonic_ms() + LOOK_MS
+        finally:
+            under_way.exception()
+        self.save()
+        self._group_sync.write(self.name, self.copies, groups if once else self._group_sync.read())
+        on_look()
+
+    def _is_done(self, goal: Mapping[TopicPartition, int] | None) -> bool:
+        return goal is not None and all(
+            copy.known.source_next >= goal.get(where, 0) for where, copy in self.copies.items()
+        )

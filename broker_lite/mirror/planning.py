@@ -1,0 +1,223 @@
+"""What a mirror should do on the target: topics to make, settings to copy, offsets to write. Pure.
+
+A topic keeps its name and number of partitions. Settings go along that both clusters know and that
+say how long or how large; those about durability and clocks are the target's own business. A
+group's offsets are written where the target's group has none or has what a mirror wrote, so a
+group that was switched over is never moved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from broker_lite.client.administration.admin import ConfigEntry
+from broker_lite.client.operations.cluster import ClusterView
+from broker_lite.config import TopicConfig, parse, text
+from broker_lite.errors import InvalidConfigError
+from broker_lite.mirror.offset_map import OffsetMap
+from broker_lite.model import MIRROR_PREFIX, NULL_TOPIC_ID, CommittedOffset, TopicPartition
+
+EFFECTIVE = ("retention.ms", "retention.bytes", "max.message.bytes")
+"""Copied even where the source has them from its brokers' defaults."""
+OWN = (
+    "cleanup.policy",
+    "flush.messages",
+    "flush.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+)
+"""Not copied: durability is the target's, and records keep the times that they have."""
+NAMED_MAX = 20
+"""Of the source's topics, where none matches."""
+_MARK = "mirrored from "
+
+
+def chosen_topics(view: ClusterView, pattern: str) -> list[str]:
+    """The source's topics that match as a whole; clusters' internal ones never do."""
+    return sorted(
+        name
+        for name, topic in view.topics.items()
+        if topic.error is None
+        and re.fullmatch(pattern, name)
+        and not name.startswith(("__", MIRROR_PREFIX))
+    )
+
+
+def absent(pattern: str, names: Sequence[str]) -> list[str]:
+    """The topics that a pattern names one by one (``a|b``) and that are not among ``names``; none
+    where it is more than that."""
+    asked = pattern.split("|")
+    if not all(re.fullmatch(r"[a-zA-Z0-9._-]+", each) for each in asked):
+        return []
+    return [each for each in asked if not any(re.fullmatch(each, name) for name in names)]
+
+
+def nothing_matches(pattern: str, servers: str, names: Sequence[str]) -> str:
+    """That nothing at the source is to be copied, and what could be."""
+    there = ", ".join(names[:NAMED_MAX]) or "none"
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    hint = "; it is a pattern: a|b for two topics" if "," in pattern else ""
+    return f"--topics {pattern!r} matches no topic at {servers} (there: {there}{more}){hint}"
+
+
+class WantedSettings(NamedTuple):
+    """Settings for the copy of a topic, those that only the source knows, and what to tell."""
+
+    values: dict[str, str]
+    unknown: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def wanted_settings(entries: Mapping[str, ConfigEntry]) -> WantedSettings:
+    """What the copy of a topic with these settings should have."""
+    defaults = text(TopicConfig())
+    values: dict[str, str] = {}
+    unknown: list[str] = []
+    notes: list[str] = []
+    for name, entry in sorted(entries.items()):
+        if entry.value is None or (entry.source != "topic" and name not in EFFECTIVE):
+            continue
+        if name == "cleanup.policy" and "compact" in entry.value:
+            notes.append("compacted at the source: the copy keeps every record, for ever")
+        elif name in OWN:
+            if entry.value != defaults[name]:
+                notes.append(f"{name}={entry.value} is not copied: the target's own counts")
+        elif name not in defaults or not _is_taken(name, entry.value):
+            unknown.append(f"{name}={entry.value}")
+        else:
+            values[name] = entry.value
+    policy = entries.get("cleanup.policy")
+    if policy is not None and "compact" in (policy.value or ""):
+        values |= {"retention.ms": "-1", "retention.bytes": "-1"}
+    largest = "max.message.bytes"
+    if largest in values:
+        values[largest] = str(max(int(values[largest]), int(defaults[largest])))
+    return WantedSettings(values, tuple(unknown), tuple(notes))
+
+
+def _is_taken(name: str, value: str) -> bool:
+    try:
+        parse(TopicConfig, {name: value})
+    except InvalidConfigError:
+        return False
+    return True
+
+
+def settings_to_create(wanted: WantedSettings) -> dict[str, str]:
+    """Those that differ from the defaults."""
+    defaults = text(TopicConfig())
+    return {name: value for name, value in wanted.values.items() if value != defaults[name]}
+
+
+def settings_to_alter(
+    wanted: WantedSettings, current: Mapping[str, ConfigEntry], given: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Those that the copy has otherwise by now; None for those that were removed at the source and
+    that the copy has as the mirror had ``given`` them."""
+    changes: dict[str, str | None] = {
+        name: value
+        for name, value in wanted.values.items()
+        if name in current and current[name].value != value
+    }
+    for name, value in given.items():
+        entry = current.get(name)
+        is_ours = entry is not None and (entry.source, entry.value) == ("topic", value)
+        if is_ours and name not in wanted.values:
+            changes[name] = None
+    return changes
+
+
+def told(changes: Mapping[str, str | None]) -> str:
+    """Changes of settings in words."""
+    return ", ".join(
+        f"{name} removed" if value is None else f"{name}={value}" for name, value in changes.items()
+    )
+
+
+def refusal(topic: str, current: Mapping[str, ConfigEntry]) -> InvalidConfigError | None:
+    """Why the target's topic cannot be a copy: one that stamps its own times. A copy has the times
+    of its source, and by them is told which records are copies already after a kill."""
+    entry = current.get("message.timestamp.type")
+    if entry is None or entry.value != "LogAppendTime":
+        return None
+    return InvalidConfigError(
+        "the target's topic has message.timestamp.type=LogAppendTime, so records would lose their "
+        "times and be copied twice after a crash; on the target: logbus topic alter "
+        f"{topic} -c message.timestamp.type=CreateTime"
+    )
+
+
+class GroupRow(NamedTuple):
+    """A group's offset in one partition, at the source and at the target.
+
+    ``state``: ``write`` (to be written), ``same`` (is there already), ``behind`` (the copy has not
+    come so far), ``own`` (the target's group has progress of its own, which stays),
+    ``refused: …`` by the target.
+    """
+
+    group: str
+    where: TopicPartition
+    source_offset: int
+    target_offset: int | None
+    state: str
+
+
+def mark(name: str, source_offset: int) -> str:
+    """The metadata of an offset that a mirror wrote."""
+    return f"{_MARK}{name.removeprefix(MIRROR_PREFIX)} offset {source_offset}"
+
+
+def plan_group(
+    group: str,
+    at_source: Mapping[TopicPartition, CommittedOffset],
+    at_target: Mapping[TopicPartition, CommittedOffset],
+    *,
+    maps: Mapping[TopicPartition, OffsetMap],
+    source_ids: Mapping[str, str],
+    target_ids: Mapping[str, str],
+) -> list[GroupRow]:
+    """What to do about each partition of a group; those that are not copied are left out, and
+    offsets of a topic that was deleted."""
+    rows = []
+    for where, commit in sorted(at_source.items()):
+        known = maps.get(where)
+        if known is None or commit.offset < 0:
+            continue
+        if commit.topic_id not in (NULL_TOPIC_ID, source_ids.get(where.topic)):
+            continue
+        offset = known.translate(commit.offset)
+        there = at_target.get(where)
+        if there is not None and there.topic_id != target_ids.get(where.topic):
+            there = None
+        state = "write"
+        if there is not None and not there.metadata.startswith(_MARK):
+            state, offset = "own", there.offset
+        elif offset is None:
+            state = "behind"
+        elif there is not None and there.offset == offset:
+            state = "same"
+        rows.append(GroupRow(group, where, commit.offset, offset, state))
+    return rows
+
+
+def translate_offsets(
+    asked: Mapping[str, Mapping[str, int]], maps: Mapping[TopicPartition, OffsetMap]
+) -> dict[str, dict[str, int]]:
+    """Offsets as Spark writes them, ``{"topic": {"0": 42}}``, as the target's. Raises
+    InvalidConfigError for a partition that was not copied so far."""
+    found: dict[str, dict[str, int]] = {}
+    for topic, rows in asked.items():
+        for partition, offset in rows.items():
+            where = TopicPartition(topic, int(partition))
+            known = maps.get(where)
+            moved = offset if offset < 0 else None if known is None else known.translate(offset)
+            if moved is None:
+                so_far = "nothing" if known is None else f"offset {known.source_next}"
+                raise InvalidConfigError(f"{where}: offset {offset} is not copied; {so_far} is")
+            found.setdefault(topic, {})[partition] = moved
+    return found

@@ -1,0 +1,110 @@
+"""``Resumer``: finds where a copy goes on when a mirror begins, or when the source has let go of
+what was next.
+
+From what was noted, and from what the target holds behind that: a mirror that was killed had
+written it and not noted it (``positions.square``). Asks both clusters and writes nothing. Blocking;
+the mirror's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker_lite.client.consuming.fetcher import read_range
+from broker_lite.errors import OffsetOutOfRangeError
+from broker_lite.mirror import positions
+from broker_lite.mirror.carrying import Content, carry, contents, piece_contents
+from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.source import PartedError, Source
+from broker_lite.mirror.target import Target
+from broker_lite.mirror.telling import Telling
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, OffsetAndEpoch
+
+
+class Resumer:
+    """For the copies of one mirror; what is lost or foreign is told."""
+
+    def __init__(self, source: Source, target: Target, telling: Telling) -> None:
+        self._source = source
+        self._target = target
+        self._telling = telling
+
+    def square(self, copy: Copy, first: int, start: int, end: int) -> None:
+        """Find where to go on. ``first``: the first offset that the source has; ``start`` and
+        ``end``: of the target's log. Raises what keeps either from being read."""
+        known, where = copy.known, copy.where
+        if known.source_next < 0:
+            known.source_next, known.target_next = first, start
+        known.cut(end)
+        begin = max(known.target_next, start)
+        if end > begin:
+            held = (
+                row
+                for rows in read_range(
+                    where,
+                    copy.target_id,
+                    NO_EPOCH,
+                    begin,
+                    end,
+                    bootstrap=self._target.servers,
+                )
+                for row in contents(rows)
+            )
+            at_source = self._source_rows(copy, max(known.source_next, first))
+            found = positions.square(known, held, at_source, end)
+            copy.already, copy.foreign = found.copied, found.foreign
+            copy.unsaved.extend(found.new_runs)
+            if found.foreign:
+                self._telling.say(
+                    f"{where}: {found.foreign} records on the target are not of the source "
+                    "(others write there, or they aged out at the source meanwhile)"
+                )
+        if not known.runs:
+            known.target_next = end
+        self.begin_at(copy, first)
+
+    def go_on(self, copy: Copy, error: OffsetOutOfRangeError) -> None:
+        """The source refused to go on where the copy is: records aged out there, or it lost some
+        that were copied (a crash, an unclean election) and has others in their place."""
+        ends = self._source.ends
+        first = ends((copy.where,), EARLIEST_TIMESTAMP)[copy.where]
+        kept: OffsetAndEpoch | None = None
+        if isinstance(error, PartedError):
+            kept = copy.lineage.cut(error.told, copy.fetch_from, error.leader_epoch)
+        elif first <= copy.fetch_from:
+            end = ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
+            kept = OffsetAndEpoch(end, NO_EPOCH) if end < copy.fetch_from else None
+        if kept is None:
+            # Nothing is known to be lost, or not where: asked without its epoch it goes on.
+            copy.lineage.forget()
+        else:
+            gone = f"offsets {kept.offset} to {copy.fetch_from - 1}"
+            self._telling.say(
+                f"{copy.where}: the source has lost {gone} after they were copied; the copy keeps "
+                "them, and what the source has in their place follows"
+            )
+            copy.lost(*kept)
+        self.begin_at(copy, first)
+
+    def begin_at(self, copy: Copy, first: int) -> None:
+        """Fetch on from where the copy is, or from ``first`` where the source has no more what
+        comes before."""
+        known = copy.known
+        if first > known.source_next:
+            copy.aged_out += first - known.source_next
+            lost = f"offsets {known.source_next} to {first - 1}"
+            self._telling.say(
+                f"{copy.where}: {lost} aged out at the source before they were copied"
+            )
+            known.passed(first)
+        copy.fetch_from = known.source_next
+
+    def _source_rows(self, copy: Copy, offset: int) -> Iterator[tuple[int, Content]]:
+        end = self._source.ends((copy.where,), LATEST_TIMESTAMP)[copy.where]
+        while offset < end:
+            walked = self._source.fetch_one(copy.where, copy.source_id, offset)
+            for batch in walked.batches:
+                piece = carry(batch, copy.where, offset)
+                if piece is not None:
+                    yield from piece_contents(piece)
+            offset = max(walked.next_offset, offset)

@@ -1,0 +1,267 @@
+"""The cluster that is copied: what it holds, and its batches, of many partitions in one request.
+
+Blocking. Two threads may use it, one of them for ``fetch`` alone (it fetches ahead). A broker of
+Kafka's and one of logbus are asked the same; logbus answers with columns where it has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from broker_lite import __version__
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.transport.blocking import Pool, monotonic_ms
+from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
+from broker_lite.errors import (
+    GroupIdNotFoundError,
+    LogbusError,
+    NetworkError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    SourceUnreachableError,
+    UnsupportedVersionError,
+    error_for,
+)
+from broker_lite.mirror import positions
+from broker_lite.mirror.carrying import Walked, walk
+from broker_lite.model import (
+    NO_EPOCH,
+    CommittedOffset,
+    Endpoint,
+    OffsetAndEpoch,
+    TopicPartition,
+)
+from broker_lite.record.format import BODY_VERSION
+from broker_lite.wire.api import BY_TOPIC_ID, ApiKey
+from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
+from broker_lite.wire.calls.configs import DescribeConfigsRequest
+from broker_lite.wire.calls.groups import (
+    FindCoordinatorRequest,
+    ListUntypedGroupsRequest,
+    OffsetFetchRequest,
+)
+from broker_lite.wire.calls.offsets import ListOffsetsRequest
+from broker_lite.wire.fetch import (
+    CLIENT_VERSION,
+    FLAG_CHECKS_CRC,
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+
+PARTITION_BYTES = 4 << 20
+FETCH_BYTES = 32 << 20
+REQUEST_TIMEOUT_MS = 30_000
+_SPOKEN: Mapping[int, tuple[int, int]] = {
+    ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
+    **{
+        call.API_KEY: (call.VERSION, call.VERSION)
+        for call in (
+            MetadataRequest,
+            ListOffsetsRequest,
+            DescribeConfigsRequest,
+            FindCoordinatorRequest,
+            ListUntypedGroupsRequest,
+            OffsetFetchRequest,
+        )
+    },
+}
+"""What a mirror asks a source for, from the oldest version that it can do with to the newest."""
+
+
+class Wanted(NamedTuple):
+    """Where to fetch a partition from; ``last_epoch``: of the record before, -1 if not known."""
+
+    topic_id: str
+    offset: int
+    last_epoch: int = NO_EPOCH
+
+
+class PartedError(OffsetOutOfRangeError):
+    """The source's log is another one than was read: ``told`` says where it leaves the last epoch,
+    by who led in ``leader_epoch``."""
+
+    def __init__(self, told: OffsetAndEpoch, leader_epoch: int) -> None:
+        super().__init__(f"it leaves epoch {told.leader_epoch} at offset {told.offset}")
+        self.told = told
+        self.leader_epoch = leader_epoch
+
+
+class Source:
+    """Reads a cluster; ``close`` it."""
+
+    def __init__(self, servers: str, client_id: str) -> None:
+        self.servers = servers
+        self._pool = Pool(client_id)
+        self.admin = Admin(servers, client_id=client_id, pool=self._pool)
+        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
+        self._turn = 0
+        self._is_stale = True
+        self._fetch_version = CLIENT_VERSION
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def describe(self) -> ClusterView:
+        """Its brokers and id. Raises SourceUnreachableError, which says what to look at."""
+        try:
+            return self.admin.describe_cluster()
+        except (NoBrokersError, NetworkError, RequestTimedOutError) as error:
+            raise SourceUnreachableError(
+                f"--from {self.servers} does not answer ({error.message}): check the address, that "
+                "this machine reaches it and the names its brokers give for themselves, and that "
+                "the listener is PLAINTEXT: TLS and passwords are not spoken"
+            ) from error
+
+    def check_versions(self) -> None:
+        """Ask a broker what it speaks, and speak that: an earlier fetch with Kafka before 3.9.
+        Raises UnsupportedVersionError for one that is too old, SourceUnreachableError."""
+        call = ApiVersionsRequest("logbus-mirror", __version__)
+        view = self.describe()
+        endpoint: Endpoint = next(iter(view.brokers.values()))
+        answer = self._pool.ask(Send(endpoint, CallExchange(call), REQUEST_TIMEOUT_MS))
+        spoken = {row.api_key: row for row in answer.api_keys}
+        for key, (oldest, newest) in _SPOKEN.items():
+            row = spoken.get(key)
+            if row is None or row.max_version < oldest or row.min_version > newest:
+                has = "not at all" if row is None else f"{row.min_version} to {row.max_version}"
+                raise UnsupportedVersionError(
+                    f"{endpoint} speaks {ApiKey(key).name} {has}; a mirror needs version {oldest}"
+                    + (f" to {newest}" if newest > oldest else "")
+                    + ", as Kafka has since 3.1"
+                )
+        self._fetch_version = min(CLIENT_VERSION, spoken[ApiKey.FETCH].max_version)
+
+    def view(self) -> ClusterView:
+        """All topics."""
+        view = self.admin.cluster()
+        self._is_stale = True
+        return view
+
+    def made_of(self, cluster_id: str, view: ClusterView) -> set[str]:
+        """The topics that a mirror, which is at work, makes here of that cluster's."""
+        name = positions.name_for(cluster_id)
+        if name not in view.topics or not self._has_members(name):
+            return set()
+        return {
+            where.topic
+            for where, commit in self.admin.committed(name).items()
+            if where.topic in view.topics and commit.topic_id == view.topic_id(where.topic)
+        }
+
+    def _has_members(self, group: str) -> bool:
+        try:
+            return bool(self.admin.describe_groups([group])[group].members)
+        except GroupIdNotFoundError:
+            return False
+
+    def ends(self, wheres: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        """Offsets of committed data: -1 the end, -2 the start."""
+        if not wheres:
+            return {}
+        found = self.admin.list_offsets(dict.fromkeys(wheres, time), isolation="read_committed")
+        return {where: row.offset for where, row in found.items()}
+
+    def groups(self, pattern: str) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """The offsets of groups of every kind that match as a whole."""
+        found = {}
+        for row in self.admin.list_groups(with_types=False):
+            if not row.group or not re.fullmatch(pattern, row.group):
+                continue
+            commits = self.admin.committed(row.group)
+            if commits:
+                found[row.group] = commits
+        return found
+
+    def fetch(
+        self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int
+    ) -> dict[TopicPartition, Walked | LogbusError]:
+        """What follows, batches or an error for each partition. Waits at most ``wait_ms`` where
+        there is nothing. Raises NoBrokersError."""
+        if self._is_stale:
+            topics = list(dict.fromkeys(where.topic for where in wanted))
+            self._pool.run(requests.refresh_once(self._cluster, topics))
+            self._is_stale = False
+        # The partitions that come first fill an answer: each is first in turn.
+        self._turn += 1
+        turn = self._turn % max(1, len(wanted))
+        rows = list(wanted)
+        by_leader, errors = self._cluster.by_leader(rows[turn:] + rows[:turn])
+        found: dict[TopicPartition, Walked | LogbusError] = dict(errors)
+        sends = [
+            Send(
+                endpoint,
+                FetchExchange(_request(group, wanted, wait_ms), self._fetch_version),
+                REQUEST_TIMEOUT_MS + wait_ms,
+            )
+            for endpoint, group in by_leader.items()
+        ]
+        answers = self._pool.ask_all(sends)
+        for (endpoint, group), answer in zip(by_leader.items(), answers, strict=True):
+            if isinstance(answer, LogbusError):
+                self._cluster.failed(endpoint)
+                found.update(dict.fromkeys(group, answer))
+                continue
+            names = {wanted[where].topic_id: where.topic for where in group}
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    where = TopicPartition(names.get(topic.topic_id, ""), row.partition)
+                    if where not in wanted:
+                        continue
+                    try:
+                        found[where] = self._walked(where, wanted[where].offset, row)
+                    except LogbusError as error:
+                        found[where] = error
+        if any(isinstance(row, LogbusError) for row in found.values()):
+            self._is_stale = True
+        return found
+
+    def _walked(self, where: TopicPartition, offset: int, row: FetchedPartition) -> Walked:
+        leader_epoch = self._cluster.view.leader_epoch(where)
+        if row.error_code:
+            raise error_for(row.error_code)
+        if row.diverging is not None:
+            raise PartedError(row.diverging, leader_epoch)
+        walked = walk(row.records, where, offset, row.aborted_transactions)
+        return walked._replace(leader_epoch=leader_epoch)
+
+    def fetch_one(self, where: TopicPartition, topic_id: str, offset: int) -> Walked:
+        """The next batches of one partition; raises what keeps it from answering."""
+        deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
+        while True:
+            found = self.fetch({where: Wanted(topic_id, offset)}, 0)
+            row = found.get(where, NoBrokersError(f"{where}: no answer"))
+            if not isinstance(row, LogbusError):
+                return row
+            if not row.retriable or monotonic_ms() >= deadline_ms:
+                raise row
+            self._pool.run(requests.refresh(self._cluster, (where.topic,), deadline_ms))
+
+
+def _request(
+    group: Sequence[TopicPartition],
+    wanted: Mapping[TopicPartition, Wanted],
+    wait_ms: int,
+) -> FetchRequest:
+    by_topic: dict[str, list[FetchPartition]] = {}
+    for where in group:
+        topic_id, offset, last_epoch = wanted[where]
+        by_topic.setdefault(topic_id, []).append(
+            FetchPartition(where.partition, offset, PARTITION_BYTES, last_fetched_epoch=last_epoch)
+        )
+    return FetchRequest(
+        tuple(FetchTopic("", topic_id, tuple(rows)) for topic_id, rows in by_topic.items()),
+        wait_ms,
+        max_bytes=FETCH_BYTES,
+        isolation_level=READ_COMMITTED,
+        columns_body_version=BODY_VERSION,
+        flags=FLAG_CHECKS_CRC,
+    )

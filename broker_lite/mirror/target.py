@@ -1,0 +1,244 @@
+"""The cluster that is copied to: batches go in, in order and once, and tell where they went.
+
+An idempotent producer of its own, since its batches come encoded: sequences counted per partition,
+up to ``IN_FLIGHT`` requests to each leader. What a broker did not answer is sent again with the
+same sequence, and a broker that has it already says where. Blocking; one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from broker_lite.client.administration.admin import Admin
+from broker_lite.client.discovery import parse_endpoints
+from broker_lite.client.operations import requests
+from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms
+from broker_lite.client.transport.steps import ProduceExchange
+from broker_lite.errors import (
+    LogbusError,
+    NetworkError,
+    OutOfOrderSequenceError,
+    RequestTimedOutError,
+    error_for,
+)
+from broker_lite.mirror.carrying import Piece, signed
+from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.wire.produce import PartitionRecords, ProducedPartition, TopicRecords
+
+IN_FLIGHT = 4
+REQUEST_BYTES = 8 << 20
+REQUEST_TIMEOUT_MS = 30_000
+PATIENCE_MS = 60_000
+"""Without any success for so long, writing fails with the last error."""
+_SEQUENCE_MASK = 0x7FFFFFFF
+
+Queue = deque[Piece]
+OnWritten = Callable[[TopicPartition, Piece, int], None]
+"""Partition, what was written, the offset of its first record."""
+
+
+class Target:
+    """Writes to a cluster; ``close`` it."""
+
+    def __init__(self, servers: str, client_id: str) -> None:
+        self._pool = Pool(client_id)
+        self.servers = servers
+        self.admin = Admin(servers, client_id=client_id, pool=self._pool)
+        self._cluster = Cluster(parse_endpoints(servers), monotonic_ms, client_id)
+        self._identity: tuple[int, int] | None = None
+        self._check: Callable[[], None] = lambda: None
+        self._sequences: dict[TopicPartition, int] = {}
+        self._lost: LogbusError | None = None
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def new_producer_id(self) -> int:
+        """One that nobody ever had."""
+        deadline_ms = monotonic_ms() + PATIENCE_MS
+        return self._pool.run(requests.init_producer_id(self._cluster, deadline_ms))[0]
+
+    def begin(self, producer_id: int, producer_epoch: int, check: Callable[[], None]) -> None:
+        """Write as this producer: where it has written, what it sent in former epochs is refused.
+        ``check`` is called before everything that is sent, and may raise."""
+        self.forget()
+        self._identity, self._check = (producer_id, producer_epoch), check
+
+    def forget(self) -> None:
+        """Begin anew as another producer: what the last one sent is known from the logs alone."""
+        self._identity = self._lost = None
+        self._sequences.clear()
+        self._pool.close()
+
+    def write(
+        self, pieces: Mapping[TopicPartition, Sequence[Piece]], on_written: OnWritten
+    ) -> dict[TopicPartition, LogbusError]:
+        """Write all of it; ``on_written`` hears of each piece in the order of its partition.
+
+        Returns why partitions were refused, whose other pieces were not written then. Raises what
+        keeps brokers from answering for ``PATIENCE_MS``.
+        """
+        queues: dict[TopicPartition, Queue] = {w: deque(rows) for w, rows in pieces.items() if rows}
+        refused: dict[TopicPartition, LogbusError] = {}
+        if self._identity is None and queues:
+            self._identity = (self.new_producer_id(), 0)
+        patience_ms = monotonic_ms() + PATIENCE_MS
+        attempt = 0
+        self._learn(queues)
+        while queues:
+            left = sum(map(len, queues.values()))
+            problem = self._round(queues, refused, on_written)
+            if self._lost is not None:
+                raise self._lost
+            if sum(map(len, queues.values())) < left:
+                patience_ms, attempt = monotonic_ms() + PATIENCE_MS, 0
+            if problem is None:
+                continue
+            if monotonic_ms() >= patience_ms:
+                raise problem
+            time.sleep(backoff_ms(attempt) / 1000.0)
+            attempt += 1
+            self._cluster.ask_another()
+            deadline_ms = monotonic_ms() + PATIENCE_MS
+            topics = {where.topic for where in queues}
+            self._pool.run(requests.refresh(self._cluster, topics, deadline_ms))
+        return refused
+
+    def _learn(self, queues: Mapping[TopicPartition, Queue]) -> None:
+        unknown = {w.topic for w in queues if self._cluster.view.leader(w) is None}
+        if unknown:
+            deadline_ms = monotonic_ms() + PATIENCE_MS
+            self._pool.run(requests.refresh(self._cluster, unknown, deadline_ms))
+
+    def _round(
+        self,
+        queues: dict[TopicPartition, Queue],
+        refused: dict[TopicPartition, LogbusError],
+        on_written: OnWritten,
+    ) -> LogbusError | None:
+        """Send the first pieces of each partition and hear of them; the last problem, if any."""
+        self._check()
+        by_leader, errors = self._cluster.by_leader(queues)
+        problem = next(iter(errors.values()), None)
+        sent: list[tuple[PooledConnection, list[dict[TopicPartition, Piece]]]] = []
+        deadline_ms = monotonic_ms() + REQUEST_TIMEOUT_MS
+        for endpoint, wheres in by_leader.items():
+            try:
+                sent.append(self._send(endpoint, self._waves(wheres, queues), deadline_ms))
+            except LogbusError as error:
+                self._cluster.failed(endpoint)
+                problem = error
+        failed: set[TopicPartition] = set()
+        for connection, waves in sent:
+            try:
+                for wave in waves:
+                    answer = connection.receive(deadline_ms)
+                    names = {self._cluster.view.topic_id(w.topic): w.topic for w in wave}
+                    for topic in answer.topics:
+                        for row in topic.partitions:
+                            where = TopicPartition(names[topic.topic_id], row.partition)
+                            said = self._heard(
+                                where,
+                                row,
+                                queues=queues,
+                                failed=failed,
+                                refused=refused,
+                                on_written=on_written,
+                            )
+                            problem = said or problem
+            except LogbusError as error:
+                problem = error
+                connection.close()
+            else:
+                self._pool.give_back(connection)
+        for where in [where for where, queue in queues.items() if not queue]:
+            del queues[where]
+        return problem
+
+    def _waves(
+        self, wheres: Sequence[TopicPartition], queues: Mapping[TopicPartition, Queue]
+    ) -> list[dict[TopicPartition, Piece]]:
+        """Requests in their order: each has one piece of a partition at most."""
+        assert self._identity is not None
+        waves: list[dict[TopicPartition, Piece]] = []
+        for depth in range(IN_FLIGHT):
+            wave: dict[TopicPartition, Piece] = {}
+            size = 0
+            for where in wheres:
+                queue = queues[where]
+                # Where nothing is known of the producer yet, a second one must not arrive first.
+                if depth >= len(queue) or (depth and where not in self._sequences):
+                    continue
+                piece = queue[depth]
+                if piece.header.producer_id != self._identity[0]:
+                    before = queue[depth - 1].header if depth else None
+                    at = self._sequences.get(where, 0)
+                    if before is not None:
+                        at = before.base_sequence + before.record_count
+                    piece = queue[depth] = signed(piece, *self._identity, at & _SEQUENCE_MASK)
+                if wave and size + len(piece.buffer) > REQUEST_BYTES:
+                    waves.append(wave)
+                    wave, size = {}, 0
+                wave[where] = piece
+                size += len(piece.buffer)
+            if wave:
+                waves.append(wave)
+        return waves
+
+    def _send(
+        self,
+        endpoint: Endpoint,
+        waves: list[dict[TopicPartition, Piece]],
+        deadline_ms: float,
+    ) -> tuple[PooledConnection, list[dict[TopicPartition, Piece]]]:
+        connection = self._pool.borrow(endpoint, REQUEST_TIMEOUT_MS)
+        try:
+            for wave in waves:
+                topics: dict[str, list[PartitionRecords]] = {}
+                for where, piece in wave.items():
+                    topics.setdefault(self._cluster.view.topic_id(where.topic), []).append(
+                        PartitionRecords(where.partition, piece.buffer)
+                    )
+                exchange = ProduceExchange(
+                    [TopicRecords("", topic_id, rows) for topic_id, rows in topics.items()],
+                    acks=-1,
+                    timeout_ms=REQUEST_TIMEOUT_MS,
+                )
+                connection.send(exchange, deadline_ms)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, waves
+
+    def _heard(
+        self,
+        where: TopicPartition,
+        row: ProducedPartition,
+        *,
+        queues: Mapping[TopicPartition, Queue],
+        failed: set[TopicPartition],
+        refused: dict[TopicPartition, LogbusError],
+        on_written: OnWritten,
+    ) -> LogbusError | None:
+        if where in failed:
+            return None  # what follows a refused batch comes again behind it
+        if not row.error_code and row.base_offset >= 0:
+            piece = queues[where].popleft()
+            header = piece.header
+            self._sequences[where] = header.base_sequence + header.record_count & _SEQUENCE_MASK
+            on_written(where, piece, row.base_offset)
+            return None
+        failed.add(where)
+        error = error_for(row.error_code, row.error_message or "")
+        if isinstance(error, OutOfOrderSequenceError) or not row.error_code:
+            # Nobody knows what became of it: the caller looks at the log and begins anew.
+            self._lost = RequestTimedOutError(f"{where}: the target lost its producer: {error}")
+            return self._lost
+        if error.retriable and not isinstance(error, NetworkError):
+            return error
+        refused[where] = type(error)(f"{where}: {error.message}")
+        queues[where].clear()
+        return None

@@ -1,0 +1,441 @@
+"""One consumer of a native group, as a state machine: ``step(now_ms, event) -> effects``. Pure.
+
+It joins (the group's kind, then its place in the consumer registry), looks at who is there and
+which partitions there are (``view``), and makes what it owns what it should own (``holdings``), at
+every change anew. Looks are damped: the first change is looked at after 20 ms, and each further one
+within a second after twice as long. ``lease_until_ms`` is until when it may hand out: session
+timeout less a margin after the last heartbeat that was confirmed. ``wake_ms``: when to send Tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from broker_lite.errors import (
+    CoordinationUnavailableError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    LogbusError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.group_kind import is_open, made_native
+from broker_lite.metadata.store import (
+    Check,
+    ChildrenChanged,
+    Create,
+    DataChanged,
+    Delete,
+    Refused,
+    SessionLost,
+    Set,
+    Suspended,
+    Znode,
+)
+from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.model import TopicPartition
+from broker_lite.native.asking import Asking, backoff_ms
+from broker_lite.native.events import (
+    ALL,
+    Answer,
+    Beaten,
+    Commit,
+    Connected,
+    Effect,
+    Event,
+    Failed,
+    Got,
+    Listed,
+    Refuse,
+    Restart,
+    Settled,
+    Tick,
+    Written,
+)
+from broker_lite.native.holdings import Holdings
+from broker_lite.native.view import View
+
+MEMBERS_MAX = 1000
+"""Consumers of one group: each reads the registration of every other."""
+BEATS_PER_TIMEOUT = 6
+MARGIN_PART = 4
+"""The margin is a fourth of the session timeout: what ZooKeeper's clocks and ours may differ by,
+and what a follower of ZooKeeper may be behind its leader."""
+LOOK_AFTER_MS = 20
+LOOK_AFTER_MAX_MS = 640
+CALM_MS = 1000
+REFRESH_MS = 30_000
+"""How often everything is read again, whatever watches said."""
+
+DOWN, JOINING, MEMBER, ENDED = "down", "joining", "member", "ended"
+
+
+class Machine:
+    """``consumer`` is a name that no other consumer of the group ever had."""
+
+    def __init__(self, group: str, consumer: str, subscription: Subscription) -> None:
+        self.phase = DOWN
+        self.lease_until_ms = 0
+        self._group = group
+        self._consumer = consumer
+        self._subscription = subscription
+        self._asking = Asking()
+        self.view = View(self._asking, group, subscription, self._looked)
+        self.holdings = Holdings(self._asking, group, consumer)
+        self._owners: dict[TopicPartition, Owner] | None = None
+        """Who was to own what by the look before; None: this one is the first."""
+        self._timeout_ms = 0
+        self._is_registered = False
+        self._join_ms: int | None = None
+        self._join_tries = 0
+        self._look_ms: int | None = None
+        self._looked_ms = -CALM_MS
+        self._haste = 0
+        self._beat_ms: int | None = None
+        self._refresh_ms = 0
+
+    @property
+    def wake_ms(self) -> int | None:
+        """When time alone makes the next difference."""
+        times = [self.holdings.next_ms()]
+        if self.phase != DOWN:
+            times += [self._join_ms, self._beat_ms]
+            times += [] if self.view.is_looking else [self._look_ms]
+        if self.phase == MEMBER:
+            times.append(self._refresh_ms)
+        return min((each for each in times if each is not None), default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        """It owns what it should own, by all that it knows."""
+        return (
+            self.phase == MEMBER
+            and self._look_ms is None
+            and not self.view.is_looking
+            and self.holdings.is_settled
+        )
+
+    def step(self, now_ms: int, event: Event) -> list[Effect]:
+        """What is to be done, in this order."""
+        self._asking.now_ms = now_ms
+        if self.phase == ENDED:
+            return self._after_the_end(event)
+        try:
+            self._take(event)
+            self._pass_time()
+        except LogbusError as error:
+            # What a znode holds cannot be read: by this version, or because it is another's.
+            self._end(error)
+        out, self._asking.out = self._asking.out, []
+        return out
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Connected():
+                self._connected(event)
+            case Suspended():
+                self._suspend()
+            case SessionLost():
+                self._suspend()
+                self._lose_all()
+            case DataChanged(path):
+                self.view.mark(path)
+                self.holdings.owner_changed(path)
+            case ChildrenChanged(path):
+                self.view.mark(path)
+            case Got(tag, value) | Listed(tag, value) | Written(tag, value):
+                self._asking.answered(tag, value)
+            case Beaten(tag):
+                self._asking.answered(tag, None)
+            case Failed(tag):
+                if self._asking.is_asked(tag):
+                    self._start_over()
+            case Commit():
+                self._commit(event)
+            case Settled(where, offset, grant):
+                self.holdings.settled(where, offset, grant)
+            case Tick():
+                pass
+
+    # The connection.
+
+    def _connected(self, event: Connected) -> None:
+        self._asking.session_id = event.session_id
+        self._timeout_ms = event.session_timeout_ms
+        if event.new_session:
+            self._lose_all()
+        self._resume()
+
+    def _suspend(self) -> None:
+        self.phase = DOWN
+        self._asking.forget()
+        self.view.forget()
+        self.holdings.suspend()
+        self._join_ms = self._look_ms = self._beat_ms = None
+
+    def _resume(self) -> None:
+        self.phase = JOINING
+        self._join_tries = 0
+        if self._is_registered:
+            path = znodes.consumer_path(self._group, self._consumer)
+            self._asking.get(path, self._check_registration)
+            self.holdings.resume()
+        else:
+            self._join()
+
+    def _start_over(self) -> None:
+        """An answer failed while the connection stands: as if that had been lost for a moment."""
+        self._suspend()
+        self.phase = JOINING
+        self._join_ms = self._asking.now_ms + backoff_ms(self._join_tries)
+        self._join_tries += 1
+
+    def _lose_all(self) -> None:
+        self._is_registered = False
+        self._owners = None
+        self.lease_until_ms = 0
+        self.holdings.lose_all()
+
+    def _restart(self) -> None:
+        """Somebody deleted the registration: what this session owns has no name any more."""
+        self._suspend()
+        self._lose_all()
+        self._asking.out.append(Restart())
+
+    def _end(self, error: LogbusError) -> None:
+        self._suspend()
+        self._lose_all()
+        self.phase = ENDED
+        self._asking.out.append(Refuse(error))
+
+    def _after_the_end(self, event: Event) -> list[Effect]:
+        if isinstance(event, Commit):
+            error = CoordinationUnavailableError("the consumer has left the group")
+            return [Answer(event.number, {ALL: error})]
+        return []
+
+    # Joining.
+
+    def _join(self) -> None:
+        self._join_ms = None
+        self._asking.get(znodes.group_path(self._group), self._group_seen)
+
+    def _join_later(self) -> None:
+        self._join_ms = self._asking.now_ms + backoff_ms(self._join_tries)
+        self._join_tries += 1
+
+    def _group_seen(self, znode: Znode | None) -> None:
+        path = znodes.group_path(self._group)
+        places = [
+            znodes.consumers_path(self._group),
+            znodes.owners_path(self._group),
+            znodes.offsets_path(self._group),
+        ]
+        if znode is None:
+            native = znodes.encode_group(znodes.KIND_NATIVE)
+            operations = [Create(path, native), *(Create(place) for place in places)]
+            self._asking.write(operations, lambda _: self._join_again())
+            return
+        kind = znodes.decode_group(path, znode.data)
+        if kind != znodes.KIND_NATIVE:
+            coordinator = znodes.coordinator_path(self._group)
+            self._asking.get(coordinator, partial(self._take_over, kind, znode))
+            return
+        for place in places:
+            self._asking.write([Create(place)], lambda _: None)
+        self._asking.list(places[0], partial(self._counted, znode.version))
+
+    def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
+        """A group that is not native, unless it has had members."""
+        if not is_open(self._group, kind, coordinator):
+            raise InconsistentGroupProtocolError(
+                f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
+                "another group, leave coordination='zookeeper' out, or delete it when it is "
+                f"empty: logbus groups delete {self._group}"
+            )
+        operations = made_native(self._group, znode, coordinator)
+        self._asking.write(operations, lambda _: self._join_again())
+
+    def _join_again(self) -> None:
+        """Made, or somebody else was first: see what is there. Each time round counts."""
+        if self._join_tries == 0:
+            self._join_tries = 1
+            self._join()
+        else:
+            self._join_later()
+
+    def _counted(self, version: int, names: list[str] | None) -> None:
+        if names is not None and len(names) >= MEMBERS_MAX:
+            raise self._is_full(len(names))
+        path = znodes.consumer_path(self._group, self._consumer)
+        data = znodes.encode_subscription(self._subscription)
+        self._asking.write(
+            [
+                Check(znodes.group_path(self._group), version),
+                Create(path, data, ephemeral=True),
+                # Its time of change tells brokers of members that go before any of them looks.
+                Set(znodes.consumers_path(self._group), b""),
+            ],
+            self._registered,
+        )
+
+    def _registered(self, refused: Refused | None) -> None:
+        if refused is not None and refused.reason == "exists":
+            # Of this session, where the answer was lost; or of one before, which ends soon.
+            path = znodes.consumer_path(self._group, self._consumer)
+            self._asking.get(path, self._check_registration)
+        elif refused is not None:
+            self._join_later()
+        else:
+            self._confirm()
+            self._see_kind(self._enter)
+
+    def _see_kind(self, then: Callable[[], None]) -> None:
+        """Of the group that this consumer is registered in. Between the first look and the
+        registration it may have been deleted and made again, and every group's first version is 0;
+        from now on nobody deletes it, since it has a member."""
+        path = znodes.group_path(self._group)
+        self._asking.get(path, partial(self._kind_seen, path, then))
+
+    def _kind_seen(self, path: str, then: Callable[[], None], znode: Znode | None) -> None:
+        if znode is None:
+            self._join_later()
+            return
+        me = Delete(znodes.consumer_path(self._group, self._consumer))
+        try:
+            is_native = znodes.decode_group(path, znode.data) == znodes.KIND_NATIVE
+        except LogbusError:
+            self._asking.write([me], lambda _: None)
+            raise
+        if is_native:
+            then()
+        else:
+            # Whether it may be in that one is looked at anew, and not as a member of it.
+            self._asking.write([me], lambda _: None)
+            self._join_later()
+
+    def _check_registration(self, znode: Znode | None) -> None:
+        if znode is not None and znode.session_id == self._asking.session_id:
+            # A read may be answered by a server that is behind: it confirms nothing.
+            if self._is_registered:
+                self._enter_again()
+            else:
+                self._see_kind(self._enter_again)
+        elif self._is_registered:
+            self._restart()
+        else:
+            self._join_later()
+
+    def _enter_again(self) -> None:
+        self._enter()
+        self._beat()
+
+    def _enter(self) -> None:
+        self.phase = MEMBER
+        self._is_registered = True
+        self._join_tries = 0
+        self._beat_ms = self._asking.now_ms + self._timeout_ms // BEATS_PER_TIMEOUT
+        self._refresh_ms = self._asking.now_ms + REFRESH_MS
+        self._look_ms = self._asking.now_ms
+
+    # The lease.
+
+    def _confirm(self) -> None:
+        """The session lived when the request was sent that is answered now."""
+        margin_ms = self._timeout_ms // MARGIN_PART
+        until_ms = self._asking.sent_ms + self._timeout_ms - margin_ms
+        self.lease_until_ms = max(self.lease_until_ms, until_ms)
+
+    def _beat(self) -> None:
+        self._beat_ms = None
+        self._asking.beat(lambda _: self._beaten())
+
+    def _beaten(self) -> None:
+        self._confirm()
+        interval_ms = self._timeout_ms // BEATS_PER_TIMEOUT
+        self._beat_ms = max(self._asking.now_ms, self._asking.sent_ms + interval_ms)
+
+    # Looking, and what follows from it.
+
+    def _looked(self) -> None:
+        if self._consumer not in self.view.members:
+            self._restart()
+            return
+        self._looked_ms = self._asking.now_ms
+        owners, before = self.view.owners(), self._owners
+        if before is None:
+            self._check_place()
+            before = self.view.owners(without=self._consumer)
+        self._owners = owners
+        mine = {
+            where: (owner.stream, self.view.topics[where.topic])
+            for where, owner in owners.items()
+            if owner.consumer == self._consumer
+        }
+        taken = {
+            where
+            for where in mine
+            if where in before
+            and before[where].consumer != self._consumer
+            and before[where].consumer in self.view.members
+        }
+        self.holdings.aim(mine, taken)
+
+    def _check_place(self) -> None:
+        """Others may have registered since this consumer counted: of those that came at once the
+        first ones stay, by ZooKeeper's order, which all of them see alike."""
+        place = self.view.place_of(self._consumer)
+        if place >= MEMBERS_MAX:
+            me = znodes.consumer_path(self._group, self._consumer)
+            self._asking.write([Delete(me)], lambda _: None)
+            raise self._is_full(place)
+
+    def _is_full(self, count: int) -> GroupMaxSizeReachedError:
+        return GroupMaxSizeReachedError(
+            f"group {self._group!r} has {count} consumers; {MEMBERS_MAX} are allowed"
+        )
+
+    def _pass_time(self) -> None:
+        now_ms = self._asking.now_ms
+        if self.holdings.is_unregistered and self.phase == MEMBER:
+            self.holdings.is_unregistered = False
+            self._restart()
+        self.holdings.pass_time()
+        for topic in self.holdings.unready:
+            self.view.mark_topic(topic)
+        self.holdings.unready.clear()
+        if self._join_ms is not None and self._join_ms <= now_ms:
+            self._join_ms = None
+            self._resume_joining()
+        if self.phase != MEMBER:
+            return
+        if self._beat_ms is not None and self._beat_ms <= now_ms:
+            self._beat()
+        if self._refresh_ms <= now_ms:
+            self._refresh_ms = now_ms + REFRESH_MS
+            self.view.mark_all()
+        if self.view.is_stale and not self.view.is_looking and self._look_ms is None:
+            self._look_ms = now_ms + self._damping_ms()
+        if self._look_ms is not None and self._look_ms <= now_ms and not self.view.is_looking:
+            self._look_ms = None
+            self.view.look()
+
+    def _resume_joining(self) -> None:
+        tries = self._join_tries
+        self._resume()
+        self._join_tries = tries
+
+    def _damping_ms(self) -> int:
+        """Twice as long for each change that follows another closely."""
+        is_calm = self._asking.now_ms - self._looked_ms >= CALM_MS
+        self._haste = 0 if is_calm else self._haste + 1
+        return min(LOOK_AFTER_MS << min(self._haste, 10), LOOK_AFTER_MAX_MS)
+
+    # Commits.
+
+    def _commit(self, event: Commit) -> None:
+        if self.phase == DOWN:
+            error = CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
+            self._asking.out.append(Answer(event.number, {ALL: error}))
+        else:
+            self.holdings.commit(event)

@@ -1,0 +1,253 @@
+"""``Member``: carries out what the machine wants, over the metadata store, on one event loop.
+
+All methods are for the loop's thread. ``lease_until_ms`` and ``machine`` may be read from others.
+The callbacks are called on the loop's thread and must not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
+from broker_lite.metadata import store as ports
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import MetadataStore, StoreEvent
+from broker_lite.metadata.znodes import Subscription
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.native.events import (
+    ALL,
+    Answer,
+    Beat,
+    Beaten,
+    Commit,
+    Connected,
+    Effect,
+    Event,
+    Failed,
+    Get,
+    Give,
+    Got,
+    List,
+    Listed,
+    Lose,
+    Refuse,
+    Restart,
+    Settled,
+    Start,
+    Take,
+    Tick,
+    Write,
+    Written,
+)
+from broker_lite.native.machine import ENDED, MEMBER, Machine
+
+logger = logging.getLogger("logbus.groups")
+
+RECONNECT_S = 0.5
+
+
+class Readers(Protocol):
+    """Who reads what the member owns: its streams."""
+
+    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
+        """Read a partition from now on."""
+
+    def take(self, stream: int, where: TopicPartition) -> None:
+        """Stop reading it, and call ``Member.settled``."""
+
+    def lose(self, stream: int, where: TopicPartition) -> None:
+        """It is not owned any more: nothing of it may be handed out or committed."""
+
+    def renewed(self) -> None:
+        """The lease, which had run out, holds again."""
+
+    def refuse(self, error: LogbusError) -> None:
+        """The member has ended."""
+
+
+class Member:
+    """``make_store`` gives a store that is not started; ``now_ms`` is a clock that never goes
+    back; ``on_joined`` is called once, when the group was joined or refused."""
+
+    def __init__(
+        self,
+        group: str,
+        consumer: str,
+        subscription: Subscription,
+        readers: Readers,
+        *,
+        make_store: Callable[[], MetadataStore],
+        now_ms: Callable[[], float],
+        on_joined: Callable[[], None] | None = None,
+    ) -> None:
+        self.machine = Machine(group, consumer, subscription)
+        self._group = group
+        self._readers = readers
+        self._make_store = make_store
+        self._now_ms = now_ms
+        self._on_joined = on_joined
+        self._store: MetadataStore | None = None
+        self._numbers = itertools.count(1)
+        self._commits: dict[int, asyncio.Future[Mapping[TopicPartition, LogbusError]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._connection = 0
+        """Counts what the store says of the connection."""
+        self._is_closed = False
+
+    @property
+    def lease_until_ms(self) -> float:
+        """Until then what is owned may be handed out."""
+        return self.machine.lease_until_ms
+
+    async def start(self) -> None:
+        """Connect; the group is joined after that. Raises CoordinationUnavailableError."""
+        store = self._store = self._make_store()
+        await store.start(lambda event: self._heard(store, event))
+
+    async def close(self) -> None:
+        """Leave: the session ends, and with it the registration and everything owned."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for number in list(self._commits):
+            self._answer(Answer(number, {ALL: ClosedError("the consumer was closed")}))
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def commit(
+        self, rows: Mapping[TopicPartition, CommittedOffset], grants: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, LogbusError]:
+        """The partitions that could not be committed, each with the reason. ``grants``: by which
+        the reader had them when it had come so far."""
+        if self._is_closed:
+            raise ClosedError("the consumer was closed")
+        number = next(self._numbers)
+        future: asyncio.Future[Mapping[TopicPartition, LogbusError]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._commits[number] = future
+        self._step(Commit(number, rows, grants))
+        errors = dict(await future)
+        rest = errors.pop(ALL, None)
+        if rest is not None:
+            errors = {**dict.fromkeys(rows, rest), **errors}
+        return errors
+
+    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+        """The reader has stopped reading a partition that was taken, which it had by this grant."""
+        self._step(Settled(where, offset, grant))
+
+    # Events.
+
+    def _heard(self, store: MetadataStore, event: StoreEvent) -> None:
+        if store is not self._store:
+            return
+        if isinstance(event, ports.Connected | ports.Suspended | ports.SessionLost):
+            self._connection += 1
+        if isinstance(event, ports.Connected):
+            timeout_ms = store.session_timeout_ms
+            self._step(Connected(event.session_id, event.new_session, timeout_ms))
+        else:
+            self._step(event)
+
+    def _step(self, event: Event) -> None:
+        if self._is_closed:
+            return
+        now_ms, machine = self._now_ms(), self.machine
+        was_held_back = machine.lease_until_ms <= now_ms
+        for effect in machine.step(int(now_ms), event):
+            self._carry_out(effect)
+        if was_held_back and machine.lease_until_ms > now_ms:
+            self._readers.renewed()
+        if self._on_joined is not None and machine.phase in (MEMBER, ENDED):
+            on_joined, self._on_joined = self._on_joined, None
+            on_joined()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_ms = self.machine.wake_ms
+        if wake_ms is not None and not self._is_closed:
+            # Not before the whole millisecond: that would be a turn for nothing.
+            delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step(Tick())
+
+    # Effects.
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Get() | List() | Write() | Beat():
+                self._spawn(self._ask(effect, self._connection))
+            case Give(stream, where, start):
+                self._readers.give(stream, where, start)
+            case Take(stream, where):
+                self._readers.take(stream, where)
+            case Lose(stream, where):
+                self._readers.lose(stream, where)
+            case Answer():
+                self._answer(effect)
+            case Refuse(error):
+                self._readers.refuse(error)
+            case Restart():
+                logger.warning("group %s: this consumer's registration is gone", self._group)
+                self._spawn(self._restart())
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, effect: Get | List | Write | Beat, connection: int) -> None:
+        store = self._store
+        if store is None or connection != self._connection:
+            return  # What was wanted of one session must not be done in the next one.
+        event: Event
+        try:
+            match effect:
+                case Get(tag, path, watch):
+                    event = Got(tag, await store.get(path, watch=watch))
+                case List(tag, path, watch):
+                    event = Listed(tag, await store.children(path, watch=watch))
+                case Write(tag, operations):
+                    event = Written(tag, await store.write(operations))
+                case Beat(tag):
+                    await store.sync(znodes.consumers_path(self._group))
+                    event = Beaten(tag)
+        except CoordinationUnavailableError:
+            event = Failed(effect.tag)
+        if store is self._store and connection == self._connection:
+            self._step(event)
+
+    async def _restart(self) -> None:
+        """Another session."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+        while not self._is_closed:
+            try:
+                await self.start()
+                return
+            except CoordinationUnavailableError as error:
+                logger.warning("group %s: %s", self._group, error)
+                await asyncio.sleep(RECONNECT_S)
+
+    def _answer(self, answer: Answer) -> None:
+        future = self._commits.pop(answer.number, None)
+        if future is not None and not future.done():
+            future.set_result(answer.errors)

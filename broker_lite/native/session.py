@@ -1,0 +1,246 @@
+"""One consumer's membership for the blocking face: a thread with an event loop and a ``Member``.
+
+Its streams are consumers on threads of their own. What the member tells a stream goes into that
+stream's queue; what a stream asks is handed to the loop. Methods are for the streams' threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from broker_lite.client.lease_clock import lease_ms
+from broker_lite.errors import (
+    ClosedError,
+    CoordinationUnavailableError,
+    LogbusError,
+    NotOwnerError,
+    RequestTimedOutError,
+)
+from broker_lite.metadata.znodes import Subscription
+from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.model import NO_TIMESTAMP, CommittedOffset, TopicPartition
+from broker_lite.native.changes import Change
+from broker_lite.native.events import Give, Lose, Start, Take
+from broker_lite.native.member import Member
+
+JOIN_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 10.0
+NAME_LENGTH_MAX = 200
+
+Errors = dict[TopicPartition, LogbusError]
+
+
+class Stream(Protocol):
+    """A reader of some of the consumer's partitions."""
+
+    queue: deque[Change]
+
+    def wake(self) -> None:
+        """The queue has grown, or the lease holds again; from the member's thread."""
+
+    def end(self, error: LogbusError) -> None:
+        """The membership has ended; from the member's thread."""
+
+
+def consumer_name(client_id: str, host: str) -> str:
+    """A name that no other consumer ever had; what a path cannot hold is left out: to ZooKeeper a
+    letter beyond the first 65,536 (U+20000, say) is two halves of a pair, which it refuses."""
+    words = "-".join(word for word in (client_id, host) if word)
+    safe = "".join(c if c in "-._" or (c.isalnum() and c <= "\uffff") else "-" for c in words)
+    return f"{safe[:NAME_LENGTH_MAX]}-{uuid.uuid4().hex[:12]}"
+
+
+def stamped(
+    rows: Mapping[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, CommittedOffset]:
+    """Rows with the time of the commit."""
+    now_ms = int(time.time() * 1000)
+    return {
+        where: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
+        for where, row in rows.items()
+    }
+
+
+def raise_worst(errors: Mapping[TopicPartition, LogbusError]) -> None:
+    """NotOwnerError only where that is all: its next owner goes on from what was committed, while
+    any other error says that what is owned still was not committed."""
+    for error in sorted(errors.values(), key=lambda error: isinstance(error, NotOwnerError)):
+        raise error
+
+
+class Dispatcher:
+    """Takes what the member says to the streams. On the member's loop."""
+
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = streams
+        self.refused: LogbusError | None = None
+
+    def give(self, stream: int, where: TopicPartition, start: Start) -> None:
+        self._tell(stream, Give(stream, where, start))
+
+    def take(self, stream: int, where: TopicPartition) -> None:
+        self._tell(stream, Take(stream, where))
+
+    def lose(self, stream: int, where: TopicPartition) -> None:
+        self._tell(stream, Lose(stream, where))
+
+    def _tell(self, stream: int, change: Change) -> None:
+        self._streams[stream].queue.append(change)
+        self._streams[stream].wake()
+
+    def renewed(self) -> None:
+        for stream in self._streams:
+            stream.wake()
+
+    def refuse(self, error: LogbusError) -> None:
+        self.refused = error
+        for stream in self._streams:
+            stream.end(error)
+
+
+class GroupSession:
+    """Raises CoordinationUnavailableError, InconsistentGroupProtocolError and whatever else keeps
+    the group from being joined."""
+
+    def __init__(
+        self,
+        address: str,
+        group: str,
+        name: str,
+        subscription: Subscription,
+        session_timeout_ms: int,
+    ) -> None:
+        self.name = name
+        self.group = group
+        self._address = address
+        self._subscription = subscription
+        self._session_timeout_ms = session_timeout_ms
+        self._streams: list[Stream] = []
+        self._member: Member | None = None
+        self._loop = asyncio.new_event_loop()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
+
+    def add(self, stream: Stream) -> None:
+        """Before ``start``: the streams in the order of their numbers."""
+        self._streams.append(stream)
+
+    def start(self) -> None:
+        """Join the group; partitions come to the streams after that."""
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._join(), self._loop).result(JOIN_TIMEOUT_S)
+        except concurrent.futures.TimeoutError:
+            self.close()
+            raise CoordinationUnavailableError(
+                f"group {self.group!r} could not be joined within {JOIN_TIMEOUT_S:g} s; does "
+                f"ZooKeeper at {self._address} answer?"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether nothing may be handed out: ZooKeeper has not confirmed for too long that this
+        consumer is alive, so its partitions may be others' by now."""
+        member = self._member
+        return member is None or lease_ms() >= member.lease_until_ms
+
+    def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
+        """A stream has stopped reading a partition that was taken from it."""
+        rows = {} if offset is None else stamped({where: offset})
+        if self._member is not None and not self._is_closed:
+            settled = partial(self._member.settled, where, rows.get(where), grant)
+            self._loop.call_soon_threadsafe(settled)
+
+    def commit(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        timeout_s: float,
+    ) -> Errors:
+        """The partitions that could not be committed. ``grants``: by which the stream has them."""
+        if self._is_closed or self._member is None:
+            raise ClosedError("the consumer was closed")
+        commit = self._member.commit(stamped(rows), grants)
+        future = asyncio.run_coroutine_threadsafe(commit, self._loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise RequestTimedOutError(
+                f"group {self.group!r}: no answer to a commit in {timeout_s:g} s"
+            ) from None
+
+    def commit_soon(
+        self,
+        rows: Mapping[TopicPartition, CommittedOffset],
+        grants: Mapping[TopicPartition, int],
+        on_done: Callable[[Errors | LogbusError], None],
+    ) -> None:
+        """``on_done`` is called on the member's thread."""
+
+        member = self._member
+        if self._is_closed or member is None:
+            on_done(ClosedError("the consumer was closed"))
+            return
+
+        async def run() -> None:
+            try:
+                on_done(await member.commit(stamped(rows), grants))
+            except LogbusError as error:
+                on_done(error)
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def close(self) -> None:
+        """Leave the group, which ends all streams: others may claim what was owned at once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for stream in self._streams:
+            stream.end(ClosedError("the consumer was closed"))
+        if self._member is not None:
+            closing = asyncio.run_coroutine_threadsafe(self._member.close(), self._loop)
+            concurrent.futures.wait([closing], CLOSE_TIMEOUT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def forget(self) -> None:
+        """In a forked child: the parent is the member, and has the thread."""
+        self._is_closed = True
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _join(self) -> None:
+        joined = asyncio.Event()
+        readers = Dispatcher(self._streams)
+        member = self._member = Member(
+            self.group,
+            self.name,
+            self._subscription,
+            readers,
+            make_store=lambda: ZooKeeperStore(
+                self._address, session_timeout_ms=self._session_timeout_ms
+            ),
+            now_ms=lease_ms,
+            on_joined=joined.set,
+        )
+        await member.start()
+        await joined.wait()
+        if readers.refused is not None:
+            raise readers.refused

@@ -1,0 +1,463 @@
+"""Stands for controller, and carries out what ``replication.controller`` decides. Loop thread.
+
+Elected by one write that creates the ephemeral /controller and raises /controller_epoch; every
+write afterwards checks that epoch's version, so a deposed controller writes nothing. Events are
+taken one at a time, the next when every write of the one before is done. A write whose answer was
+lost is decided by reading; one refused for another reason than the fence means that ZooKeeper holds
+something else than we know: everything is read again. Nothing survives the loss of the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import (
+    CoordinationUnavailableError,
+    InvalidRequestError,
+    LogbusError,
+    NotControllerError,
+    WriteConflictError,
+)
+from broker_lite.metadata import loader, znodes
+from broker_lite.metadata.notices import Notices, announce, merge
+from broker_lite.metadata.store import (
+    RETRY_S,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Set,
+    Znode,
+    write_surely,
+)
+from broker_lite.model import StateChange, TopicView
+from broker_lite.replication.controller import Controller
+from broker_lite.replication.controller_effects import (
+    Answer,
+    ControllerEffect,
+    RemoveDisks,
+    Warn,
+    Write,
+    WriteAssignment,
+    WriteFeatures,
+    WriteStates,
+)
+from broker_lite.replication.controller_events import (
+    BrokersChanged,
+    ControllerEvent,
+    Loaded,
+    Request,
+    StatesRead,
+    SuspectsChanged,
+    Tick,
+    WriteRefused,
+    Written,
+)
+from broker_lite.server.cluster.controller_writes import news_of, operations_of
+
+_log = logging.getLogger(__name__)
+
+REFUSALS_MAX = 20
+"""How often a request is decided anew because leaders' writes came before its own."""
+DEPOSED_PAUSE_S = 0.5
+"""Who was deposed although it lives lets others stand first: they do not reach it."""
+GIVE_UP_AFTER_S = 1.0
+"""A pause, so that brokers that all fail do not elect each other without end."""
+
+
+class _Deposed(Exception):
+    """Another broker is controller, or our session ended."""
+
+
+class ControllerShell:
+    """One broker's candidacy. ``wait_connected`` returns on the next connection of any session.
+
+    ``seen``: what the broker's snapshot shows; ``now_ms`` is the wall clock.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        config: BrokerConfig,
+        *,
+        now_ms: Callable[[], int],
+        wait_connected: Callable[[], Awaitable[None]],
+        seen: Callable[[], loader.Seen],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._broker_id = config.broker_id
+        self._now_ms = now_ms
+        self._wait_connected = wait_connected
+        self._seen = seen
+        self._machine = Controller(config.leader_rebalance_ms)
+        self._fence: Check | None = None
+        self._epoch = 0
+        self._session_id = 0
+        self._requests: deque[Request] = deque()
+        self._states: list[StateChange] = []
+        self._suspects: Mapping[int, int] = {}
+        self._brokers_changed = self._suspects_changed = False
+        self._awake = asyncio.Event()
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._next_token = 0
+        self._task: asyncio.Task[None] | None = None
+        self._features_version = 0
+        self._notices = Notices(-1, ())
+
+    @property
+    def is_active(self) -> bool:
+        return self._fence is not None
+
+    @property
+    def written_sequence(self) -> int:
+        """Of the last notice that this controller wrote or read."""
+        return self._notices.sequence
+
+    # Candidacy.
+
+    async def stand(self, broker_epoch: int, own_epochs: frozenset[int]) -> float:
+        """Become controller if there is none; set a watch on /controller in any case.
+
+        A controller of this broker from before its present process is dead: it is removed. Returns
+        after how many seconds to stand again: who was deposed lets others come first. Else 0.
+        """
+        while True:
+            present = await self._store.get(znodes.CONTROLLER, watch=True)
+            epoch = await self._store.get(znodes.CONTROLLER_EPOCH)
+            assert epoch is not None
+            if present is None and self._fence is not None:
+                self.resign()
+                return DEPOSED_PAUSE_S
+            if present is None:
+                if await self._elect_self(broker_epoch, epoch):
+                    return 0
+                continue
+            if present.session_id == self._store.session_id:
+                if self._fence is not None:
+                    return 0
+                # Made by a write whose answer was lost. Nobody else was elected if it is there
+                # still, so the epoch that was read is ours.
+                if await self._store.get(znodes.CONTROLLER) == present:
+                    number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data)
+                    self._begin(present.session_id, number, epoch.version)
+                    return 0
+                continue
+            if self._fence is not None:
+                self.resign()
+            broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
+            if broker_id != self._broker_id or held_by in own_epochs:
+                return 0
+            await self._remove(present, epoch)
+
+    async def depose(self, suspects: Mapping[int, int]) -> None:
+        """Delete the /controller of a process that seems to be dead, and only that very one."""
+        present, epoch = await asyncio.gather(
+            self._store.get(znodes.CONTROLLER), self._store.get(znodes.CONTROLLER_EPOCH)
+        )
+        if present is None or epoch is None:
+            return
+        broker_id, held_by = znodes.decode_controller(znodes.CONTROLLER, present.data)
+        if suspects.get(broker_id) == held_by:
+            _log.warning("broker %d, the controller, seems to be dead: it is deposed", broker_id)
+            await self._remove(present, epoch)
+
+    async def _remove(self, present: Znode, epoch: Znode) -> None:
+        """Who is elected raises the epoch: while that is as it was, so is /controller."""
+        if await self._store.get(znodes.CONTROLLER) == present:
+            check = Check(znodes.CONTROLLER_EPOCH, epoch.version)
+            await self._store.write([check, Delete(znodes.CONTROLLER, present.version)])
+
+    async def _elect_self(self, broker_epoch: int, epoch: Znode) -> bool:
+        number = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, epoch.data) + 1
+        session_id = self._store.session_id
+        data = znodes.encode_controller(self._broker_id, broker_epoch)
+        raised = znodes.encode_controller_epoch(number)
+        refused = await self._store.write(
+            [
+                Create(znodes.CONTROLLER, data, ephemeral=True),
+                Set(znodes.CONTROLLER_EPOCH, raised, epoch.version),
+            ]
+        )
+        if refused is not None:
+            return False
+        self._begin(session_id, number, epoch.version + 1)
+        return True
+
+    def resign(self, error: LogbusError | None = None) -> None:
+        """Stop at once; what is asked of us fails."""
+        if self._fence is not None:
+            _log.info("broker %d is no longer controller", self._broker_id)
+        self._fence = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._requests.clear()
+        self._states.clear()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(error or NotControllerError())
+                answer.exception()
+
+    # What the registry tells; nothing of it waits.
+
+    def brokers_changed(self, suspects: Mapping[int, int]) -> None:
+        """Brokers came or went; who lives is read when the decision is made."""
+        self._suspects = dict(suspects)
+        if self._fence is not None:
+            self._brokers_changed = True
+            self._awake.set()
+
+    def suspects_changed(self, suspects: Mapping[int, int]) -> None:
+        """Peers seem to be dead, or are reachable again."""
+        self._suspects = dict(suspects)
+        if self._fence is not None:
+            self._suspects_changed = True
+            self._awake.set()
+
+    def states_read(self, states: Sequence[StateChange]) -> None:
+        """States that the registry read after a notice, our own and leaders'."""
+        if self._fence is not None and states:
+            self._states += states
+            self._awake.set()
+
+    async def request(self, make: Callable[[int], Request]) -> Answer:
+        """Have a request decided and done; ``make`` is given its token.
+
+        Raises NotControllerError, CoordinationUnavailableError, WriteConflictError and whatever
+        the request's own error is.
+        """
+        if self._fence is None:
+            raise NotControllerError()
+        if not self._store.connected:
+            raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
+        token = self._next_token = self._next_token + 1
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[token] = answer
+        self._requests.append(make(token))
+        self._awake.set()
+        return await asyncio.shield(answer)
+
+    # Office.
+
+    def _begin(self, session_id: int, epoch: int, version: int) -> None:
+        _log.info("broker %d is controller in epoch %d", self._broker_id, epoch)
+        self._fence = Check(znodes.CONTROLLER_EPOCH, version)
+        self._epoch = epoch
+        self._session_id = session_id
+        self._machine = Controller(self._config.leader_rebalance_ms)
+        self._requests.clear()
+        self._states.clear()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._settle(await self._load())
+            while True:
+                self._awake.clear()
+                while (event := await self._next_event()) is not None:
+                    await self._settle(event)
+                await self._sleep()
+        except _Deposed:
+            self._task = None
+            self.resign()
+            # Where /controller is ours although the epoch is not, let somebody be elected.
+            await self._give_up()
+        except Exception:
+            # A mistake of ours must not leave the cluster with a controller that does nothing.
+            _log.exception("the controller of broker %d failed; it gives up", self._broker_id)
+            self._task = None
+            self.resign()
+            await asyncio.sleep(GIVE_UP_AFTER_S)
+            await self._give_up()
+
+    async def _sleep(self) -> None:
+        due_ms = self._machine.due_ms
+        left_s = None if due_ms is None else max(0, due_ms - self._now_ms()) / 1000
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._awake.wait()
+
+    async def _next_event(self) -> ControllerEvent | None:
+        """The most urgent first: who is dead, then who came or went."""
+        if self._suspects_changed:
+            self._suspects_changed = False
+            return SuspectsChanged(self._suspects)
+        if self._brokers_changed:
+            self._brokers_changed = False
+            while True:
+                try:
+                    return BrokersChanged(await loader.load_brokers(self._store), self._suspects)
+                except CoordinationUnavailableError:
+                    await self._reconnected()
+        if self._states:
+            states, self._states = self._states, []
+            return StatesRead(states)
+        if self._machine.due_ms is not None and self._machine.due_ms <= self._now_ms():
+            return Tick()
+        return self._requests.popleft() if self._requests else None
+
+    async def _give_up(self) -> None:
+        try:
+            present = await self._store.get(znodes.CONTROLLER)
+            if present is not None and present.session_id == self._store.session_id:
+                await self._store.write([Delete(znodes.CONTROLLER, present.version)])
+        except CoordinationUnavailableError:
+            _log.info("ZooKeeper will end the session instead")
+
+    async def _load(self, *, anew: bool = False) -> Loaded:
+        """Everything, as ZooKeeper holds it now; ``anew``: whatever the snapshot shows."""
+        while True:
+            try:
+                await self._store.sync("/")
+                # Before the rest: a change that comes meanwhile is refused by the notices' version.
+                self._notices = await loader.load_notices(self._store)
+                features, brokers, disks, topics = await asyncio.gather(
+                    self._store.get(znodes.FEATURES),
+                    loader.load_brokers(self._store),
+                    loader.load_disks(self._store),
+                    self._load_topics(anew),
+                )
+            except CoordinationUnavailableError:
+                await self._reconnected()
+                continue
+            assert features is not None
+            self._features_version = features.version
+            return Loaded(
+                self._epoch,
+                brokers,
+                topics,
+                znodes.decode_features(znodes.FEATURES, features.data),
+                {disk.broker_id for disk in disks.values()},
+                self._suspects,
+            )
+
+    async def _load_topics(self, anew: bool) -> dict[str, TopicView]:
+        """Brokers follow all topics: with the notices since, what this one saw is what there is."""
+        seen = self._seen()
+        merged = None if anew else merge(self._notices, seen.sequence)
+        if merged is None:
+            return await loader.load_topics(self._store)
+        return await loader.refresh_topics(self._store, seen.topics, merged.topics)
+
+    async def _settle(self, event: ControllerEvent) -> None:
+        """Have the machine decide, and what it decides done; anew where a write is refused."""
+        refusals = 0
+        while True:
+            try:
+                refused = await self._carry_out(self._machine.step(self._now_ms(), event))
+            except InvalidRequestError as error:
+                # What nobody can write is no reason for another controller.
+                token = getattr(event, "token", None)
+                if token is None:
+                    raise
+                self._answer(Answer(token, error=error))
+                return
+            if refused is None and refusals and isinstance(event, Request | Tick):
+                # What follows from its own writes may have been refused, and was not asked for.
+                event, refusals = SuspectsChanged(self._suspects), 0
+                continue
+            if refused is None:
+                return
+            refusals += 1
+            if isinstance(refused, WriteStates | WriteAssignment) and refusals < REFUSALS_MAX:
+                await self._reread(refused)
+                if not isinstance(event, Request | Tick):
+                    # It is taken in; what is due of it, and all else, is decided anew.
+                    event = SuspectsChanged(self._suspects)
+                continue
+            token = getattr(event, "token", None)
+            if token is not None:
+                self._answer(Answer(token, error=WriteConflictError("try again")))
+            event = await self._load(anew=True)
+
+    async def _reread(self, refused: WriteStates | WriteAssignment) -> None:
+        """Others wrote states since we knew them."""
+        changes = refused.changes if isinstance(refused, WriteStates) else refused.states
+        while True:
+            try:
+                states = await loader.reread_states(self._store, changes)
+            except CoordinationUnavailableError:
+                await self._reconnected()
+                continue
+            self._machine.step(self._now_ms(), WriteRefused(states))
+            return
+
+    async def _carry_out(self, effects: list[ControllerEffect]) -> Write | None:
+        """Returns the write that was refused, since ZooKeeper holds something else than we know."""
+        left = deque(effects)
+        while left:
+            effect = left.popleft()
+            match effect:
+                case Answer():
+                    self._answer(effect)
+                case Warn():
+                    _log.warning("%s", effect.text)
+                case _:
+                    if not await self._write(effect):
+                        return effect
+                    written = self._machine.step(self._now_ms(), Written(effect))
+                    left.extendleft(reversed(written))
+        return None
+
+    def _answer(self, effect: Answer) -> None:
+        answer = self._answers.pop(effect.token, None)
+        if answer is None or answer.done():
+            return
+        if effect.error is not None:
+            answer.set_exception(effect.error)
+            answer.exception()
+        else:
+            answer.set_result(effect)
+
+    # Writes.
+
+    async def _write(self, write: Write) -> bool:
+        assert self._fence is not None
+        directories = await self._directories() if isinstance(write, RemoveDisks) else {}
+        operations = operations_of(
+            write, features_version=self._features_version, directories=directories
+        )
+        while True:
+            announcement = announce(self._notices, news_of(write))
+            whole = [self._fence, *operations, announcement.write]
+            refused = await write_surely(self._store, whole, self._reconnected)
+            if refused is None:
+                self._notices = announcement.after
+                if isinstance(write, WriteFeatures):
+                    self._features_version += 1
+                return True
+            if refused.position == 0:
+                raise _Deposed
+            if refused.operation is not announcement.write:
+                break
+            await self._load_notices()
+        _log.info("%s was %s; it is read again", refused.operation.path, refused.reason)
+        return False
+
+    async def _directories(self) -> dict[str, znodes.Disk]:
+        while True:
+            try:
+                return await loader.load_disks(self._store)
+            except CoordinationUnavailableError:
+                await self._reconnected()
+
+    async def _load_notices(self) -> None:
+        while True:
+            try:
+                self._notices = await loader.load_notices(self._store)
+                return
+            except CoordinationUnavailableError:
+                await self._reconnected()
+
+    async def _reconnected(self) -> None:
+        await asyncio.sleep(RETRY_S)
+        await self._wait_connected()
+        if self._store.session_id != self._session_id:
+            raise _Deposed

@@ -1,0 +1,313 @@
+"""One connection to every other broker: it carries fetches, and its end is a hint.
+
+Loop thread only. A connection that ends and whose renewal is refused says that the process behind
+it died: the kernel refuses for a port that nobody listens on, and does so at once. That is told to
+the registry (``suspect``), and taken back (``trust``) when a connection is there again. A time-out
+says nothing: the session with ZooKeeper decides about brokers that hang. Wrong guesses cost
+availability only. A connection is made anew, ever more slowly, for as long as its broker is
+registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any, Protocol
+
+from broker_lite.client.transport.connection import Connection
+from broker_lite.client.transport.steps import FetchExchange
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import ClosedError, NetworkError
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import BrokerView
+from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.context import broker_client_id
+from broker_lite.server.partitions.replica_fetcher import Answered
+from broker_lite.wire.fetch import FLAG_IDLE, FetchRequest
+
+logger = logging.getLogger("logbus.peers")
+
+RETRY_MS = (0, 5, 20, 50, 100, 200, 500)
+"""Before each further attempt to connect; the last one repeats."""
+SETTLED_MS = 1000
+"""A connection that held for so long begins anew with quick attempts when it ends."""
+ANSWER_MS = 5000
+"""How much later than it was asked for an answer may come."""
+SWEEP_S = 1.0
+"""How late an overdue answer may be noticed."""
+
+
+class Judge(Protocol):
+    """Who acts on hints: the registry."""
+
+    def suspect(self, broker_id: int, broker_epoch: int) -> None: ...
+
+    def trust(self, broker_id: int, broker_epoch: int) -> None: ...
+
+
+class Peers:
+    """The real ``PeerNet``. ``apply`` is called with every snapshot."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        judge: Judge,
+        metrics: Metrics,
+    ) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.judge = judge
+        self.metrics = metrics
+        self.client_id = broker_client_id(config.broker_id)
+        self._broker_id = config.broker_id
+        self._peers: dict[int, _Peer] = {}
+        self._idle_lanes: dict[int, _Peer] = {}
+        """Further connections, for fetches of idle partitions; their ends are no hints."""
+        self._closed = False
+        self._sweep = loop.call_later(SWEEP_S, self._expire)
+        metrics.gauge("peers_connected", self._count_connected)
+
+    def apply(self, snapshot: MetadataSnapshot) -> None:
+        """Know exactly those brokers that are registered."""
+        if self._closed:
+            return
+        for broker_id, peer in list(self._peers.items()):
+            peer.is_draining = (
+                broker_id in snapshot.brokers and snapshot.brokers[broker_id].draining
+            )
+            if not peer.is_of(snapshot.brokers.get(broker_id)):
+                del self._peers[broker_id]
+                peer.close()
+                lane = self._idle_lanes.pop(broker_id, None)
+                if lane is not None:
+                    lane.close()
+        for broker in snapshot.brokers.values():
+            if broker.broker_id != self._broker_id and broker.broker_id not in self._peers:
+                self._peers[broker.broker_id] = _Peer(self, broker)
+
+    def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
+        """Ask a leader over its connection; partitions in which nothing happens have another."""
+        peer = self._peers.get(leader.broker_id)
+        if peer is None or not peer.is_of(leader):
+            error = NetworkError(f"broker {leader.broker_id} is not registered any more")
+            self.loop.call_soon(answered, error)
+            return
+        if request.flags & FLAG_IDLE:
+            lane = self._idle_lanes.get(leader.broker_id)
+            if lane is None:
+                lane = self._idle_lanes[leader.broker_id] = _Peer(self, leader, gives_hints=False)
+            peer = lane
+        peer.fetch(request, answered)
+
+    def close(self) -> None:
+        """End every connection; what is under way fails."""
+        self._closed = True
+        self._sweep.cancel()
+        for peer in (*self._peers.values(), *self._idle_lanes.values()):
+            peer.close()
+        self._peers.clear()
+        self._idle_lanes.clear()
+
+    def _expire(self) -> None:
+        for peer in (*self._peers.values(), *self._idle_lanes.values()):
+            peer.expire()
+        self._sweep = self.loop.call_later(SWEEP_S, self._expire)
+
+    def _count_connected(self) -> int:
+        return sum(peer.is_open for peer in self._peers.values())
+
+
+class _Peer:
+    """One registration of one other broker, and the connection to it."""
+
+    __slots__ = (
+        "_attempt",
+        "_broker",
+        "_closed",
+        "_connection",
+        "_descriptor",
+        "_gives_hints",
+        "_open_since_ms",
+        "_owner",
+        "_suspected",
+        "_task",
+        "_timer",
+        "_writes",
+        "is_draining",
+    )
+
+    def __init__(self, owner: Peers, broker: BrokerView, *, gives_hints: bool = True) -> None:
+        self._owner = owner
+        self._broker = broker
+        self._attempt = 0
+        self._closed = False
+        self._suspected = False
+        self._gives_hints = gives_hints
+        self.is_draining = broker.draining
+        self._open_since_ms = -1
+        self._descriptor = -1
+        self._writes = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._connect()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open_since_ms >= 0
+
+    def is_of(self, broker: BrokerView | None) -> bool:
+        """Whether this is the present registration's peer."""
+        mine = self._broker
+        return (
+            broker is not None
+            and broker.broker_epoch == mine.broker_epoch
+            and broker.endpoint == mine.endpoint
+        )
+
+    def fetch(self, request: FetchRequest, answered: Answered) -> None:
+        connection = self._connection
+        if connection is None or connection.closed:
+            error = NetworkError(f"there is no connection to {self._broker.endpoint}")
+            self._owner.loop.call_soon(answered, error)
+            return
+        deadline_ms = self._owner.clock.monotonic_ms() + request.max_wait_ms + ANSWER_MS
+        connection.request(FetchExchange(request), deadline_ms, answered)
+        connection.flush()
+        self._watch()
+
+    def expire(self) -> None:
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            connection.expire(self._owner.clock.monotonic_ms())
+            self._watch()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self._connection is not None:
+            self._unwatch()
+            self._connection.close(ClosedError(f"broker {self._broker.broker_id} left"))
+
+    # Connecting.
+
+    def _connect(self) -> None:
+        self._timer = None
+        self._connection = Connection(self._broker.endpoint, self._owner.client_id)
+        host, port = self._broker.endpoint
+        try:
+            found = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+            )
+        except OSError:
+            self._task = self._owner.loop.create_task(self._resolve(host, port))
+        else:
+            self._begin(found)
+
+    async def _resolve(self, host: str, port: int) -> None:
+        try:
+            found = await self._owner.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            found = []
+            logger.warning("broker %d: %s: %s", self._broker.broker_id, host, error)
+        if not self._closed:
+            self._begin(list(found))
+
+    def _begin(self, addresses: list[tuple[Any, ...]]) -> None:
+        assert self._connection is not None
+        self._connection.connect(addresses)
+        self._watch()
+
+    def _opened(self) -> None:
+        broker, owner = self._broker, self._owner
+        self._open_since_ms = owner.clock.monotonic_ms()
+        if self._suspected:
+            self._suspected = False
+            logger.info("broker %d answers again", broker.broker_id)
+            owner.judge.trust(broker.broker_id, broker.broker_epoch)
+
+    def _ended(self, refused: bool) -> None:
+        """The connection is gone or could not be made."""
+        broker, owner = self._broker, self._owner
+        now_ms = owner.clock.monotonic_ms()
+        if self.is_open:
+            if now_ms - self._open_since_ms >= SETTLED_MS:
+                self._attempt = 0
+            self._open_since_ms = -1
+            if self._gives_hints:
+                owner.metrics.count("peer_connections_lost")
+                logger.info("broker %d: the connection ended", broker.broker_id)
+        elif refused and self._gives_hints and not self._suspected:
+            self._suspected = True
+            owner.metrics.count("peers_suspected")
+            logger.log(
+                logging.INFO if self.is_draining else logging.WARNING,
+                "broker %d refuses connections at %s: its process %s",
+                broker.broker_id,
+                broker.endpoint,
+                "stopped" if self.is_draining else "seems to have died",
+            )
+            owner.judge.suspect(broker.broker_id, broker.broker_epoch)
+        if self._closed:
+            return
+        delay_ms = RETRY_MS[min(self._attempt, len(RETRY_MS) - 1)]
+        self._attempt += 1
+        self._timer = owner.loop.call_later(delay_ms / 1000, self._connect)
+
+    # The socket.
+
+    def _watch(self) -> None:
+        """Let the loop watch what the connection wants; called after anything that touches it."""
+        connection = self._connection
+        if connection is None or self._closed:
+            return
+        if connection.closed:
+            refused = connection.was_refused
+            self._unwatch()
+            self._connection = None
+            self._ended(refused)
+            return
+        if self._open_since_ms < 0 and not connection.connecting:
+            self._opened()
+        descriptor, loop = connection.fileno(), self._owner.loop
+        if descriptor != self._descriptor:
+            # One address refused, the next one is tried with another socket.
+            self._unwatch()
+            if descriptor < 0:
+                return
+            self._descriptor = descriptor
+            loop.add_reader(descriptor, self._readable)
+        if connection.wants_write is not self._writes:
+            self._writes = connection.wants_write
+            if self._writes:
+                loop.add_writer(descriptor, self._writable)
+            else:
+                loop.remove_writer(descriptor)
+
+    def _unwatch(self) -> None:
+        if self._descriptor >= 0:
+            # It may be closed already, of which asyncio's own loop complains after forgetting it.
+            with contextlib.suppress(OSError):
+                self._owner.loop.remove_reader(self._descriptor)
+            with contextlib.suppress(OSError):
+                self._owner.loop.remove_writer(self._descriptor)
+        self._descriptor, self._writes = -1, False
+
+    def _readable(self) -> None:
+        assert self._connection is not None
+        self._connection.on_readable()
+        self._watch()
+
+    def _writable(self) -> None:
+        assert self._connection is not None
+        self._connection.on_writable()
+        self._watch()

@@ -1,0 +1,494 @@
+"""The broker's part in the cluster: topics, states of partitions, offsets, ids.
+
+Loop thread only. Everything that needs ZooKeeper raises CoordinationUnavailableError while it does
+not answer, and works again by itself afterwards. What keeps the snapshot is ``membership``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import (
+    ClosedError,
+    CoordinationUnavailableError,
+    InvalidRequestError,
+    LogbusError,
+    NotControllerError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_offsets import GroupAge, GroupOffsets
+from broker_lite.metadata.native_members import NativeMember, read_members
+from broker_lite.metadata.producer_ids import ProducerIds
+from broker_lite.metadata.registration import prepare
+from broker_lite.metadata.store import MetadataStore
+from broker_lite.metadata.zookeeper import ZooKeeperStore
+from broker_lite.model import (
+    CommittedOffset,
+    Endpoint,
+    LeaderAndIsr,
+    PartitionKey,
+    StateChange,
+    TopicPartition,
+    TopicView,
+    topic_id_text,
+)
+from broker_lite.replication.controller_events import (
+    ConfigChangeRequested,
+    ElectionRequested,
+    PartitionsRequested,
+    ReassignmentRequested,
+    Request,
+    RetirementRequested,
+    TopicCreationRequested,
+    TopicDeletionRequested,
+)
+from broker_lite.server.cluster.broker_registration import Membership
+from broker_lite.server.cluster.state_writes import StateWrites
+
+SUPPORTED_FEATURES: Mapping[str, int] = {"metadata": znodes.VERSION, "columns": 1}
+"""What this version of logbus can read and write, by the highest level of each."""
+VISIBLE_WITHIN_S = 5.0
+"""How long an administration call waits until this broker's own snapshot shows what it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """What a broker says of itself. ``start_counter`` must have been raised, durably, by this
+    process before it registers; ``cluster_id`` is the data directory's ("" if it has none yet).
+
+    ``damaged``: the log misses what was flushed, so its replica leaves the ISR before it
+    registers, unless it is the only one there.
+    """
+
+    broker_id: int
+    endpoint: Endpoint
+    directory_id: str
+    start_counter: int
+    cluster_id: str = ""
+    rack: str | None = None
+    features: Mapping[str, int] = field(default_factory=lambda: SUPPORTED_FEATURES)
+    damaged: frozenset[PartitionKey] = frozenset()
+    is_full: bool = False
+    """Whether the data directory has no room for records."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 takes the broker's defaults, ``assignment`` overrides both."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Sequence[Sequence[int]] | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """What became of one topic of a request."""
+
+    name: str
+    topic_id: str
+    error: LogbusError | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group that has state in ZooKeeper; ``kind`` is "kafka" or "native"."""
+
+    group: str
+    kind: str
+
+
+class Registry(Membership):
+    """``now_ms`` is the wall clock. ``store`` is ZooKeeper's as the config says, unless given."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        now_ms: Callable[[], int],
+        store: MetadataStore | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        store = store or ZooKeeperStore(
+            config.zookeeper_connect, session_timeout_ms=config.zookeeper_session_timeout_ms
+        )
+        super().__init__(config, store, now_ms=now_ms)
+        self._random_bytes = random_bytes
+        self._groups = GroupOffsets(
+            store,
+            find_topic=lambda name: self.snapshot.topics.get(name),
+            now_ms=now_ms,
+            interval_ms=config.offset_commit_interval_ms,
+            identity=lambda: (config.broker_id, self.broker_epoch),
+            wait_connected=self._wait_connected,
+        )
+        self._producer_ids = ProducerIds(store, config.broker_id)
+        self._states = StateWrites(
+            store,
+            config.broker_id,
+            wait_connected=self._wait_connected,
+            seen=self._seen,
+            live=self.live_brokers,
+        )
+
+    async def start(self, registration: BrokerRegistration) -> str:
+        """Register, load the metadata, stand for controller; returns the cluster id.
+
+        Raises CoordinationUnavailableError, BrokerIdTakenError, StaleDirectoryError,
+        InconsistentClusterIdError, InvalidConfigError, UnsupportedVersionError.
+        """
+        try:
+            await self._store.start(self._on_event)
+            cluster_id = await prepare(self._store, registration.cluster_id, self._new_id)
+            if registration.damaged:
+                await self._states.withdraw_before_start(
+                    registration.directory_id, registration.damaged
+                )
+            await self._join(
+                cluster_id,
+                znodes.Registration(
+                    registration.broker_id,
+                    registration.endpoint,
+                    registration.directory_id,
+                    registration.start_counter,
+                    registration.rack,
+                    registration.features,
+                    is_full=registration.is_full,
+                ),
+            )
+        except BaseException:
+            await self.close()
+            raise
+        return cluster_id
+
+    async def close(self) -> None:
+        """Leave the cluster: the registration vanishes at once."""
+        self._groups.close()
+        await super().close()
+
+    # States of partitions: on their leaders.
+
+    async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
+        """Compare-and-set the states of partitions led here; the outcome of each, in their order.
+
+        None: refused, since something else is there or a replica would join that does not live;
+        the snapshot is read anew by itself. Without ZooKeeper it waits, until the session ended.
+        """
+        if self._closed:
+            raise ClosedError("the broker stops")
+        return await self._states.write(changes)
+
+    async def withdraw(self, partitions: Collection[PartitionKey]) -> frozenset[PartitionKey]:
+        """Take this broker's replicas out of ISRs; where one leads, another that lives leads then.
+
+        Returns those that were left. One that is the only one in sync stays, and so does one that
+        leads while no other lives.
+        """
+        own = self.snapshot.brokers.get(self._config.broker_id)
+        if own is None:
+            return frozenset()
+        return await self._states.withdraw(own.directory_id, partitions)
+
+    # Topics: NotControllerError unless this broker is the controller.
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Create topics one after another; each has its own result."""
+        self._check_controller()
+        times = Counter(topic.name for topic in topics)
+        results = []
+        for topic in topics:
+            if times[topic.name] > 1:
+                error = InvalidRequestError(f"topic {topic.name!r} is named twice in the request")
+                results.append(TopicResult(topic.name, "", error))
+                continue
+            results.append(await self._create_topic(topic, validate_only))
+        return results
+
+    async def _create_topic(self, topic: NewTopic, validate_only: bool) -> TopicResult:
+        count = topic.partitions
+        factor: int | None = topic.replication_factor
+        if count == -1:
+            count = self._config.num_partitions
+        if factor == -1:
+            factor = self._config.default_replication_factor or None
+        topic_id = self._new_id()
+        try:
+            view = await self._asked_for_topic(
+                lambda token: TopicCreationRequested(
+                    token,
+                    topic.name,
+                    topic_id,
+                    count,
+                    factor,
+                    topic.assignment,
+                    topic.config,
+                    validate_only,
+                )
+            )
+        except LogbusError as error:
+            return TopicResult(topic.name, "", error)
+        if not validate_only:
+            await self._until(lambda now: view.topic_id in now.topics_by_id)
+        return _result(view)
+
+    async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
+        """Delete topics with their records; a broker that is down deletes its part later."""
+        self._check_controller()
+        results = []
+        for name in names_or_ids:
+            results.append(await self._delete_topic(name))
+        return results
+
+    async def _delete_topic(self, name_or_id: str) -> TopicResult:
+        try:
+            view = await self._asked_for_topic(
+                lambda token: TopicDeletionRequested(token, name_or_id)
+            )
+        except LogbusError as error:
+            return TopicResult(name_or_id, "", error)
+        await self._until(lambda now: view.topic_id not in now.topics_by_id)
+        return _result(view)
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicResult:
+        """Raise a topic's number of partitions to ``count``; the error is in the result."""
+        self._check_controller()
+        try:
+            view = await self._asked_for_topic(
+                lambda token: PartitionsRequested(token, name, count, assignment, validate_only)
+            )
+        except LogbusError as error:
+            return TopicResult(name, "", error)
+        if not validate_only:
+            await self._until(lambda now: now.partition(name, count - 1) is not None)
+        return _result(view)
+
+    async def alter_topic_config(
+        self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> TopicView:
+        """Set (text) or remove (None) settings. Raises InvalidConfigError,
+        UnknownTopicOrPartitionError, NotControllerError, CoordinationUnavailableError."""
+        self._check_controller()
+        view = await self._asked_for_topic(
+            lambda token: ConfigChangeRequested(token, name, changes, validate_only)
+        )
+        if not validate_only:
+            await self._until(lambda now: _has_config(now, view))
+        return view
+
+    async def _asked_for_topic(self, make: Callable[[int], Request]) -> TopicView:
+        answer = await self._controller.request(make)
+        assert answer.topic is not None
+        return answer.topic
+
+    # Replicas: NotControllerError unless this broker is the controller.
+
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        may_change_factor: bool = True,
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Begin to move partitions to these brokers, the preferred leader first; None: take a
+        reassignment back. Raises as ``alter_topic_config``; errors of partitions are returned."""
+        self._check_controller()
+        answer = await self._controller.request(
+            lambda token: ReassignmentRequested(token, dict(targets), may_change_factor)
+        )
+        await self._until_read()
+        return dict(answer.outcomes)
+
+    async def elect_leaders(
+        self, partitions: Collection[TopicPartition] | None, *, unclean: bool = False
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Elect preferred leaders, or, ``unclean``, leaders that may miss records, where nobody
+        leads. None: everywhere; then only what was tried is returned."""
+        self._check_controller()
+        answer = await self._controller.request(
+            lambda token: ElectionRequested(token, unclean, partitions)
+        )
+        await self._until_read()
+        return dict(answer.outcomes)
+
+    async def retire_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back. Raises InvalidRequestError where it runs or
+        holds replicas, BrokerIdNotRegisteredError."""
+        self._check_controller()
+        await self._controller.request(lambda token: RetirementRequested(token, broker_id))
+
+    # Groups: who writes one claims it, wherever it was.
+
+    async def claim_group(self, group: str) -> Claim:
+        """Be the broker that writes the group's offsets, from now until another claims it."""
+        return await self._groups.claim(group)
+
+    def release_group(self, claim: Claim) -> None:
+        """Write nothing more by this claim."""
+        self._groups.release(claim)
+
+    def release_other_groups(self, is_ours: Callable[[str], bool]) -> None:
+        """Write nothing more by the claims of groups that are another broker's by now."""
+        self._groups.release_others(is_ours)
+
+    async def begin_generation(
+        self,
+        claim: Claim,
+        generation: int,
+        *,
+        is_empty: bool,
+        members: int = 0,
+        session_timeout_ms: int = 0,
+    ) -> None:
+        """Returns when ZooKeeper holds it, however long that takes. ``members`` and their longest
+        session timeout are for the group's next coordinator. Raises NotCoordinatorError."""
+        await self._groups.begin_generation(
+            claim,
+            generation,
+            is_empty=is_empty,
+            members=members,
+            session_timeout_ms=session_timeout_ms,
+        )
+
+    def unwritten_commits(self, claim: Claim) -> asyncio.Future[None] | None:
+        """Done when all that was committed by this claim is written, or failed; None if it is."""
+        return self._groups.unwritten(claim)
+
+    async def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        claim: Claim | None = None,
+    ) -> dict[TopicPartition, LogbusError | None]:
+        """Answered when ZooKeeper has them. Fills in the topic id and the time where missing.
+
+        Without a claim the group is claimed; NotCoordinatorError where the one given is lost."""
+        return await self._groups.commit(group, offsets, claim)
+
+    async def fetch_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        with_former: bool = False,
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Only those that there are, and that belong to the topic as it is now. None: all.
+        ``with_former``: of a former topic's, its id and no offset."""
+        return await self._groups.fetch(group, partitions, with_former=with_former)
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> None:
+        """None: the whole group. Raises GroupIdNotFoundError."""
+        await self._groups.delete(group, partitions)
+
+    async def list_groups(self) -> list[GroupListing]:
+        """Every group that has state in ZooKeeper."""
+        return [GroupListing(*row) for row in (await self._groups.kinds()).items()]
+
+    async def members_left(self, group: str) -> int:
+        """Members of a Kafka group's last generation, whichever broker began it."""
+        return await self._groups.members_left(group)
+
+    async def native_members(self, group: str) -> list[str]:
+        """The consumers of a native group that are there."""
+        return await self._groups.native_members(group)
+
+    async def describe_native_group(self, group: str) -> list[NativeMember]:
+        """The consumers of a native group, with what they own."""
+        return await read_members(self._store, group)
+
+    async def is_claim_held(self, claim: Claim) -> bool:
+        """Whether nobody claimed the group since; ``on_watch`` tells when that may have changed."""
+        return await self._groups.is_held(claim)
+
+    async def note_members(self, group: str, *, is_empty: bool) -> None:
+        """Write that a native group has members, or since when it has none."""
+        await self._groups.note_members(group, is_empty=is_empty)
+
+    async def expire_group(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
+        """Delete the group if it is over, unless somebody comes meanwhile; whether it was."""
+        return await self._groups.expire(group, is_over)
+
+    async def expire_former_offsets(self, group: str, before_ms: int) -> int:
+        """Delete a group's offsets of deleted topics that are older than that; how many."""
+        return await self._groups.expire_former(group, before_ms)
+
+    async def group_kind(self, group: str) -> str | None:
+        """ "kafka", "native", or None if there is no such group."""
+        return await self._groups.kind(group)
+
+    async def is_group_open(self, group: str, kind: str) -> bool:
+        """Whether a group of that kind has had no member yet: the first one decides which it is."""
+        return await self._groups.is_open(group, kind)
+
+    # Producer ids: on any broker.
+
+    async def next_producer_id(self) -> int:
+        """One that nobody in the cluster had."""
+        return await self._producer_ids.next()
+
+    # Administration.
+
+    def _check_controller(self) -> None:
+        if self._closed:
+            raise ClosedError("the broker stops")
+        if not self._store.connected:
+            raise CoordinationUnavailableError("ZooKeeper does not answer; try again later")
+        if not self._controller.is_active:
+            raise NotControllerError()
+
+    async def _until(self, visible: Callable[[MetadataSnapshot], bool]) -> None:
+        """Until our own snapshot shows it, so that who asks us next sees what was done."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(VISIBLE_WITHIN_S):
+                while not visible(self.snapshot):
+                    await self._published.wait()
+
+    async def _until_read(self) -> None:
+        """Until our own snapshot shows what the controller has written by now."""
+        written = self._controller.written_sequence
+        await self._until(lambda now: self._sequence >= written)
+
+    def _new_id(self) -> str:
+        while True:
+            text = topic_id_text(self._random_bytes(16))
+            # Names of folders and arguments of commands should not look like options.
+            if not text.startswith("-"):
+                return text
+
+
+def _has_config(snapshot: MetadataSnapshot, view: TopicView) -> bool:
+    topic = snapshot.topics_by_id.get(view.topic_id)
+    return topic is None or dict(topic.config) == dict(view.config)
+
+
+def _result(view: TopicView) -> TopicResult:
+    return TopicResult(
+        view.name,
+        view.topic_id,
+        None,
+        len(view.partitions),
+        len(view.partitions[0].replicas),
+        view.config,
+    )

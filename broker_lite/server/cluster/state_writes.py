@@ -1,0 +1,270 @@
+"""Writes of partitions' states by the brokers that lead them. Loop thread only.
+
+Each is a compare-and-set of the state's znode, fenced by ``/controller_epoch`` and in one write
+with its notice. The notices' version says that nothing else changed since they were read; so a
+topic of the same name that was made anew is never taken for the old one. A session that ended
+fences the broker: what it had not written by then is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from broker_lite.errors import CoordinationUnavailableError
+from broker_lite.metadata import loader, znodes
+from broker_lite.metadata.notices import Notices, announce, merge, states_changed
+from broker_lite.metadata.store import (
+    RETRY_S,
+    Check,
+    MetadataStore,
+    Operation,
+    Refused,
+    write_surely,
+)
+from broker_lite.model import (
+    BrokerView,
+    LeaderAndIsr,
+    PartitionKey,
+    ReplicaId,
+    StateChange,
+    TopicPartition,
+    TopicView,
+)
+from broker_lite.replication.controller_effects import STATES_PER_WRITE_MAX
+from broker_lite.replication.election import withdrawn
+from broker_lite.replication.holding import as_written
+from broker_lite.server.cluster.controller_writes import set_state
+
+_log = logging.getLogger(__name__)
+
+WITHDRAWALS_MAX = 20
+"""How often a withdrawal is tried that others' writes come before."""
+
+
+class _SessionEnded(Exception):
+    """Never leaves this module."""
+
+
+class StateWrites:
+    """``seen``: what the snapshot shows; ``live``: brokers registered and not suspected."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        broker_id: int,
+        *,
+        wait_connected: Callable[[], Awaitable[None]],
+        seen: Callable[[], loader.Seen],
+        live: Callable[[], Mapping[int, BrokerView]],
+    ) -> None:
+        self._store = store
+        self._broker_id = broker_id
+        self._wait_connected = wait_connected
+        self._seen = seen
+        self._live = live
+        self._one_at_a_time = asyncio.Lock()
+
+    async def write(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
+        """The outcome of each change, in their order; None: refused."""
+        return await self._write(changes, self._seen, self._live())
+
+    async def _write(
+        self,
+        changes: Sequence[StateChange],
+        seen: Callable[[], loader.Seen],
+        live: Mapping[int, BrokerView],
+    ) -> list[LeaderAndIsr | None]:
+        session_id = self._store.session_id
+        outcomes: list[LeaderAndIsr | None] = [None] * len(changes)
+        topics = seen().topics
+        left = {
+            at: change for at, change in enumerate(changes) if _may_be_written(change, topics, live)
+        }
+        async with self._one_at_a_time:
+            try:
+                while left:
+                    some = dict(list(left.items())[:STATES_PER_WRITE_MAX])
+                    for at in await self._write_some(some, seen, session_id):
+                        state = left[at].state
+                        outcomes[at] = dataclasses.replace(state, version=state.version + 1)
+                    for at in some:
+                        del left[at]
+            except _SessionEnded:
+                _log.info("the session ended; %d changes of states were not written", len(left))
+        return outcomes
+
+    async def _write_some(
+        self, changes: dict[int, StateChange], seen: Callable[[], loader.Seen], session_id: int
+    ) -> list[int]:
+        """One write, as often as it takes; which of the changes are done."""
+        left = dict(changes)
+
+        async def reconnected() -> None:
+            await self._reconnected(session_id)
+
+        while left:
+            try:
+                notices, epoch = await asyncio.gather(
+                    loader.load_notices(self._store), self._store.get(znodes.CONTROLLER_EPOCH)
+                )
+                left = await self._still_meant(left, seen(), notices)
+            except CoordinationUnavailableError:
+                await reconnected()
+                continue
+            if not left or epoch is None:
+                break
+            rows = list(left.items())
+            news = states_changed(as_written(change for _, change in rows))
+            operations: list[Operation] = [
+                Check(znodes.CONTROLLER_EPOCH, epoch.version),
+                *(set_state(change) for _, change in rows),
+                announce(notices, news).write,
+            ]
+            refused = await write_surely(self._store, operations, reconnected)
+            if refused is None:
+                return list(left)
+            self._drop_refused(left, rows, refused)
+        return []
+
+    def _drop_refused(
+        self, left: dict[int, StateChange], rows: list[tuple[int, StateChange]], refused: Refused
+    ) -> None:
+        """A state that is other than we know is not written; the fence and the notice are."""
+        at = refused.position - 1
+        if 0 <= at < len(rows):
+            number, change = rows[at]
+            _log.info(
+                "the state of %s is another by now",
+                TopicPartition(change.topic, change.partition),
+            )
+            del left[number]
+
+    async def _still_meant(
+        self, changes: dict[int, StateChange], seen: loader.Seen, notices: Notices
+    ) -> dict[int, StateChange]:
+        """Without those of topics that are gone or other ones than ours, as of these notices, and
+        without those by which a replica joins that was moved away: it may have no log any more."""
+        ids = {change.topic for change in changes.values()}
+        merged = merge(notices, seen.sequence)
+        doubtful = [
+            name for name in sorted(ids) if merged is None or merged.topics.get(name, ()) is None
+        ]
+        found: dict[str, znodes.Assignment] = {
+            name: znodes.Assignment(
+                topic.topic_id, tuple(view.replicas for view in topic.partitions)
+            )
+            for name, topic in seen.topics.items()
+            if name in ids
+        }
+        for name in doubtful:
+            path = znodes.topic_path(name)
+            znode = await self._store.get(path)
+            found.pop(name, None)
+            if znode is not None:
+                found[name] = znodes.decode_assignment(path, znode.data)
+        return {
+            at: change
+            for at, change in changes.items()
+            if _is_assigned(change, seen.topics.get(change.topic), found.get(change.topic))
+        }
+
+    async def _reconnected(self, session_id: int) -> None:
+        await asyncio.sleep(RETRY_S)
+        await self._wait_connected()
+        if self._store.session_id != session_id:
+            raise _SessionEnded
+
+    # Withdrawal.
+
+    async def withdraw(
+        self, directory_id: str, partitions: Collection[PartitionKey]
+    ) -> frozenset[PartitionKey]:
+        """Leave the ISRs of these partitions; returns those that were left.
+
+        Raises CoordinationUnavailableError.
+        """
+        return await self._withdraw(directory_id, partitions, self._seen, self._live())
+
+    async def withdraw_before_start(
+        self, directory_id: str, partitions: Collection[PartitionKey]
+    ) -> frozenset[PartitionKey]:
+        """The same for a broker that is not registered: nobody can elect it meanwhile."""
+        notices = await loader.load_notices(self._store)
+        seen = loader.Seen(await loader.load_topics(self._store), notices.sequence)
+        brokers = await loader.load_brokers(self._store)
+        brokers.pop(self._broker_id, None)
+        return await self._withdraw(directory_id, partitions, lambda: seen, brokers)
+
+    async def _withdraw(
+        self,
+        directory_id: str,
+        partitions: Collection[PartitionKey],
+        seen: Callable[[], loader.Seen],
+        live: Mapping[int, BrokerView],
+    ) -> frozenset[PartitionKey]:
+        own = ReplicaId(self._broker_id, directory_id)
+        left = {
+            PartitionKey(topic.topic_id, view.partition): (topic, view)
+            for topic in seen().topics.values()
+            for view in topic.partitions
+            if PartitionKey(topic.topic_id, view.partition) in partitions
+        }
+        done = set()
+        for _ in range(WITHDRAWALS_MAX):
+            changes: dict[PartitionKey, StateChange] = {}
+            for key, (topic, view) in list(left.items()):
+                states = await loader.load_states(self._store, topic.name, [view.partition])
+                state = states.get(view.partition)
+                changed = None if state is None else withdrawn(state, view.replicas, own, live)
+                if changed is None:
+                    del left[key]
+                else:
+                    changes[key] = StateChange(topic.name, view.partition, changed, key.topic_id)
+            if not changes:
+                break
+            outcomes = await self._write(list(changes.values()), seen, live)
+            for key, outcome in zip(changes, outcomes):
+                if outcome is not None:
+                    done.add(key)
+                    del left[key]
+        return frozenset(done)
+
+
+def _is_assigned(
+    change: StateChange, seen: TopicView | None, found: znodes.Assignment | None
+) -> bool:
+    """Whether this is the topic that is there, and whoever joins one of its replicas."""
+    if found is None or found.topic_id != change.topic_id:
+        return False
+    if seen is None or change.partition >= min(len(seen.partitions), len(found.replicas)):
+        return False
+    known = seen.partitions[change.partition].state.isr
+    return all(
+        replica in known or replica.broker_id in found.replicas[change.partition]
+        for replica in change.state.isr
+    )
+
+
+def _may_be_written(
+    change: StateChange, topics: Mapping[str, TopicView], live: Mapping[int, BrokerView]
+) -> bool:
+    """No replica joins an ISR that is not assigned, or whose broker is not there, is about to go,
+    or seems dead."""
+    topic = topics.get(change.topic)
+    if topic is None or topic.topic_id != change.topic_id:
+        return False
+    if change.partition >= len(topic.partitions):
+        return False
+    view = topic.partitions[change.partition]
+    for replica in set(change.state.isr) - set(view.state.isr):
+        broker = live.get(replica.broker_id) if replica.broker_id in view.replicas else None
+        if (
+            broker is None
+            or not broker.takes_records
+            or broker.directory_id != replica.directory_id
+        ):
+            return False
+    return True

@@ -1,0 +1,532 @@
+"""This broker's Kafka groups: machines of ``broker_lite.coordinator``, timers, written generations.
+
+Which broker coordinates a group follows from the live brokers by a rule that every broker and every
+restart agrees on; when one comes or goes only its own groups move. A group is claimed in ZooKeeper
+when its first member asks, and dropped, with NOT_COORDINATOR for whoever waits, when the rule names
+another broker, the claim is lost or this broker's registration ended. Loop thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+
+from broker_lite.config import MINUTE, BrokerConfig
+from broker_lite.coordinator import effects as fx
+from broker_lite.coordinator import events as ev
+from broker_lite.coordinator.group import NEVER, Group
+from broker_lite.errors import (
+    CoordinationUnavailableError,
+    CoordinatorLoadInProgressError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    LogbusError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    UnknownMemberIdError,
+    WriteConflictError,
+)
+from broker_lite.metadata import znodes
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.metadata.group_claims import Claim
+from broker_lite.metadata.group_offsets import GroupAge
+from broker_lite.model import MIRROR_PREFIX, BrokerView
+from broker_lite.server.clock import Clock
+from broker_lite.server.cluster.registry import Registry
+
+logger = logging.getLogger("logbus.groups")
+
+LOAD_WAIT_S = 3.0
+"""A claim that takes longer is answered with COORDINATOR_LOAD_IN_PROGRESS, and goes on."""
+GROUPS_MAX = 10_000
+"""Groups with members on one broker."""
+GROUPS_PART = 4
+"""What the members of all groups say of themselves, with what their leaders say in return, may be a
+fourth of ``queued.max.bytes``: requests that wait while groups gather count there too, and whoever
+ends a rebalance is to be read."""
+HEARTBEATS = 3
+"""In a session timeout, at least: Kafka's rule for members. So whoever lives has asked by then."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A group that this broker coordinates, and the requests that wait for it."""
+
+    group: Group
+    claim: Claim
+    waiting: dict[int, asyncio.Future[fx.Result]] = field(default_factory=dict)
+    writing: asyncio.Task[None] | None = None
+    bytes_kept: int = 0
+    """What of it counts towards what all groups may say."""
+
+
+class GroupCoordinator:
+    """``clock`` measures sessions by its monotonic time."""
+
+    def __init__(self, config: BrokerConfig, registry: Registry, *, clock: Clock) -> None:
+        self._config = config
+        self._registry = registry
+        self._clock = clock
+        self._limits = ev.Limits(
+            config.group_session_timeout_min_ms,
+            config.group_session_timeout_max_ms,
+            config.group_initial_rebalance_delay_ms,
+            config.group_size_max,
+        )
+        self._held: dict[str, Held] = {}
+        self._loading: dict[str, asyncio.Task[Held]] = {}
+        self._checking: set[asyncio.Task[None]] = set()
+        self._brokers: Mapping[int, BrokerView] = {}
+        self._bytes_max = config.in_flight_bytes_max // GROUPS_PART
+        self._bytes_kept = 0
+        self._token = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = NEVER
+        registry.on_change(self._snapshot_changed)
+        registry.on_watch(self._watch_fired)
+
+    # Which broker.
+
+    def coordinator_of(self, group: str) -> BrokerView | None:
+        """The broker that coordinates the group; None while none is live."""
+        brokers = self._registry.live_brokers()
+        staying = [view for view in brokers.values() if not view.draining]
+        name = group.encode("utf-8", "surrogatepass")
+        return max(staying or brokers.values(), key=lambda view: _weight(view, name), default=None)
+
+    def check_coordinator(self, group: str) -> None:
+        """Raises NotCoordinatorError where another broker is to be asked, InvalidGroupIdError."""
+        znodes.group_path(group)
+        if not self._is_ours(group):
+            raise NotCoordinatorError(
+                f"broker {self._config.broker_id} does not coordinate group {group!r}; find out "
+                "which one does"
+            )
+
+    # What members ask.
+
+    async def join(self, group: str, make: Callable[[int], ev.Join]) -> fx.JoinResult:
+        """Answered when the group is gathered, which may take as long as a rebalance may."""
+        held = await self._held_now(group)
+        probe = make(0)
+        if held is None:
+            if error := self._refused_join(group, probe):
+                return fx.JoinResult(error, probe.member_id)
+            held = await self._load(group)
+        machine = held.group
+        # Of who has an id too: that was all that its first request asked for.
+        if error := self._no_room(machine.growth(probe), GroupMaxSizeReachedError):
+            return fx.JoinResult(error, probe.member_id)
+        result = await self._ask(held, lambda token: self._counted(machine, make(token)))
+        assert isinstance(result, fx.JoinResult)
+        return result
+
+    def _counted(self, group: Group, join: ev.Join) -> ev.Join:
+        """Of a static leader that may come back: with the partitions that the topics have now."""
+        if join.instance_id is None or not group.is_led_by(join.instance_id):
+            return join
+        topics = self._registry.snapshot.topics
+        names = [name for name in group.subscribed() or () if name in topics]
+        counts = {name: len(topics[name].partitions) for name in names}
+        return join._replace(partition_counts=counts)
+
+    async def sync(self, group: str, make: Callable[[int], ev.Sync]) -> fx.SyncResult:
+        """Answered when the leader has assigned. Where that does not fit into memory with what
+        all other groups say it may try again."""
+        held = await self._held_now(group)
+        if held is None:
+            return fx.SyncResult(_no_member(group))
+        assigned = sum(len(part) for _, part in make(0).assignments)
+        growth = assigned - held.group.assigned_bytes
+        if error := self._no_room(growth, CoordinationUnavailableError):
+            return fx.SyncResult(error)
+        result = await self._ask(held, make)
+        assert isinstance(result, fx.SyncResult)
+        return result
+
+    def _no_room(self, growth: int, kind: type[LogbusError]) -> LogbusError | None:
+        if growth <= 0 or self._bytes_kept + growth <= self._bytes_max:
+            return None
+        return kind(
+            f"this broker keeps {self._bytes_kept} bytes of what members of groups say; "
+            f"{self._bytes_max} are allowed, a fourth of queued.max.bytes"
+        )
+
+    async def heartbeat(
+        self, group: str, make: Callable[[int], ev.Heartbeat]
+    ) -> fx.HeartbeatResult:
+        held = await self._held_now(group)
+        if held is None:
+            return fx.HeartbeatResult(_no_member(group))
+        result = await self._ask(held, make)
+        assert isinstance(result, fx.HeartbeatResult)
+        return result
+
+    async def leave(self, group: str, members: Iterable[ev.Leaver]) -> fx.LeaveResult:
+        """One error or None for each."""
+        leavers = tuple(members)
+        held = await self._held_or_taken(group)
+        if held is None:
+            return fx.LeaveResult(tuple(_no_member(group) for _ in leavers))
+        result = await self._ask(held, lambda token: ev.Leave(token, leavers))
+        assert isinstance(result, fx.LeaveResult)
+        return result
+
+    async def claim_for_commit(self, group: str, make: Callable[[int], ev.Commit]) -> Claim:
+        """The claim under which this commit is written, at once. Raises what it is refused with."""
+        held = await self._held_now(group)
+        if held is None:
+            probe = make(0)
+            if probe.member_id or probe.generation >= 0 or probe.instance_id is not None:
+                raise _no_member(group)
+            claim = await self._registry.claim_group(group)
+            if claim.kind != znodes.KIND_KAFKA and await self._registry.native_members(group):
+                raise NonEmptyGroupError(
+                    f"group {group!r} has native members; only they commit while they are there"
+                )
+            if not claim.value.members:
+                return claim
+            held = await self._load(group)
+        result = await self._ask(held, make)
+        assert isinstance(result, fx.CommitResult)
+        if result.error is not None:
+            raise result.error
+        return held.claim
+
+    # What others ask.
+
+    def find(self, group: str) -> Group | None:
+        """The group's machine if it has, or had just now, members here."""
+        held = self._held.get(group)
+        return None if held is None else held.group
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The groups that have members here."""
+        return tuple(self._held)
+
+    def give_up(self, group: str, broker_id: int) -> None:
+        """Another broker says that it is that one's."""
+        held = self._held.get(group)
+        if held is not None:
+            error = NotCoordinatorError(f"broker {broker_id} coordinates group {group!r} by now")
+            self._drop(held, error)
+
+    async def check_empty(self, group: str) -> None:
+        """Return once ZooKeeper records the group as empty. Raises NonEmptyGroupError while it has
+        members, or may have: those of a former coordinator that have not heard of this one."""
+        while (held := await self._held_or_taken(group)) is not None:
+            if count := held.group.size or held.group.awaited:
+                raise NonEmptyGroupError(f"group {group!r} has {count} members")
+            if held.writing is None:
+                return
+            # Until the empty generation is written, ZooKeeper counts the members that just left.
+            await asyncio.wait([held.writing])
+
+    async def find_taken(self, group: str) -> Group | None:
+        """As ``find``; where another broker's members may be in the group it is taken over."""
+        held = await self._held_or_taken(group)
+        return None if held is None else held.group
+
+    async def find_described(self, group: str) -> Group | None:
+        """As ``find_taken``, but for writing nothing where no generation had members: whether those
+        of one that had live shows as soon as somebody waits for them."""
+        held = await self._held_now(group)
+        if held is None and await self.has_left_members(group):
+            held = await self._load(group)
+        return None if held is None else held.group
+
+    async def has_left_members(self, group: str) -> bool:
+        """Whether a group that is not held here has a generation with members, who may live."""
+        return await self._registry.members_left(group) > 0
+
+    def forget(self, group: str) -> None:
+        """The group is about to be deleted: it has no members."""
+        held = self._held.get(group)
+        if held is not None:
+            self._drop(held, NotCoordinatorError(f"group {group!r} is being deleted; join again"))
+
+    def _snapshot_changed(self, snapshot: MetadataSnapshot) -> None:
+        """Give up the groups that are another broker's by now."""
+        if snapshot.brokers is self._brokers:
+            return
+        self._brokers = snapshot.brokers
+        for name, held in list(self._held.items()):
+            try:
+                self.check_coordinator(name)
+            except LogbusError as error:
+                self._drop(held, error)
+                continue
+            if held.claim.value.broker_epoch != self._registry.broker_epoch:
+                self._drop(held, NotCoordinatorError("this broker was registered anew; ask again"))
+        # Also those without members: whoever has the group next may delete it and make it again.
+        self._registry.release_other_groups(self._is_ours)
+
+    def _is_ours(self, group: str) -> bool:
+        chosen = self.coordinator_of(group)
+        return chosen is not None and chosen.broker_id == self._config.broker_id
+
+    def _watch_fired(self, path: str | None) -> None:
+        """Another broker may have claimed a group of ours; None: look after all of them."""
+        for held in list(self._held.values()):
+            if path in (None, znodes.coordinator_path(held.group.name)):
+                self._look_after(held)
+
+    async def expire(self) -> None:
+        """Of those coordinated here, delete the groups that were empty for the retention time, and
+        of the others the offsets of deleted topics that are as old."""
+        kept_ms = self._config.offsets_retention_minutes * MINUTE
+        for row in await self._registry.list_groups():
+            try:
+                self.check_coordinator(row.group)
+                if row.kind == znodes.KIND_NATIVE:
+                    members = await self._registry.native_members(row.group)
+                    await self._registry.note_members(row.group, is_empty=not members)
+                elif self.find(row.group) is None and await self.has_left_members(row.group):
+                    # Else one whose members died with its coordinator would be gathering for ever.
+                    await self._load(row.group)
+                if await self._registry.expire_group(row.group, partial(self._is_over, row.group)):
+                    logger.info("group %r was empty for long enough and is deleted", row.group)
+                    continue
+                before_ms = self._clock.now_ms() - kept_ms
+                count = await self._registry.expire_former_offsets(row.group, before_ms)
+                if count:
+                    logger.info("group %r: %d offsets of deleted topics go", row.group, count)
+            except (NotCoordinatorError, CoordinatorLoadInProgressError):
+                continue
+            except (WriteConflictError, InconsistentGroupProtocolError) as error:
+                # It lives, or was made again meanwhile: the others are looked at all the same.
+                logger.info("group %r is not looked through now: %s", row.group, error)
+
+    def _is_over(self, group: str, age: GroupAge) -> bool:
+        """A group without offsets has nothing to keep. What a mirror noted is kept until somebody
+        deletes it: without it a mirror that rested for long may copy again what is there."""
+        if group in self._held or group.startswith(MIRROR_PREFIX):
+            return False
+        since_ms, newest_ms = age.empty_since_ms, age.newest_commit_ms
+        kept_ms = self._config.offsets_retention_check_ms
+        if newest_ms is not None:
+            kept_ms = self._config.offsets_retention_minutes * MINUTE
+            since_ms = max(since_ms or 0, newest_ms)
+        # A group that nobody claimed since its coordinator died is claimed, and is empty from then.
+        return since_ms is None or self._clock.now_ms() - since_ms >= kept_ms
+
+    def close(self) -> None:
+        """Whoever waits is told to look for another broker."""
+        for held in list(self._held.values()):
+            self._drop(held, NotCoordinatorError("this broker stops; another one coordinates"))
+        for task in (*self._loading.values(), *self._checking):
+            task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    # Taking groups over.
+
+    async def _held_now(self, group: str) -> Held | None:
+        """The group if it is, or is about to be, held here."""
+        self.check_coordinator(group)
+        if group in self._loading:
+            return await self._load(group)
+        held = self._held.get(group)
+        if held is not None and not held.claim.held:
+            self._drop(held, NotCoordinatorError(f"another broker claimed group {group!r}"))
+            return None
+        return held
+
+    async def _held_or_taken(self, group: str) -> Held | None:
+        """The group if it is held here; taken over where a former coordinator's members may be in
+        it."""
+        held = await self._held_now(group)
+        if held is None and await self._registry.group_kind(group) == znodes.KIND_KAFKA:
+            claim = await self._registry.claim_group(group)
+            if claim.value.members:
+                return await self._load(group)
+        return held
+
+    def _refused_join(self, group: str, join: ev.Join) -> LogbusError | None:
+        """Why a group that is not held need not be claimed for this join: it would be refused."""
+        if join.member_id:
+            return _no_member(group)
+        if len(self._held) >= GROUPS_MAX:
+            return GroupMaxSizeReachedError(f"this broker coordinates {GROUPS_MAX} groups already")
+        error = self._no_room(join.said_bytes, GroupMaxSizeReachedError)
+        return error or Group(group, self._limits, 0).refusal(join)
+
+    async def _load(self, group: str) -> Held:
+        task = self._loading.get(group)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._take_over(group))
+            self._loading[group] = task
+            task.add_done_callback(lambda done: self._loaded(group, done))
+        try:
+            return await asyncio.wait_for(asyncio.shield(task), LOAD_WAIT_S)
+        except TimeoutError:
+            raise CoordinatorLoadInProgressError(
+                f"group {group!r} is being taken over; ask again"
+            ) from None
+
+    def _loaded(self, group: str, task: asyncio.Task[Held]) -> None:
+        del self._loading[group]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it
+
+    async def _take_over(self, group: str) -> Held:
+        claim = await self._registry.claim_group(group)
+        if claim.kind != znodes.KIND_KAFKA:
+            logger.warning(
+                "group %r is of kind %r: its members coordinate among themselves, and do not mix "
+                "with Kafka's; use another group, or delete it first",
+                group,
+                claim.kind,
+            )
+            raise InconsistentGroupProtocolError(
+                f"group {group!r} is {claim.kind}: Kafka members and native ones do not mix; use "
+                "another group, or delete it first"
+            )
+        self.check_coordinator(group)
+        known = self._held.get(group)
+        if known is not None and known.claim is claim:
+            # Others came in between, while it was looked at whether there was a reason to.
+            return known
+        if known is not None:
+            self._drop(known, NotCoordinatorError(f"another broker had claimed group {group!r}"))
+        value = claim.value
+        until_ms = self._clock.monotonic_ms() + value.session_timeout_ms // HEARTBEATS
+        former = ev.Former(value.members, until_ms)
+        held = Held(Group(group, self._limits, value.generation, former), claim)
+        self._held[group] = held
+        self._set_alarm(held.group.deadline_ms)
+        self._look_after(held)
+        logger.info("group %r is coordinated here in epoch %d", group, claim.value.epoch)
+        return held
+
+    def _drop(self, held: Held, error: LogbusError) -> None:
+        name = held.group.name
+        if self._held.get(name) is not held:
+            return
+        del self._held[name]
+        if held.writing is not None:
+            held.writing.cancel()
+        self._registry.release_group(held.claim)
+        self._step(held, ev.Resigned(error))
+        logger.info("group %r is not coordinated here any more: %s", name, error.message)
+
+    def _look_after(self, held: Held) -> None:
+        """See whether the claim is still held, and hear when that changes."""
+        if held.writing is None and self._held.get(held.group.name) is held:
+            task = asyncio.get_running_loop().create_task(self._check_claim(held))
+            self._checking.add(task)
+            task.add_done_callback(self._checking.discard)
+
+    async def _check_claim(self, held: Held) -> None:
+        try:
+            if not await self._registry.is_claim_held(held.claim):
+                name = held.group.name
+                self._drop(held, NotCoordinatorError(f"another broker claimed group {name!r}"))
+        except LogbusError as error:
+            # A new connection looks after all groups.
+            logger.debug("group %r cannot be looked after: %s", held.group.name, error.message)
+
+    # Running the machines.
+
+    async def _ask(self, held: Held, make: Callable[[int], ev.Event]) -> fx.Result:
+        held = self._held.setdefault(held.group.name, held)
+        if not held.claim.held:
+            raise NotCoordinatorError(f"group {held.group.name!r} was taken over; ask again")
+        self._token += 1
+        token = self._token
+        future: asyncio.Future[fx.Result] = asyncio.get_running_loop().create_future()
+        held.waiting[token] = future
+        self._step(held, make(token))
+        try:
+            return await future
+        finally:
+            held.waiting.pop(token, None)
+
+    def _step(self, held: Held, event: ev.Event) -> None:
+        for effect in held.group.step(self._clock.monotonic_ms(), event):
+            if isinstance(effect, fx.WriteGeneration):
+                loop = asyncio.get_running_loop()
+                held.writing = loop.create_task(self._write(held, effect))
+                continue
+            future = held.waiting.pop(effect.token, None)
+            if future is not None:
+                self._answer(held, future, effect.result)
+        self._set_alarm(held.group.deadline_ms)
+        is_kept = self._held.get(held.group.name) is held
+        if held.group.is_idle and is_kept:
+            # All that is known of it is in ZooKeeper; the claim stays.
+            del self._held[held.group.name]
+        size = held.group.held_bytes if is_kept else 0
+        self._bytes_kept += size - held.bytes_kept
+        held.bytes_kept = size
+
+    def _answer(self, held: Held, future: asyncio.Future[fx.Result], result: fx.Result) -> None:
+        """A member that joins reads where others left off: what they were allowed to commit is
+        written first, also where it takes a place without a new generation."""
+
+        def answer(_: object = None) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        unwritten = None
+        if isinstance(result, fx.JoinResult) and result.error is None:
+            unwritten = self._registry.unwritten_commits(held.claim)
+        if unwritten is None:
+            answer()
+        else:
+            unwritten.add_done_callback(answer)
+
+    async def _write(self, held: Held, effect: fx.WriteGeneration) -> None:
+        try:
+            await self._registry.begin_generation(
+                held.claim,
+                effect.generation,
+                is_empty=effect.is_empty,
+                members=effect.members,
+                session_timeout_ms=effect.session_timeout_ms,
+            )
+        except LogbusError as error:
+            held.writing = None
+            self._drop(held, NotCoordinatorError(error.message))
+            return
+        held.writing = None
+        self._step(held, ev.GenerationWritten(effect.generation))
+        self._look_after(held)
+        logger.info(
+            "group %r is in generation %d%s",
+            held.group.name,
+            effect.generation,
+            ", without members" if effect.is_empty else "",
+        )
+
+    def _set_alarm(self, at_ms: int) -> None:
+        if at_ms >= self._alarm_ms:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wait_s = max(at_ms - self._clock.monotonic_ms(), 0) / 1000
+        self._alarm_ms = at_ms
+        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm, self._alarm_ms = None, NEVER
+        now_ms = self._clock.monotonic_ms()
+        for held in list(self._held.values()):
+            if held.group.deadline_ms <= now_ms:
+                self._step(held, ev.Tick())
+            else:
+                self._set_alarm(held.group.deadline_ms)
+
+
+def _weight(view: BrokerView, group: bytes) -> bytes:
+    """Each broker has a weight for each group, whoever else lives; the heaviest coordinates."""
+    return blake2b(b"%d/" % view.broker_id + group, digest_size=8).digest()
+
+
+def _no_member(group: str) -> UnknownMemberIdError:
+    return UnknownMemberIdError(f"group {group!r} has no member of that id here; join again")

@@ -1,0 +1,346 @@
+"""What leaders answer followers: whole batches as stored, up to the log's end, flushed or not.
+
+Loop thread only; used by ``handlers/fetch`` and by the simulator. Each fetch is told to the machine
+once, when it arrives: its offset is the follower's flushed end. Where there is nothing to send it
+waits for an append, a change of leadership, or its time; a second fetch of the same follower on the
+same lane ends the wait of the first. Recent records are read here, older ones on a read thread.
+Followers know columns and check CRCs, so nothing is checked, unless one got a damaged batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import (
+    NO_ERROR,
+    CorruptMessageError,
+    LogbusError,
+    NotLeaderError,
+    StaleBrokerEpochError,
+    wire_code,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import NO_BROKER, NO_EPOCH, BrokerView, OffsetAndEpoch, ReplicaId
+from broker_lite.replication.events import FollowerFetched
+from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.partitions import ranges
+from broker_lite.server.partitions.disk import Disk
+from broker_lite.server.partitions.replica import Replica
+from broker_lite.wire import fetch as wire
+
+logger = logging.getLogger("logbus.followers")
+
+Answer = Callable[[list[wire.TopicAnswer]], None]
+
+LATE_START_WAIT_MS = 20
+"""How long a fetch waits that still has what the leader deleted: somebody waits for the next."""
+
+
+class Cluster(Protocol):
+    """What a leader needs to know of its followers."""
+
+    @property
+    def snapshot(self) -> MetadataSnapshot: ...
+
+
+class Finder(Protocol):
+    """Where the replicas are."""
+
+    def find_by_id(self, topic_id: str, partition: int) -> Replica: ...
+
+
+class FollowerFetches:
+    """The followers' fetches that are under way at this broker."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        replicas: Finder,
+        cluster: Cluster,
+        disk: Disk,
+        metrics: Metrics,
+    ) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.replicas = replicas
+        self.cluster = cluster
+        self.disk = disk
+        self.metrics = metrics
+        self.wait_ms_max = config.fetch_wait_ms_max
+        self.bytes_max = config.fetch_bytes_max
+        self.waiting: dict[tuple[int, int], _Fetch] = {}
+        """By the follower's broker id and lane."""
+        metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))
+
+    def begin(
+        self, message: wire.FetchRequest, answer: Answer, is_open: Callable[[], bool]
+    ) -> None:
+        """Call ``answer`` once, now or later; ``is_open`` tells whether anybody still listens."""
+        before = self.waiting.pop(_lane(message), None)
+        if before is not None:
+            before.end_wait()
+        _Fetch(self, message, answer, is_open).begin()
+
+    def follower(self, broker_id: int, broker_epoch: int) -> BrokerView:
+        """The registration that a fetch is of. Raises StaleBrokerEpochError."""
+        known = self.cluster.snapshot.brokers.get(broker_id)
+        if known is None or known.broker_epoch != broker_epoch:
+            # Older than ours, or newer than what we have read: that one will ask again.
+            present = "none" if known is None else str(known.broker_epoch)
+            raise StaleBrokerEpochError(
+                f"broker {broker_id} fetches in broker epoch {broker_epoch}; {present} is known"
+            )
+        return known
+
+
+class _Row:
+    """One partition of a fetch."""
+
+    __slots__ = ("diverging", "error", "found", "replica", "start", "wanted")
+
+    def __init__(self, wanted: wire.FetchPartition) -> None:
+        self.wanted = wanted
+        self.replica: Replica | None = None
+        self.start = 0
+        """Where the leader's log began when the fetch came."""
+        self.error: LogbusError | None = None
+        self.diverging: OffsetAndEpoch | None = None
+        self.found = ranges.Prepared()
+
+    @property
+    def has_records(self) -> bool:
+        replica = self.replica
+        return (
+            replica is not None
+            and self.error is None
+            and self.diverging is None
+            and replica.role.log_end_offset > self.wanted.fetch_offset
+        )
+
+    @property
+    def has_news(self) -> bool:
+        replica = self.replica
+        return (
+            self.error is not None
+            or self.diverging is not None
+            or self.has_records
+            or (replica is not None and replica.log.log_start_offset > self.start)
+        )
+
+
+class _Fetch:
+    """One request under way."""
+
+    __slots__ = (
+        "_answer",
+        "_is_due",
+        "_is_open",
+        "_message",
+        "_owner",
+        "_rows",
+        "_timer",
+        "_topics",
+    )
+
+    def __init__(
+        self,
+        owner: FollowerFetches,
+        message: wire.FetchRequest,
+        answer: Answer,
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._owner = owner
+        self._message = message
+        self._answer: Answer | None = answer
+        self._is_open = is_open
+        self._topics = [
+            (topic, [_Row(wanted) for wanted in topic.partitions]) for topic in message.topics
+        ]
+        self._rows = [row for _, rows in self._topics for row in rows]
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+
+    def begin(self) -> None:
+        message, owner = self._message, self._owner
+        try:
+            follower = owner.follower(message.replica_id, message.replica_epoch)
+        except LogbusError as error:
+            for row in self._rows:
+                row.error = error
+        else:
+            for topic, rows in self._topics:
+                for row in rows:
+                    self._tell(topic.topic_id, row, follower)
+        wait_ms = min(message.max_wait_ms, owner.wait_ms_max)
+        if any(row.wanted.log_start_offset < row.start for row in self._rows):
+            wait_ms = min(wait_ms, LATE_START_WAIT_MS)
+        if wait_ms <= 0 or any(row.has_news for row in self._rows):
+            self._collect()
+            return
+        owner.waiting[_lane(message)] = self
+        self._timer = owner.loop.call_later(wait_ms / 1000, self.end_wait)
+        for row in self._rows:
+            assert row.replica is not None
+            row.replica.end_waiters.add(self._news)
+
+    def _tell(self, topic_id: str, row: _Row, follower: BrokerView) -> None:
+        """Let the machine judge the fetch; what it acknowledges is acknowledged by this."""
+        wanted = row.wanted
+        try:
+            replica = row.replica = self._owner.replicas.find_by_id(topic_id, wanted.partition)
+            row.start = replica.log.log_start_offset
+            verdict = replica.follower_fetched(
+                FollowerFetched(
+                    ReplicaId(follower.broker_id, follower.directory_id),
+                    wanted.current_leader_epoch,
+                    wanted.fetch_offset,
+                    wanted.last_fetched_epoch,
+                    replica.log.end_offset_for(wanted.last_fetched_epoch),
+                    replica.log.log_start_offset,
+                    wanted.log_start_offset,
+                    follower.takes_records,
+                )
+            )
+        except LogbusError as error:
+            row.error = error
+        else:
+            row.error, row.diverging = verdict.error, verdict.diverging
+
+    # Waiting.
+
+    def _news(self) -> None:
+        """Something happened at one of the replicas: look once for all of this turn's."""
+        if not self._is_due:
+            self._is_due = True
+            self._owner.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_due = False
+        if self._answer is None:
+            return
+        if not self._is_open():
+            self._leave()
+            self._answer = None
+            return
+        for row in self._rows:
+            self._check(row)
+        if any(row.has_news for row in self._rows):
+            self._leave()
+            self._collect()
+
+    def _check(self, row: _Row) -> None:
+        replica = row.replica
+        if replica is None or row.error is not None:
+            return
+        try:
+            replica.check_leader(row.wanted.current_leader_epoch)
+        except LogbusError as error:
+            row.error = error
+
+    def end_wait(self) -> None:
+        """Answer with what there is."""
+        self._leave()
+        for row in self._rows:
+            self._check(row)
+        self._collect()
+
+    def _leave(self) -> None:
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        waiting, lane = self._owner.waiting, _lane(self._message)
+        if waiting.get(lane) is self:
+            del waiting[lane]
+        for row in self._rows:
+            if row.replica is not None:
+                row.replica.end_waiters.discard(self._news)
+
+    # Collecting.
+
+    def _collect(self) -> None:
+        owner = self._owner
+        now_ms = owner.clock.monotonic_ms()
+        rows = [row for row in self._rows if row.has_records]
+        wanted: list[ranges.Wanted] = []
+        check = bool(self._message.flags & wire.FLAG_DOUBTS)
+        is_quick = not check
+        for row in rows:
+            replica = row.replica
+            assert replica is not None
+            replica.readership.came(now_ms)
+            start = row.wanted.fetch_offset
+            is_quick = is_quick and replica.trust.is_recent(now_ms, start)
+            end = replica.role.log_end_offset
+            wanted.append(
+                ranges.Wanted(replica.log, start, end, row.wanted.max_bytes, check, False)
+            )
+        limit = max(min(self._message.max_bytes, owner.bytes_max), 1)
+        found = ranges.read_resident(wanted, limit) if is_quick else None
+        if found is not None:
+            self._reply(rows, found)
+            return
+
+        def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
+            if found is None:
+                logger.error("a follower's fetch failed", exc_info=error)
+                found = [ranges.Prepared(error=NotLeaderError()) for _ in rows]
+            self._reply(rows, found)
+
+        owner.disk.read(lambda: ranges.prepare(wanted, limit), prepared)
+
+    def _reply(self, rows: list[_Row], found: list[ranges.Prepared]) -> None:
+        answer, self._answer = self._answer, None
+        size = 0
+        for row, one in zip(rows, found):
+            row.found = one
+            size += one.length
+            if one.error is not None:
+                row.error = one.error
+                if isinstance(one.error, CorruptMessageError) and row.replica is not None:
+                    row.replica.report_corruption(one.error_offset, one.error)
+        for row in self._rows:
+            # What a disk thread read may be of another epoch by now, and so is what is committed.
+            self._check(row)
+        self._owner.metrics.count("follower_fetched_bytes", size)
+        if answer is None or not self._is_open():
+            return
+        answer(
+            [
+                wire.TopicAnswer("", topic.topic_id, [self._row_answer(row) for row in rows])
+                for topic, rows in self._topics
+            ]
+        )
+
+    def _row_answer(self, row: _Row) -> wire.PartitionAnswer:
+        replica, error, number = row.replica, row.error, row.wanted.partition
+        if error is not None:
+            self._owner.metrics.count("follower_fetch_errors", label=error.name)
+        if replica is None:
+            assert error is not None
+            return wire.PartitionAnswer(number, wire_code(error))
+        high_watermark = replica.high_watermark
+        return wire.PartitionAnswer(
+            number,
+            NO_ERROR if error is None else wire_code(error),
+            high_watermark,
+            high_watermark,
+            replica.log.log_start_offset,
+            row.found.parts if error is None else (),
+            None,
+            row.diverging,
+            NO_BROKER,
+            NO_EPOCH,
+        )
+
+
+def _lane(message: wire.FetchRequest) -> tuple[int, int]:
+    return message.replica_id, message.flags & wire.FLAG_IDLE

@@ -1,0 +1,534 @@
+"""The partitions of this broker: finding them, producing to them, making and removing them.
+
+Loop thread only. Metadata snapshots make, change and remove replicas, by topic id: a topic that was
+deleted and made again is another topic and gets another log; a partition that moved to others is
+removed here. A failure of the data directory takes all of them offline. What a replica does is in
+``replica``; whom it follows, who follows it and what it proposes goes through parts made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker_lite.config import BrokerConfig, TopicConfig, min_insync
+from broker_lite.errors import (
+    LogbusError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import (
+    NO_OFFSET,
+    LeaderAndIsr,
+    PartitionKey,
+    PartitionView,
+    ReplicaId,
+    StateChange,
+    TopicView,
+)
+from broker_lite.replication.events import (
+    ACKS_LEADER,
+    ACKS_NONE,
+    Appended,
+    AppendRequested,
+    Closed,
+    CorruptionFound,
+    LeaderAndIsrChanged,
+    Limits,
+    StorageFailed,
+)
+from broker_lite.replication.partition import Partition
+from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.partitions.disk import Batch, Disk
+from broker_lite.server.partitions.follower_fetch import FollowerFetches
+from broker_lite.server.partitions.full_disk import FullDisk
+from broker_lite.server.partitions.isr_writes import IsrWrites
+from broker_lite.server.partitions.pending_produces import Produced, Produces
+from broker_lite.server.partitions.replica import Replica, as_storage_error
+from broker_lite.server.partitions.replica_fetcher import Fetchers, PeerNet
+from broker_lite.server.partitions.ticks import Ticks
+from broker_lite.server.partitions.topic_configs import TopicConfigs
+from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
+
+logger = logging.getLogger("logbus.replicas")
+
+AGAIN_S = 1.0
+"""How soon a log that a full disk refused to make is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUsage:
+    """What a partition takes on this broker's disk."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    log_end_offset: int
+
+
+class Cluster(Protocol):
+    """What replicas need of the registry."""
+
+    @property
+    def snapshot(self) -> MetadataSnapshot: ...
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    @property
+    def broker_epochs(self) -> frozenset[int]: ...
+
+    async def write_states(
+        self, changes: Sequence[StateChange]
+    ) -> Sequence[LeaderAndIsr | None]: ...
+
+    async def drain(self) -> None: ...
+
+    async def set_full(self, is_full: bool) -> None: ...
+
+
+class ReplicaManager:
+    """Made by ``broker``; ``recovered`` are the logs that the directory held at the start."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        disk: Disk,
+        logs: LogManager,
+        metrics: Metrics,
+        cluster: Cluster,
+        net: PeerNet,
+    ) -> None:
+        self.clock = clock
+        self.disk = disk
+        self.unread_cached_bytes = config.unread_cached_bytes
+        self.local = ReplicaId(config.broker_id, logs.directory_id)
+        self._loop = loop
+        self.call_soon = loop.call_soon
+        self._config = config
+        self._logs = logs
+        self._metrics = metrics
+        self._cluster = cluster
+        self._configs = TopicConfigs()
+        self._failure: LogbusError | None = None
+        self._handover: asyncio.Task[None] | None = None
+        self._snapshot = MetadataSnapshot()
+        self._has_applied = self._closed = False
+        self._replicas: dict[PartitionKey, Replica] = {}
+        self._by_name: dict[tuple[str, int], Replica] = {}
+        self._making: set[PartitionKey] = set()
+        self._deleting: set[PartitionKey] = set()
+        self._produces = Produces(loop, clock, metrics)
+        self._ticks = Ticks(loop, clock, config.replica_lag_ms)
+        self._full_disk = FullDisk(loop, cluster=cluster, disk=disk, logs=logs)
+        self.fetchers = Fetchers(loop, config, net=net, cluster=cluster, metrics=metrics)
+        self.isr_writes = IsrWrites(loop, cluster=cluster, metrics=metrics)
+        self.follower_fetches = FollowerFetches(
+            loop, config, clock=clock, replicas=self, cluster=cluster, disk=disk, metrics=metrics
+        )
+        metrics.gauge("partitions", lambda: len(self._replicas))
+        metrics.gauge("partitions_led", lambda: sum(r.role.is_leader for r in self.replicas))
+        metrics.gauge(
+            "under_replicated_partitions",
+            lambda: sum(r.is_under_replicated for r in self._ticks.replicated),
+        )
+        metrics.gauge(
+            "under_min_isr_partitions", lambda: sum(r.is_below_min_isr for r in self.replicas)
+        )
+        metrics.gauge(
+            "replica_lag_records_max",
+            lambda: max((r.lag for r in self._ticks.replicated), default=0),
+        )
+        metrics.gauge("log_dir_full", lambda: int(logs.is_full))
+        metrics.gauge("stray_partitions", lambda: logs.stray_count)
+        metrics.gauge("produces_waiting", lambda: len(self._produces))
+
+    # Finding.
+
+    def find(self, topic: str, partition: int) -> Replica:
+        """A replica by its topic's name, whoever leads.
+
+        Raises UnknownTopicOrPartitionError, NotLeaderError where another broker holds it, and
+        StorageError where its directory failed.
+        """
+        replica = self._by_name.get((topic, partition))
+        if replica is not None:
+            return replica
+        view = self._snapshot.topics.get(topic)
+        if view is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+        raise self._absent(view, partition)
+
+    def find_by_id(self, topic_id: str, partition: int) -> Replica:
+        """A replica by its topic's id; also raises UnknownTopicIdError."""
+        replica = self._replicas.get(PartitionKey(topic_id, partition))
+        if replica is not None:
+            return replica
+        view = self._snapshot.topics_by_id.get(topic_id)
+        if view is None:
+            raise UnknownTopicIdError(f"there is no topic of id {topic_id}")
+        raise self._absent(view, partition)
+
+    def _absent(self, view: TopicView, partition: int) -> LogbusError:
+        if not 0 <= partition < len(view.partitions):
+            return UnknownTopicOrPartitionError(
+                f"topic {view.name!r} has {len(view.partitions)} partitions, none is {partition}"
+            )
+        if self._failure is not None:
+            return self._failure
+        return NotLeaderError(
+            f"this broker does not lead {view.name}-{partition}; refresh the metadata"
+        )
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return list(self._replicas.values())
+
+    def usage(self) -> list[PartitionUsage]:
+        """Sizes of all partitions held here."""
+        return [
+            PartitionUsage(r.topic, r.partition, r.log.size_bytes, r.log.log_end_offset)
+            for r in self._replicas.values()
+        ]
+
+    # Producing.
+
+    def append(
+        self, replica: Replica, acks: int, batch: Batch, deadline_ms: int, done: Produced
+    ) -> None:
+        """Append a batch; ``done`` is called once, as ``acks`` says.
+
+        With acks=0 it is called after the append too, so that the batch's memory is accounted for
+        as long as it is held. ``deadline_ms`` is of the monotonic clock.
+        """
+        now_ms = self.clock.monotonic_ms()
+        replica.trust.appending(now_ms, replica.role.log_end_offset)
+        token = self._produces.add(deadline_ms, done)
+        if batch.header.is_columns:
+            replica.columns_under_way.add(token)
+        event = AppendRequested(
+            token, ACKS_LEADER if acks == ACKS_NONE else acks, batch, batch.header.record_count
+        )
+        replica.carry_out(replica.role.step(now_ms, event))
+        self._ticks.appended(replica)
+
+    def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
+        """A produce is decided."""
+        self._produces.decided(token, appended, error)
+
+    # Metadata.
+
+    def apply(self, snapshot: MetadataSnapshot) -> None:
+        """Make, change and remove replicas as the snapshot says."""
+        before, self._snapshot = self._snapshot, snapshot
+        for view in snapshot.topics.values():
+            if before.topics.get(view.name) is view and not self._is_leader_renewed(view):
+                continue
+            config = self._config_of(view)
+            for partition in view.partitions:
+                if self.local.broker_id in partition.replicas:
+                    self._apply_partition(view, partition, config)
+        for key, replica in list(self._replicas.items()):
+            if key.topic_id not in snapshot.topics_by_id:
+                self._remove(replica, f"topic {replica.topic!r} was deleted")
+            elif not self._is_mine(key):
+                self._remove(replica, f"{replica} was moved to other brokers")
+        if not self._has_applied:
+            self._has_applied = True
+            self._set_strays_aside(snapshot)
+
+    def _is_mine(self, key: PartitionKey) -> bool:
+        """Whether the metadata wants a replica here; one in the ISR stays in any case."""
+        view = self._snapshot.partition_by_key(key)
+        return view is not None and (
+            self.local.broker_id in view.replicas or self.local in view.state.isr
+        )
+
+    def _set_strays_aside(self, snapshot: MetadataSnapshot) -> None:
+        """Logs that the metadata do not want here: topics were deleted, or replicas moved to other
+        brokers, while this broker was down; or ZooKeeper does not know them any more. The
+        directory belongs to this cluster (its id was compared)."""
+        moved = [key for key in self._logs.logs if not self._is_mine(key)]
+        strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
+        for key in moved:
+            if key not in strays:
+                logger.warning("%s: it was moved to others while this broker was down", key)
+                self._forget_log(key, self._logs.set_aside, "set aside")
+        if not strays:
+            return
+        logger.error(
+            "%d logs in %s are of topics that ZooKeeper does not know, e.g. %s. Were the topics "
+            "deleted while this broker was down, all is well: the logs are set aside and deleted "
+            "after stray.retention.ms=%d, or now by: logbus storage strays %s --delete. Was "
+            "ZooKeeper restored from an older state, stop the brokers and restore a newer one: "
+            "the logs come back with their topics",
+            len(strays),
+            self._logs.directory,
+            strays[0],
+            self._config.stray_retention_ms,
+            self._logs.directory,
+        )
+        for key in strays:
+            self._forget_log(key, self._logs.set_aside, "set aside")
+
+    def _is_leader_renewed(self, view: TopicView) -> bool:
+        """A new registration of this process may turn what it was given before into its own."""
+        local = self.local.broker_id
+        return any(
+            partition.state.leader == local
+            and not self._is_led_here(PartitionKey(view.topic_id, partition.partition))
+            for partition in view.partitions
+        )
+
+    def _is_led_here(self, key: PartitionKey) -> bool:
+        replica = self._replicas.get(key)
+        return replica is not None and replica.role.is_leader
+
+    def _apply_partition(
+        self, view: TopicView, partition: PartitionView, config: TopicConfig
+    ) -> None:
+        key = PartitionKey(view.topic_id, partition.partition)
+        replica = self._replicas.get(key)
+        if replica is not None:
+            self._change(replica, partition, config)
+            return
+        # One that is being made is there before we are told so: it is hosted once, then.
+        if key in self._deleting or key in self._making:
+            return
+        log = self._logs.get(key)
+        if log is not None:
+            self._host(view.name, log, partition, config)
+        elif self._failure is None:
+            self._making.add(key)
+            now_ms = self.clock.now_ms()
+            self.disk.keep(
+                lambda: self._logs.create(key, config, now_ms),
+                lambda made, error: self._made(key, made, error),
+            )
+
+    def _made(self, key: PartitionKey, log: Log | None, error: BaseException | None) -> None:
+        self._making.discard(key)
+        if log is None:
+            logger.error("%s: the log could not be created: %s", key, error)
+            self.storage_failed(as_storage_error(error))
+            self.again_later(lambda: self._apply_again(key))
+            return
+        view = self._snapshot.topics_by_id.get(key.topic_id)
+        partition = self._snapshot.partition_by_key(key)
+        if view is None or partition is None or not self._is_mine(key):
+            self._delete_log(key)
+            return
+        self._host(view.name, log, partition, self._config_of(view))
+
+    def _host(self, topic: str, log: Log, partition: PartitionView, config: TopicConfig) -> None:
+        role = Partition(
+            log.key,
+            self.local,
+            log_end_offset=log.log_end_offset,
+            flushed_end=log.flushed_end,
+            high_watermark=log.log_start_offset,
+            last_epoch=log.leader_epochs.latest,
+        )
+        replica = Replica(self, topic, log, role)
+        self._replicas[log.key] = replica
+        self._by_name[topic, log.key.partition] = replica
+        self._change(replica, partition, config)
+        if log.corruption:
+            # Found at the start, in what was flushed: others may have it whole.
+            replica.deliver(CorruptionFound(log.corruption[0].first_offset))
+
+    def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
+        if replica.log.config != config:
+            replica.log.config = config
+        limits = Limits(
+            min_insync(config, len(partition.target)),
+            config.flush_messages,
+            config.flush_ms,
+            self._config.replica_lag_ms,
+        )
+        before, was_leader, epoch = replica.state, replica.role.is_leader, replica.leader_epoch
+        is_replicated = len(partition.replicas) > 1
+        self._ticks.watch(
+            replica, flushes_by_time=config.flush_messages > 1, is_replicated=is_replicated
+        )
+        replica.has_followers = is_replicated
+        replica.assigned_count = len(partition.target)
+        replica.min_insync = limits.min_insync_replicas
+        replica.deliver(
+            LeaderAndIsrChanged(
+                partition.state, self._cluster.broker_epochs, limits, partition.replicas
+            )
+        )
+        if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
+            role = "leads" if replica.role.is_leader else "follows"
+            logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
+            replica.say_what_is_lost(before)
+
+    def _remove(self, replica: Replica, why: str) -> None:
+        """Nobody wants it here any more: whoever waits gets told, then the log goes."""
+        logger.info("%s: deleted here: %s", replica, why)
+        del self._replicas[replica.key]
+        if self._by_name.get((replica.topic, replica.partition)) is replica:
+            del self._by_name[replica.topic, replica.partition]
+        self._ticks.forget(replica)
+        self._deleting.add(replica.key)
+        replica.closed = True
+        is_gone = replica.key.topic_id not in self._snapshot.topics_by_id
+        replica.deliver(
+            Closed(UnknownTopicOrPartitionError(why) if is_gone else NotLeaderError(why))
+        )
+        self.fetchers.stop(replica)
+        replica.leadership_changed()
+        # Behind the appends that are queued; then on the keeper, which owns the directory.
+        self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
+
+    def _delete_log(self, key: PartitionKey) -> None:
+        self._forget_log(key, self._logs.delete, "deleted")
+
+    def _forget_log(
+        self, key: PartitionKey, forget: Callable[[PartitionKey, int], None], what: str
+    ) -> None:
+        now_ms = self.clock.now_ms()
+        self._deleting.add(key)
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._deleting.discard(key)
+            if error is not None:
+                logger.error("%s: the log could not be %s: %s", key, what, error)
+                self.storage_failed(as_storage_error(error))
+                return
+            if not self._closed:
+                self._apply_again(key)  # It may have been moved back meanwhile.
+
+        self.disk.keep(lambda: forget(key, now_ms), done)
+
+    def _apply_again(self, key: PartitionKey) -> None:
+        """What the metadata want of one partition by now, though they say nothing new of it."""
+        view = self._snapshot.topics_by_id.get(key.topic_id)
+        if view is not None and self._is_mine(key):
+            self._apply_partition(view, view.partitions[key.partition], self._config_of(view))
+
+    def _config_of(self, view: TopicView) -> TopicConfig:
+        return self._configs.of(view)
+
+    # Failure and the end.
+
+    def storage_failed(self, error: LogbusError) -> None:
+        """Something could not be flushed or written: say so if that stopped the directory, or if
+        the disk is full."""
+        if self._failure is None and self._logs.failed:
+            self._fail_all(error)
+        elif self._logs.is_full:
+            self._full_disk.found()
+
+    def _fail_all(self, error: LogbusError) -> None:
+        self._failure = StorageError(error.message)
+        self._full_disk.close()
+        logger.critical(
+            "the data directory %s has failed and is not used any more: %s. Its %d partitions are "
+            "offline; repair or replace the disk and start the broker again",
+            self._logs.directory,
+            error.message,
+            len(self._replicas),
+        )
+        self._metrics.count("directory_failed")
+        for replica in list(self._replicas.values()):
+            replica.carry_out(
+                replica.role.step(self.clock.monotonic_ms(), StorageFailed(self._failure))
+            )
+            replica.leadership_changed()
+        self._handover = self._loop.create_task(self._hand_over())
+
+    async def _hand_over(self) -> None:
+        """Others lead from now on, and do not wait for this disk: as before a stop."""
+        while True:
+            await self._cluster.drain()
+            own = self._snapshot.brokers.get(self.local.broker_id)
+            if own is not None and own.draining:
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    def again_later(self, attempt: Callable[[], None]) -> None:
+        """Try again what a full disk refused, unless the broker stops first."""
+
+        def run() -> None:
+            if not self._closed and self._failure is None:
+                attempt()
+
+        self._loop.call_later(AGAIN_S, run)
+
+    def close(self, error: LogbusError) -> None:
+        """The broker stops: what waits is answered with ``error``."""
+        self._closed = True
+        self._produces.close()
+        if self._handover is not None:
+            self._handover.cancel()
+        self._ticks.close()
+        self._full_disk.close()
+        self.fetchers.close()
+        self.isr_writes.close()
+        for replica in list(self._replicas.values()):
+            replica.deliver(Closed(error))
+            replica.leadership_changed()
+
+    @property
+    def in_flight_count(self) -> int:
+        """Produces that are not decided."""
+        return len(self._produces)
+
+    # Housekeeping.
+
+    async def delete_records(self, topic: str, partition: int, offset: int) -> int:
+        """Move the log's start to ``offset`` (-1: the high watermark); the new log start offset.
+
+        Returns when no in-sync replica has the records any more: none of them may come back with
+        the next leader. Raises as ``find`` and ``check_leader`` do, and OffsetOutOfRangeError.
+        """
+        replica = self.find(topic, partition)
+        replica.check_leader()
+        high_watermark = replica.high_watermark
+        if offset == NO_OFFSET:
+            offset = high_watermark
+        if not 0 <= offset <= high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{replica}: records can be deleted up to offset {high_watermark}, not {offset}"
+            )
+        log = replica.log
+        start = await self.disk.run_on(log.key, lambda: log.delete_records_before(offset))
+        await replica.followers_begin_at(start)
+        return start
+
+    def apply_retention(self) -> None:
+        """Delete old segments of every log, each between its appends."""
+        now_ms = self.clock.now_ms()
+        for replica in self._replicas.values():
+            self._retain(replica, now_ms)
+
+    def _retain(self, replica: Replica, now_ms: int) -> None:
+        log, high_watermark = replica.log, replica.high_watermark
+
+        def done(count: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.error("%s: retention: %s", replica, error)
+                self.storage_failed(as_storage_error(error))
+            elif count:
+                logger.info("%s: %d old segments deleted", replica, count)
+                self._metrics.count("segments_deleted", count)
+
+        self.disk.call(log.key, lambda: log.apply_retention(now_ms, high_watermark), done)
+
+
+def _nothing() -> None:
+    """What a barrier in a queue does."""

@@ -1,0 +1,88 @@
+"""Time passes for replicas: which of them are told so, and how often.
+
+Loop thread only; owned by ``replica_manager``. Those that flush by time hear of it while something
+is not flushed; those that others replicate, or that replicate others, always. No timer runs where
+there is nobody to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from broker_lite.replication.events import Tick
+from broker_lite.server.clock import Clock
+from broker_lite.server.partitions.replica import Replica
+
+TICK_MS = 100
+"""How often flushes by time are looked for; only while a topic has flush.messages above 1."""
+
+SLOW_TICK_MS = 1000
+"""How often leaders look for followers that lag, and followers try again what failed."""
+
+
+class Ticks:
+    """``replica_lag_ms``: a follower that lags is looked for four times within it, or oftener."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._flushing: dict[Replica, None] = {}
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._replicated: dict[Replica, None] = {}
+        self._slow_ms = min(SLOW_TICK_MS, max(replica_lag_ms // 4, 1))
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def replicated(self) -> Collection[Replica]:
+        """Those that others replicate, or that replicate others."""
+        return self._replicated
+
+    def watch(self, replica: Replica, *, flushes_by_time: bool, is_replicated: bool) -> None:
+        """What of it there is to look for, from now on."""
+        if flushes_by_time:
+            self._flushing[replica] = None
+        else:
+            self._flushing.pop(replica, None)
+        if is_replicated:
+            self._replicated[replica] = None
+            self._tick_slowly()
+        else:
+            self._replicated.pop(replica, None)
+
+    def forget(self, replica: Replica) -> None:
+        self._flushing.pop(replica, None)
+        self._replicated.pop(replica, None)
+
+    def appended(self, replica: Replica) -> None:
+        """Something came that time may have to flush."""
+        if replica in self._flushing and self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._flush_timer = None
+        now_ms = self._clock.monotonic_ms()
+        unflushed = False
+        for replica in self._flushing:
+            replica.carry_out(replica.role.step(now_ms, Tick()))
+            unflushed = unflushed or replica.role.flushed_end < replica.role.log_end_offset
+        if unflushed:
+            self._flush_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
+
+    def _slow_tick(self) -> None:
+        self._slow_timer = None
+        now_ms = self._clock.monotonic_ms()
+        for replica in list(self._replicated):
+            replica.carry_out(replica.role.step(now_ms, Tick()))
+        self._tick_slowly()
+
+    def _tick_slowly(self) -> None:
+        if self._replicated and self._slow_timer is None and not self._closed:
+            self._slow_timer = self._loop.call_later(self._slow_ms / 1000, self._slow_tick)
+
+    def close(self) -> None:
+        self._closed = True
+        for timer in (self._flush_timer, self._slow_timer):
+            if timer is not None:
+                timer.cancel()

@@ -1,0 +1,154 @@
+"""What of a fetched batch is sent on, and what of it is untouched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from broker_lite.client.received import RawBatch
+from broker_lite.errors import CorruptMessageError
+from broker_lite.mirror.carrying import carry, piece_contents, signed, walk
+from broker_lite.model import TopicPartition
+from broker_lite.record import arrow
+from broker_lite.record import format as fmt
+from broker_lite.record.batch import (
+    read_header,
+    set_crc,
+    set_log_append_time,
+    stamp,
+    validate_for_append,
+)
+from broker_lite.record.records import Row, encode_rows
+from broker_lite.wire.fetch import AbortedTransaction
+
+WHERE = TopicPartition("t", 0)
+HEADERS = (("a", b"1"), ("none", None))
+
+
+def rows_at(*offsets: int) -> list[Row]:
+    return [Row(at, 1000 + at, None if at % 3 else b"k", b"v%d" % at, HEADERS) for at in offsets]
+
+
+def batch_of(*offsets: int, codec: int = fmt.CODEC_ZSTD, **fields: int) -> bytearray:
+    buffer = encode_rows(rows_at(*offsets), codec=codec, **fields)
+    stamp(buffer, read_header(buffer), offsets[0], 3)
+    return buffer
+
+
+def control(offset: int, producer_id: int, *, abort: bool) -> bytearray:
+    key = b"\0\0\0\0" if abort else b"\0\0\0\1"
+    attributes = fmt.ATTRIBUTE_CONTROL | fmt.ATTRIBUTE_TRANSACTIONAL
+    buffer = encode_rows(
+        [Row(offset, 1, key, b"")], attributes=attributes, producer_id=producer_id, producer_epoch=0
+    )
+    stamp(buffer, read_header(buffer), offset, 3)
+    return buffer
+
+
+def raw(buffer: bytearray) -> RawBatch:
+    return RawBatch(read_header(buffer), memoryview(buffer))
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_whole_batch_keeps_its_body(codec: int) -> None:
+    transactional = fmt.ATTRIBUTE_TRANSACTIONAL | fmt.ATTRIBUTE_DELETE_HORIZON
+    buffer = batch_of(
+        7, 8, 9, codec=codec, attributes=transactional, producer_id=5, producer_epoch=1,
+        base_sequence=4,
+    )  # fmt: skip
+    piece = carry(raw(buffer), WHERE, 0)
+    assert piece is not None and piece.runs == ((7, 3),)
+    sent = signed(piece, 11, 0, 40)
+    validate_for_append(sent.buffer, sent.header, 1 << 20)
+    assert sent.buffer[fmt.HEADER_BYTES :] == buffer[fmt.HEADER_BYTES :]
+    header = read_header(sent.buffer)
+    assert (header.producer_id, header.base_sequence, header.attributes) == (11, 40, codec)
+
+
+def test_columns_stay_columns() -> None:
+    columns = arrow.Columns(2, None, pa.array([b"a", None], pa.binary()))
+    buffer = bytearray(arrow.encode(columns, timestamp_ms=5, compression="lz4"))
+    stamp(buffer, read_header(buffer), 20, 3)
+    piece = carry(raw(buffer), WHERE, 20)
+    assert piece is not None
+    sent = signed(piece, 1, 0, 0)
+    assert sent.header.is_columns and sent.buffer[fmt.HEADER_BYTES :] == buffer[fmt.HEADER_BYTES :]
+    half = carry(raw(buffer), WHERE, 21)
+    assert half is not None and half.header.is_columns and half.runs == ((21, 1),)
+    assert [at for at, _ in piece_contents(half)] == [21]
+    assert [at for at, _ in piece_contents(piece)] == [20, 21]
+
+
+def test_a_compacted_batch_is_packed_and_its_runs_are_told() -> None:
+    piece = carry(raw(batch_of(10, 11, 14, 20, 21)), WHERE, 11)
+    assert piece is not None and piece.runs == ((11, 1), (14, 1), (20, 2))
+    sent = signed(piece, 1, 0, 0)
+    validate_for_append(sent.buffer, sent.header, 1 << 20)
+    assert list(piece_contents(piece)) == [
+        (row.offset, (row.timestamp_ms, row.key, row.value, row.headers))
+        for row in rows_at(11, 14, 20, 21)
+    ]
+
+
+def test_the_brokers_time_becomes_the_rows_own() -> None:
+    buffer = batch_of(0, 1)
+    set_log_append_time(buffer, read_header(buffer), 99_000)
+    piece = carry(raw(buffer), WHERE, 0)
+    assert piece is not None and not piece.header.is_log_append_time
+    assert [content[0] for _, content in piece_contents(piece)] == [99_000, 99_000]
+
+
+def test_a_damaged_batch_is_not_carried() -> None:
+    for offsets, start in (((0, 1), 0), ((0, 1), 1), ((0, 2), 0)):
+        buffer = batch_of(*offsets)
+        buffer[-1] ^= 1
+        with pytest.raises(CorruptMessageError):
+            carry(raw(buffer), WHERE, start)
+
+
+def test_aborted_records_and_markers_are_walked_over() -> None:
+    def of(producer_id: int, *offsets: int) -> bytearray:
+        return batch_of(
+            *offsets,
+            attributes=fmt.ATTRIBUTE_TRANSACTIONAL,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+
+    data = b"".join(
+        (
+            of(1, 4, 5),
+            of(2, 6),
+            control(7, 1, abort=True),
+            of(1, 8),
+            control(9, 2, abort=False),
+            control(12, 1, abort=False),
+        )
+    )
+    aborted = [AbortedTransaction(1, 4)]
+    found = walk(memoryview(data), WHERE, 4, aborted)
+    assert [batch.header.base_offset for batch in found.batches] == [6, 8]
+    assert found.next_offset == 13
+
+
+def test_gaps_a_batch_before_and_a_cut_end_are_taken_as_kafka_sends_them() -> None:
+    data = bytes(batch_of(0, 1) + batch_of(5, 6) + batch_of(9))
+    found = walk(memoryview(data[:-3]), WHERE, 3, None)
+    assert [batch.header.base_offset for batch in found.batches] == [5]
+    assert found.next_offset == 7
+    with pytest.raises(CorruptMessageError):
+        walk(memoryview(bytes(batch_of(5, 6) + batch_of(5, 6))), WHERE, 0, None)
+    with pytest.raises(CorruptMessageError):
+        walk(memoryview(data[:40]), WHERE, 0, None)
+
+
+def test_an_empty_batch_that_compaction_left_is_passed() -> None:
+    buffer = bytearray(batch_of(3, 4, codec=fmt.CODEC_NONE)[: fmt.HEADER_BYTES])
+    header = read_header(buffer + bytes(200))
+    sized = header._replace(length=fmt.HEADER_BYTES - 12, record_count=0)
+    fmt.HEADER.pack_into(buffer, 0, *sized)
+    set_crc(buffer)
+    found = walk(memoryview(buffer), WHERE, 3, ())
+    assert found.batches == [] and found.next_offset == int(np.int64(5))

@@ -1,0 +1,43 @@
+"""What a copy knows of itself once a piece of it was written."""
+
+from __future__ import annotations
+
+from broker_lite.mirror.carrying import Piece
+from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.offset_map import OffsetMap, Run
+from broker_lite.model import TopicPartition
+from broker_lite.record.batch import read_header
+from broker_lite.record.records import Row, encode_rows
+
+
+def piece(*runs: tuple[int, int]) -> Piece:
+    count = sum(row[1] for row in runs)
+    buffer = encode_rows([Row(at, 0, None, b"v") for at in range(count)])
+    return Piece(buffer, read_header(buffer), runs)
+
+
+def copy(known: OffsetMap) -> Copy:
+    made = Copy(TopicPartition("t", 0), "source", "target", known)
+    made.is_dirty = False
+    return made
+
+
+def test_a_gap_of_the_source_begins_a_run_that_is_to_be_noted() -> None:
+    made = copy(OffsetMap())
+    assert made.wrote(piece((0, 3), (5, 2)), 0) == 0
+    assert made.unsaved == made.known.runs == [Run(0, 0), Run(5, 3)]
+    assert (made.copied, made.is_dirty) == (5, True)
+
+
+def test_what_stands_between_two_pieces_is_somebody_elses() -> None:
+    made = copy(OffsetMap())
+    assert made.wrote(piece((0, 2)), 7) == 0  # what was there before the first is nobody's news
+    assert made.wrote(piece((2, 1)), 12) == made.foreign == 3
+
+
+def test_only_what_moves_it_on_is_to_be_noted() -> None:
+    made = copy(OffsetMap((), 4, 4))
+    made.passed(4)
+    assert not made.is_dirty
+    made.passed(6)
+    assert made.is_dirty and made.known.source_next == 6

@@ -1,0 +1,75 @@
+"""What a mirror says of a source that gives some of it and not the rest."""
+
+from __future__ import annotations
+
+import signal
+from threading import Event
+
+import pytest
+
+from broker_lite.cli.main import run
+from broker_lite.errors import (
+    CorruptMessageError,
+    LeaderNotAvailableError,
+    LogbusError,
+    SourceUnreachableError,
+)
+from broker_lite.mirror.carrying import Walked
+from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.mirror import Mirror
+from broker_lite.mirror.offset_map import OffsetMap
+from broker_lite.model import TopicPartition
+
+WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_a_partition_that_the_source_does_not_give_is_told_and_once_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    mirror = Mirror("127.0.0.1:1", "127.0.0.1:1", tell=said.append)
+    for where in (WHERE, OTHER):
+        mirror.copies[where] = Copy(where, "s", "t", OffsetMap())
+    fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: Walked([], 7, [])}
+    assert list(mirror._advance(fetched)) == [OTHER] and not said, "an election takes a while"
+    monkeypatch.setattr("broker_lite.mirror.mirror.REFUSED_MS", 0)
+    for _ in range(2):
+        mirror._advance(fetched)
+    mirror._advance({WHERE: CorruptMessageError("offset 7 is damaged")})
+    assert said == [
+        "t-0: the source does not give what is next: nobody leads it; trying again",
+        "t-0: the source does not give what is next: offset 7 is damaged; trying again",
+    ]
+    mirror._is_once = True
+    with pytest.raises(LeaderNotAvailableError, match=r"t-0: the source .* nobody leads it"):
+        mirror._advance(fetched)
+    mirror.close()
+
+
+def test_a_source_that_never_answered_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ended it with 0, as if it had copied what there was."""
+    monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 1)
+    waited: list[LogbusError | None] = []
+
+    def press(mirror: Mirror, stop: Event) -> bool:
+        try:
+            return opened(mirror, stop)
+        finally:
+            waited.append(mirror.hindrance)
+            if len(waited) > 1:
+                signal.raise_signal(signal.SIGINT)
+
+    opened = Mirror.open
+    monkeypatch.setattr(Mirror, "open", press)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert run(["mirror", "--from", "127.0.0.1:1", "-b", "127.0.0.1:2"]) == 3
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert [type(error) for error in waited] == [type(None), SourceUnreachableError]
+    said = capsys.readouterr()
+    assert "trying again" in said.err and said.err.endswith("stopped before anything was copied\n")
+    assert said.out == ""

@@ -1,0 +1,78 @@
+"""Offsets of a source as offsets of its copy."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.mirror.offset_map import OffsetMap, Run
+
+
+def test_one_run_where_both_count_alike() -> None:
+    known = OffsetMap()
+    assert known.translate(0) is None
+    assert known.add(5, 0, 10) and not known.add(15, 10, 3)
+    assert known.runs == [Run(5, 0)]
+    assert [known.translate(at) for at in (0, 5, 17, 18, 19)] == [0, 0, 12, 13, None]
+
+
+def test_a_gap_of_the_source_leads_to_the_next_record() -> None:
+    known = OffsetMap()
+    known.add(0, 0, 3)  # 3 is a marker of a transaction
+    known.add(4, 3, 2)
+    known.passed(8)
+    assert [known.translate(at) for at in range(9)] == [0, 1, 2, 3, 3, 4, 5, 5, 5]
+
+
+def test_records_of_others_on_the_target_shift_what_follows() -> None:
+    known = OffsetMap((), 0, 4)
+    assert known.translate(0) == 4
+    known.add(0, 4, 2)
+    known.add(2, 9, 2)
+    assert [known.translate(at) for at in range(5)] == [4, 5, 9, 10, 11]
+
+
+def test_what_the_target_lost_is_copied_again() -> None:
+    known = OffsetMap()
+    known.add(0, 0, 3)
+    known.add(10, 3, 5)
+    known.cut(5)
+    assert (known.source_next, known.target_next, known.runs) == (12, 5, [Run(0, 0), Run(10, 3)])
+    known.cut(3)
+    assert (known.source_next, known.runs) == (3, [Run(0, 0)])
+    known.cut(2)
+    assert (known.source_next, known.target_next) == (2, 2)
+    known.cut(7)
+    assert known.target_next == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), max_size=20))
+def test_every_record_is_found_and_every_offset_leads_to_the_next_record(
+    steps: list[tuple[int, int, int]],
+) -> None:
+    known, went = OffsetMap((), 0, 0), {}
+    source = target = 0
+    for gap, foreign, count in steps:
+        source, target = source + gap, target + foreign
+        known.add(source, target, count)
+        went |= {source + i: target + i for i in range(count)}
+        source, target = source + count, target + count
+    known = OffsetMap(known.runs, known.source_next, known.target_next)
+    for offset in range(source + 1):
+        found = known.translate(offset)
+        assert found is not None
+        following = [at for copied, at in went.items() if copied >= offset]
+        before = [at for copied, at in went.items() if copied < offset]
+        assert found <= min(following, default=target) and all(at < found for at in before)
+        if offset in went:
+            assert found == went[offset]
+
+
+def test_what_the_source_lost_leads_to_what_it_has_instead() -> None:
+    known = OffsetMap()
+    known.add(0, 0, 10)
+    known.add(12, 10, 5)
+    known.cut_source(8)
+    assert (known.source_next, known.target_next, known.runs) == (8, 15, [Run(0, 0)])
+    assert known.add(8, 15, 4)
+    assert [known.translate(at) for at in (7, 8, 11, 12, 13)] == [7, 15, 18, 19, None]

@@ -1,0 +1,17 @@
+"""What is said of a source that does not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.client.administration.admin import Admin
+from broker_lite.errors import SourceUnreachableError
+from broker_lite.mirror.source import Source
+
+
+def test_a_source_that_does_not_answer_is_named_with_what_to_check() -> None:
+    source = Source("127.0.0.1:1", "test")
+    source.admin = Admin("127.0.0.1:1", client_id="test", timeout_ms=1)
+    with pytest.raises(SourceUnreachableError, match=r"--from 127.0.0.1:1 .*check the address"):
+        source.check_versions()
+    source.close()

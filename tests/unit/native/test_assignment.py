@@ -1,0 +1,120 @@
+"""The range algorithm, and who takes part in it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_lite.client.options import check_pattern
+from broker_lite.config import ConsumerConfig
+from broker_lite.errors import InvalidConfigError, InvalidGroupIdError
+from broker_lite.metadata.znodes import Owner, Subscription
+from broker_lite.model import TopicPartition
+from broker_lite.native.assignment import assign, covers
+from broker_lite.native.session import consumer_name
+from broker_lite.native.streams import subscribe
+
+
+def names(*topics: str, streams: int = 1) -> Subscription:
+    return Subscription(topics, None, streams)
+
+
+def counts(owners: dict[TopicPartition, Owner]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for owner in owners.values():
+        found[owner.consumer] = found.get(owner.consumer, 0) + 1
+    return found
+
+
+def test_ranges_in_order_the_first_ones_longer() -> None:
+    owners = assign({"c": names("t"), "a": names("t"), "b": names("t")}, {"t": 4})
+    assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
+
+
+def test_streams_count_as_often_as_they_are_many() -> None:
+    owners = assign({"a": names("t", streams=2), "b": names("t")}, {"t": 5})
+    assert [tuple(owners[TopicPartition("t", n)]) for n in range(5)] == [
+        ("a", 0),
+        ("a", 0),
+        ("a", 1),
+        ("a", 1),
+        ("b", 0),
+    ]
+
+
+def test_each_topic_goes_to_those_who_want_it() -> None:
+    members = {"a": names("t", "u"), "b": names("u"), "c": Subscription((), "u.*", 1)}
+    owners = assign(members, {"t": 2, "u": 3, "other": 9})
+    assert counts(owners) == {"a": 3, "b": 1, "c": 1}
+    assert all(where.topic != "other" for where in owners)
+
+
+def test_more_streams_than_partitions_leave_some_without() -> None:
+    assert counts(assign({name: names("t") for name in "abcd"}, {"t": 2})) == {"a": 1, "b": 1}
+    assert assign({}, {"t": 2}) == {}
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 4), min_size=1),
+    st.integers(0, 50),
+)
+def test_every_partition_has_one_owner_and_none_has_two_more(
+    streams: dict[str, int], partitions: int
+) -> None:
+    members = {name: names("t", streams=count) for name, count in streams.items()}
+    owners = assign(members, {"t": partitions})
+    assert sorted(owners) == [TopicPartition("t", n) for n in range(partitions)]
+    shares = dict.fromkeys(((n, s) for n, c in streams.items() for s in range(c)), 0)
+    for owner in owners.values():
+        shares[tuple(owner)] += 1
+    assert max(shares.values()) - min(shares.values()) <= 1
+    assert assign(dict(reversed(members.items())), {"t": partitions}) == owners
+
+
+def test_patterns() -> None:
+    pattern = Subscription((), "logs-.*|audit", 1)
+    assert covers(pattern, "logs-a") and covers(pattern, "audit")
+    assert not covers(pattern, "audit-2") and not covers(Subscription((), ".*", 1), "__internal")
+    assert not covers(Subscription((), "(", 1), "x")
+    assert check_pattern("a+") == "a+"
+    with pytest.raises(InvalidConfigError, match="no regular expression"):
+        check_pattern("a(")
+
+
+def test_a_consumer_s_name_is_what_a_path_of_zookeeper_s_can_hold() -> None:
+    """ZooKeeper refuses surrogates, so letters beyond the first 65,536, as if it were not there."""
+    for given_id, kept in {
+        "my app/1": "my-app-1-host-",
+        "ümlaut漢": "ümlaut漢-host-",
+        "\U00020000a𝒳": "-a--host-",
+        "\0\ud800": "---host-",
+        "": "host-",
+    }.items():
+        name = consumer_name(given_id, "host")
+        assert name.startswith(kept) and len(name) == len(kept) + 12, name
+    assert consumer_name("a", "b") != consumer_name("a", "b")
+
+
+def test_what_cannot_be_registered_is_refused_before_anything_is_asked() -> None:
+    def registered(*topics: str, group: str = "g", pattern: str | None = None) -> Subscription:
+        return subscribe(
+            topics,
+            pattern,
+            streams=1,
+            group=group,
+            session_timeout_ms=6000,
+            config=ConsumerConfig(),
+        )
+
+    assert registered("𝒳" * 10, group="𝒳").topics == ("𝒳" * 10,)
+    with pytest.raises(InvalidGroupIdError, match="surrogate"):
+        registered("t", group="\udcff")
+    with pytest.raises(InvalidConfigError, match="surrogate"):
+        registered(pattern="\udcff.*")
+    for wide in (registered(pattern="a" * 400_000), registered(*map(str, range(40_000)))):
+        assert wide.streams == 1
+    with pytest.raises(InvalidConfigError, match=r"take 600\d+ bytes .* at most 524288"):
+        registered(pattern="a" * 600_000)
+    with pytest.raises(InvalidConfigError, match="topics=90000"):
+        registered(*map(str, range(90_000)))

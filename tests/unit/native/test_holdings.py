@@ -1,0 +1,125 @@
+"""Claims and the order in which they hear of things."""
+
+from __future__ import annotations
+
+from transcripts.native_machine import NativeMachine
+
+from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Check, Set, Znode, check_size
+from broker_lite.model import CommittedOffset, TopicPartition
+from broker_lite.native import events as ev
+from broker_lite.native.asking import BACKOFF_MAX_MS, Asking
+from broker_lite.native.events import ALL, Get
+from broker_lite.native.holdings import Holdings
+from broker_lite.native.view import TopicFacts
+
+
+def test_an_owner_whose_end_is_heard_of_before_it_was_seen_is_not_awaited() -> None:
+    """Watches come on another thread than answers: the claim waited two seconds for nothing."""
+    asking, where = Asking(), TopicPartition("t", 0)
+    holdings = Holdings(asking, "g", "me")
+    holdings.aim({where: (0, TopicFacts("id", 1, 1))}, taken={where})
+    (look,) = asking.out
+    assert isinstance(look, Get) and look.watch
+    assert look.path == znodes.owner_path("g", *where)
+    holdings.owner_changed(look.path)
+    asking.answered(look.tag, Znode(b"{}", 0, 1, 77))
+    due_ms = holdings.next_ms()
+    assert due_ms is not None and due_ms < BACKOFF_MAX_MS / 4
+
+
+PARTITIONS = 200
+
+
+class Large(NativeMachine):
+    """Owns 200 partitions, and commits them with so much metadata that it takes several multis.
+    Before the second ``meanwhile`` happens."""
+
+    def __init__(self) -> None:
+        super().__init__({"name": "m", "topics": "t"})
+        self.meanwhile = ""
+        self.multis: list[list[TopicPartition]] = []
+        self.answers: list[tuple[int, ev.Answer]] = []
+        """And after how many multis each was given."""
+        self.do("topic", {"name": "t", "partitions": str(PARTITIONS)})
+        self.do("connect", {})
+        held = self.machine.holdings.held
+        assert len(held) == PARTITIONS
+        note = "\N{SNOWMAN}" * 1300
+        self.rows = {where: CommittedOffset(5, metadata=note) for where in held}
+        self.grants = {where: row.grant for where, row in held.items()}
+
+    def commit(self) -> None:
+        self._step(ev.Commit(1, self.rows, self.grants))
+        self._drain()
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        if isinstance(effect, ev.Answer):
+            self.answers.append((len(self.multis), effect))
+        operations = effect.operations if isinstance(effect, ev.Write) else ()
+        if operations and all(isinstance(row, Set | Check) for row in operations):
+            check_size(operations)
+            paths = [row.path for row in operations if isinstance(row, Set)]
+            wheres = [TopicPartition("t", int(path.rpartition("/")[2])) for path in paths]
+            if self.multis and self.meanwhile:
+                verb, self.meanwhile = self.meanwhile, ""
+                self.interfere(verb, wheres)
+            self.multis.append(wheres)
+        super()._carry_out(effect)
+
+    def interfere(self, verb: str, wheres: list[TopicPartition]) -> None:
+        if verb == "reset":
+            self._reset({"of": f"t-{wheres[1].partition}", "offset": "77"})
+        else:
+            self.is_deaf = True
+
+    def offsets(self) -> list[int]:
+        found = []
+        for partition in range(PARTITIONS):
+            path = znodes.offset_path("g", "t", partition)
+            znode = self.service.peek(path)
+            assert znode is not None
+            found.append(znodes.decode_offset(path, znode.data).offset)
+        return found
+
+
+def test_a_commit_larger_than_a_multi_is_answered_after_the_last_of_them() -> None:
+    world = Large()
+    world.commit()
+    assert len(world.multis) >= 3
+    assert sum(map(len, world.multis)) == PARTITIONS
+    assert world.answers == [(len(world.multis), ev.Answer(1, {}))]
+    assert world.offsets() == [5] * PARTITIONS
+
+
+def test_a_partition_of_a_large_commit_that_somebody_reset_meanwhile_fails_alone() -> None:
+    world = Large()
+    world.meanwhile = "reset"
+    world.commit()
+    ((after, answer),) = world.answers
+    assert after == len(world.multis)
+    ((where, error),) = answer.errors.items()
+    assert isinstance(error, NotOwnerError)
+    assert world.offsets() == [77 if n == where.partition else 5 for n in range(PARTITIONS)]
+
+
+def test_a_connection_lost_in_a_large_commit_says_that_it_may_have_happened() -> None:
+    """The second multi is written and its answer lost; when the connection is back it is read what
+    is there, and the next commit goes on from that."""
+    world = Large()
+    world.meanwhile = "cut"
+    world.commit()
+    assert world.answers == []
+    world.is_deaf = False
+    world.do("suspend", {})
+    ((_, answer),) = world.answers
+    assert list(answer.errors) == [ALL]
+    assert isinstance(answer.errors[ALL], CoordinationUnavailableError)
+    written = sum(map(len, world.multis))
+    assert len(world.multis) == 2
+    assert world.offsets().count(5) == written < PARTITIONS
+    world.do("connect", {})
+    world.commit()
+    assert world.answers[1][1] == ev.Answer(1, {})
+    assert world.offsets() == [5] * PARTITIONS

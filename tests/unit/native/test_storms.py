@@ -1,0 +1,85 @@
+"""A native group with very many members: storms of changes are damped, the next one is refused."""
+
+from __future__ import annotations
+
+import pytest
+from transcripts.native_machine import NativeMachine
+
+from broker_lite.metadata import znodes
+from broker_lite.metadata.store import Create
+from broker_lite.native import events as ev
+from broker_lite.native import machine
+from broker_lite.native.machine import ENDED, LOOK_AFTER_MAX_MS, MEMBER, MEMBERS_MAX
+from broker_lite.native.view import View
+
+CHANGES = 200
+EVERY_MS = 10
+
+
+def test_watch_storms_are_damped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that each of two hundred changes would be looked at by each of the members."""
+    looked: list[int] = []
+    look = View.look
+
+    def counted(view: View) -> None:
+        looked.append(world.now_ms)
+        look(view)
+
+    world = NativeMachine({"name": "m", "topics": "t"})
+    world.do("topic", {"name": "t", "partitions": "8"})
+    world.do("connect", {})
+    world.do("at", {"ms": "5000"})
+    monkeypatch.setattr(View, "look", counted)
+    for n in range(CHANGES):
+        world.do("other", {"name": f"n{n:03}", "topics": "t"})
+        world.do("at", {"ms": str(5000 + EVERY_MS * n)})
+    world.do("at", {"ms": str(5000 + EVERY_MS * CHANGES + LOOK_AFTER_MAX_MS)})
+    assert 3 <= len(looked) <= 10
+    assert len(world.machine.view.members) == 1 + CHANGES
+
+
+def test_a_member_too_many_is_refused_and_the_group_is_unharmed() -> None:
+    world = NativeMachine({"name": "m", "topics": "t"})
+    world.do("topic", {"name": "t", "partitions": "1"})
+    world.do("connect", {})
+    world.do("lose", {})
+    for n in range(MEMBERS_MAX):
+        world.do("other", {"name": f"n{n:04}", "topics": "t"})
+    said = world.do("connect", {})
+    assert any("GROUP_MAX_SIZE_REACHED" in line for line in said), said
+    assert world.machine.phase == ENDED
+    assert len(world.service.peek_children(znodes.consumers_path("g"))) == MEMBERS_MAX
+
+
+class Race(NativeMachine):
+    """Another consumer registers when this one is about to, or right after."""
+
+    is_first = True
+
+    def _carry_out(self, effect: ev.Effect) -> None:
+        me = znodes.consumer_path("g", self.name)
+        registers = isinstance(effect, ev.Write) and any(
+            isinstance(each, Create) and each.path == me for each in effect.operations
+        )
+        if registers and not self.is_first:
+            self._other({"name": "other", "topics": "t"})
+        super()._carry_out(effect)
+        if registers and self.is_first:
+            self._other({"name": "other", "topics": "t"})
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_that_register_at_once_for_the_last_place_the_first_has_it(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both counted before either was there."""
+    monkeypatch.setattr(machine, "MEMBERS_MAX", 1)
+    world = Race({"name": "m", "topics": "t"})
+    world.is_first = is_first
+    world.do("topic", {"name": "t", "partitions": "1"})
+    said = world.do("connect", {})
+    assert any("GROUP_MAX_SIZE_REACHED" in line for line in said) is not is_first, said
+    assert world.machine.phase == (MEMBER if is_first else ENDED)
+    assert not any("own t-0" in line for line in said) or is_first, said
+    left = ["m", "other"] if is_first else ["other"]
+    assert sorted(world.service.peek_children(znodes.consumers_path("g"))) == left

@@ -1,0 +1,177 @@
+"""Connections to other brokers over real sockets: what counts as a hint that a process died."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from broker_lite.client.transport.connection import Connection
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import LogbusError
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import BrokerView, Endpoint
+from broker_lite.server.clock import Clock
+from broker_lite.server.cluster.peers import Peers
+from broker_lite.server.metrics import Metrics
+from broker_lite.wire import fetch as wire
+from broker_lite.wire.api import parse_header
+
+
+class Other:
+    """A broker that accepts connections and answers fetches, until it dies."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self.is_mute = False
+
+    async def start(self) -> Endpoint:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return Endpoint("127.0.0.1", self._port)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                request = parse_header(memoryview(await reader.readexactly(size)))
+                if not self.is_mute:
+                    parts = wire.encode_response([], 17, request.correlation_id)
+                    writer.writelines([bytes(part) for part in parts])  # type: ignore[arg-type]
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._writers)
+
+    def drop(self) -> None:
+        """End the connections; the process lives."""
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+
+    def die(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop()
+
+
+class Here:
+    """This broker's peers; hints are kept in order."""
+
+    def __init__(self) -> None:
+        self.hints: list[tuple[str, int, int]] = []
+        self.peers = Peers(
+            asyncio.get_running_loop(),
+            BrokerConfig(broker_id=1),
+            clock=Clock(),
+            judge=self,
+            metrics=Metrics(),
+        )
+
+    def suspect(self, broker_id: int, broker_epoch: int) -> None:
+        self.hints.append(("suspect", broker_id, broker_epoch))
+
+    def trust(self, broker_id: int, broker_epoch: int) -> None:
+        self.hints.append(("trust", broker_id, broker_epoch))
+
+    def know(self, *brokers: BrokerView) -> None:
+        self.peers.apply(MetadataSnapshot(brokers={row.broker_id: row for row in brokers}))
+
+    async def fetch(self, leader: BrokerView) -> wire.FetchResponse | LogbusError:
+        answered: asyncio.Future[wire.FetchResponse | LogbusError] = asyncio.Future()
+        self.peers.fetch(leader, wire.FetchRequest([], 0, replica_id=1), answered.set_result)
+        return await answered
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    while not happened():
+        await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[Here, Other], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        here, other = Here(), Other()
+        try:
+            await asyncio.wait_for(test(here, other), 20)
+        finally:
+            here.peers.close()
+            other.die()
+
+    asyncio.run(main())
+
+
+def test_a_fetch_is_answered_and_a_process_that_dies_is_suspected_until_it_is_back() -> None:
+    async def test(here: Here, other: Other) -> None:
+        view = BrokerView(2, await other.start(), "D2", 77)
+        here.know(view)
+        assert isinstance(await here.fetch(view), wire.FetchResponse)
+        assert here.hints == []
+        other.die()
+        await until(lambda: here.hints == [("suspect", 2, 77)])
+        assert isinstance(await here.fetch(view), LogbusError)
+        await other.start()
+        await until(lambda: here.hints[1:] == [("trust", 2, 77)])
+        assert isinstance(await here.fetch(view), wire.FetchResponse)
+
+    run(test)
+
+
+def test_a_connection_that_is_ended_by_a_process_that_lives_says_nothing() -> None:
+    async def test(here: Here, other: Other) -> None:
+        view = BrokerView(2, await other.start(), "D2", 77)
+        here.know(view)
+        await here.fetch(view)
+        other.drop()
+        await until(lambda: other.connection_count == 1)
+        assert isinstance(await here.fetch(view), wire.FetchResponse)
+        assert here.hints == []
+
+    run(test)
+
+
+def test_what_is_under_way_fails_when_the_connection_ends() -> None:
+    async def test(here: Here, other: Other) -> None:
+        view = BrokerView(2, await other.start(), "D2", 77)
+        here.know(view)
+        other.is_mute = True
+        waiting = asyncio.ensure_future(here.fetch(view))
+        await until(lambda: other.connection_count == 1)
+        other.die()
+        assert isinstance(await waiting, LogbusError)
+
+    run(test)
+
+
+def test_who_registers_anew_is_another_peer_and_who_leaves_is_none() -> None:
+    async def test(here: Here, other: Other) -> None:
+        endpoint = await other.start()
+        before, after = BrokerView(2, endpoint, "D2", 77), BrokerView(2, endpoint, "D2", 78)
+        here.know(before)
+        await here.fetch(before)
+        here.know(after)
+        assert isinstance(await here.fetch(before), LogbusError)
+        assert isinstance(await here.fetch(after), wire.FetchResponse)
+        here.know()
+        assert isinstance(await here.fetch(after), LogbusError)
+        other.die()
+        await asyncio.sleep(0)
+        assert here.hints == []
+
+    run(test)
+
+
+def test_a_port_on_which_nobody_listens_is_not_reached_through_itself() -> None:
+    """A socket that connects to its own port would hold the port of the broker that comes back."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = probe.getsockname()
+        probe.connect(address)
+        connection = Connection(Endpoint(*address), "tests")
+        connection._sock = probe
+        connection.on_writable()
+        assert connection.closed and connection.was_refused

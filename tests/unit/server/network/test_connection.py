@@ -1,0 +1,326 @@
+"""Connections over real socket pairs: order, limits, back-pressure, and what ends one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from broker_lite.errors import ProtocolError
+from broker_lite.server.clock import Clock
+from broker_lite.server.network.connection import Budget, Connection, Reply
+from broker_lite.server.network.context import Session
+from broker_lite.wire.fetch import FileRange
+from broker_lite.wire.frame import FrameReceiver
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+class Peer:
+    """The client's end of a socket pair, and the broker's connection at the other."""
+
+    def __init__(
+        self,
+        begin: Callable[[memoryview, Reply], None],
+        *,
+        budget: Budget | None = None,
+        requests_max: int = 4,
+        frame_bytes_max: int = 1 << 20,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        self.socket = ours
+        self.ended: list[str] = []
+        self.connection = Connection(
+            self.loop,
+            theirs,
+            Session(1, "127.0.0.1:40000"),
+            receiver=FrameReceiver(frame_bytes_max),
+            budget=budget or Budget(1 << 30),
+            clock=Clock(),
+            requests_max=requests_max,
+            begin=begin,
+            ended=lambda _, reason: self.ended.append(reason),
+        )
+
+    async def send(self, data: bytes) -> None:
+        await self.loop.sock_sendall(self.socket, data)
+
+    async def receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = await self.loop.sock_recv(self.socket, size - len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self.connection.close("the test is over", quiet=True)
+        self.socket.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_answers_go_out_in_the_order_of_the_requests() -> None:
+    async def main() -> None:
+        replies: list[Reply] = []
+        peer = Peer(lambda frame, reply: replies.append(reply))
+        await peer.send(framed(b"1") + framed(b"2") + framed(b"3"))
+        await peer.until(lambda: len(replies) == 3)
+        replies[2].answer([b"three"])
+        replies[1].answer([b"two"])
+        assert not peer.connection.is_idle
+        replies[0].answer([b"one"])
+        assert await peer.receive(11) == b"onetwothree"
+        assert peer.connection.is_idle
+        peer.close()
+
+    run(main)
+
+
+def test_a_request_without_an_answer_holds_nothing_up() -> None:
+    async def main() -> None:
+        replies: list[Reply] = []
+        peer = Peer(lambda frame, reply: replies.append(reply))
+        await peer.send(framed(b"1") + framed(b"2"))
+        await peer.until(lambda: len(replies) == 2)
+        replies[1].answer([b"two"])
+        replies[0].answer(())
+        assert await peer.receive(3) == b"two"
+        peer.close()
+
+    run(main)
+
+
+def test_files_and_bytes_are_sent_as_one_stream() -> None:
+    async def main() -> None:
+        content = os.urandom(3 << 20)
+        with tempfile.TemporaryFile() as file:
+            file.write(content)
+            file.flush()
+
+            def begin(frame: memoryview, reply: Reply) -> None:
+                reply.answer(
+                    [
+                        b"head",
+                        FileRange(file, 10, len(content) - 10),
+                        b"",
+                        b"mid",
+                        FileRange(file, 0, 10),
+                        FileRange(file, 0, 0),
+                        b"tail",
+                    ]
+                )
+
+            peer = Peer(begin)
+            await peer.send(framed(b"x"))
+            expected = b"head" + content[10:] + b"mid" + content[:10] + b"tail"
+            assert await peer.receive(len(expected)) == expected
+            peer.close()
+
+    run(main)
+
+
+def test_a_fat_reader_leaves_turns_for_others() -> None:
+    """Its 64 MB must not be sent while a small request waits: both sockets are read at the end."""
+
+    async def main() -> None:
+        with tempfile.TemporaryFile() as file:
+            file.truncate(64 << 20)
+            fat = Peer(lambda _, reply: reply.answer([FileRange(file, 0, 64 << 20)]))
+            order: list[str] = []
+            thin = Peer(lambda _, reply: (order.append("thin"), reply.answer([b"ok"]))[0])
+
+            async def read_fat() -> None:
+                left = 64 << 20
+                while left:
+                    left -= len(await fat.loop.sock_recv(fat.socket, 1 << 20))
+                order.append("fat")
+
+            await fat.send(framed(b"all"))
+            reader = asyncio.ensure_future(read_fat())
+            await thin.send(framed(b"one"))
+            assert await thin.receive(2) == b"ok"
+            await reader
+            assert order == ["thin", "fat"]
+            fat.close()
+            thin.close()
+
+    run(main)
+
+
+def test_reading_stops_at_the_limit_of_requests_and_goes_on() -> None:
+    async def main() -> None:
+        replies: list[Reply] = []
+        peer = Peer(lambda frame, reply: replies.append(reply), requests_max=2)
+        await peer.send(b"".join(framed(bytes([n])) for n in range(10)))
+        await peer.until(lambda: len(replies) == 2)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(replies) == 2
+        for n in range(10):
+            await peer.until(lambda n=n: len(replies) > n)
+            replies[n].answer([bytes([n])])
+        assert await peer.receive(10) == bytes(range(10))
+        peer.close()
+
+    run(main)
+
+
+def test_a_client_that_does_not_read_is_not_read_either() -> None:
+    async def main() -> None:
+        begun = 0
+
+        def begin(frame: memoryview, reply: Reply) -> None:
+            nonlocal begun
+            begun += 1
+            reply.answer([bytes(1 << 20)])
+
+        peer = Peer(begin, requests_max=2)
+        await peer.send(b"".join(framed(b"x") for _ in range(100)))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert begun < 10
+        left = 100 << 20
+        while left:
+            left -= len(await peer.loop.sock_recv(peer.socket, 1 << 20))
+        assert begun == 100
+        peer.close()
+
+    run(main)
+
+
+def test_reading_stops_while_too_many_bytes_are_held() -> None:
+    async def main() -> None:
+        budget = Budget(1000)
+        replies: list[Reply] = []
+
+        def begin(frame: memoryview, reply: Reply) -> None:
+            replies.append(reply)
+
+        first, second = Peer(begin, budget=budget), Peer(begin, budget=budget)
+        await first.send(framed(bytes(900)))
+        await first.until(lambda: len(replies) == 1)
+        assert budget.used_bytes == 900
+        # Begun but not admitted: its bytes stay in the socket until there is room.
+        big = framed(bytes(100_000))
+        await second.send(big[:90_000])
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert budget.used_bytes == 900
+        replies[0].answer([b"ok"])
+        await second.send(big[90_000:])
+        await second.until(lambda: len(replies) == 2)
+        assert budget.used_bytes == 100_000
+        replies[1].answer([b"ok"])
+        assert budget.used_bytes == 0
+        first.close()
+        second.close()
+
+    run(main)
+
+
+def test_what_a_closed_connection_held_is_given_back() -> None:
+    async def main() -> None:
+        budget = Budget(10_000)
+        replies: list[Reply] = []
+        peer = Peer(lambda _, reply: replies.append(reply), budget=budget, requests_max=1)
+        await peer.send(framed(bytes(100)) * 3 + framed(bytes(200_000))[:150_000])
+        await peer.until(lambda: replies)
+        peer.close()
+        # The first is under way: its bytes are in memory until it is answered.
+        assert budget.used_bytes == 100
+        assert not replies[0].is_open
+        replies[0].answer([b"nobody reads this"])
+        assert budget.used_bytes == 0
+
+    run(main)
+
+
+def test_a_frame_that_lies_about_its_length_ends_the_connection() -> None:
+    async def main() -> None:
+        for prefix in (b"\xff\xff\xff\xff", struct.pack(">i", (1 << 20) + 1), b"GET / HTTP/1.1"):
+            peer = Peer(lambda _, reply: reply.answer([b"?"]))
+            await peer.send(prefix)
+            assert await peer.receive(1) == b""
+            assert len(peer.ended) == 1
+            peer.close()
+
+    run(main)
+
+
+def test_a_request_that_is_refused_ends_its_connection_only() -> None:
+    async def main() -> None:
+        def begin(frame: memoryview, reply: Reply) -> None:
+            if frame == b"bad":
+                raise ProtocolError("not a request")
+            reply.answer([b"fine"])
+
+        bad, good = Peer(begin), Peer(begin)
+        await bad.send(framed(b"bad"))
+        await good.send(framed(b"good"))
+        assert await bad.receive(1) == b""
+        assert bad.ended == ["not a request"]
+        assert await good.receive(4) == b"fine"
+        bad.close()
+        good.close()
+
+    run(main)
+
+
+def test_the_reason_says_when_a_request_was_cut() -> None:
+    async def main() -> None:
+        peer = Peer(lambda _, reply: None)
+        await peer.send(framed(b"abc")[:5])
+        await peer.until(lambda: peer.connection.frame_began_ms)
+        peer.socket.close()
+        await peer.until(lambda: peer.ended)
+        assert "middle of a request" in peer.ended[0]
+
+    run(main)
+
+
+def test_who_is_not_read_has_not_begun_a_request_too_slowly() -> None:
+    """The broker stopped reading it, not the client sending: it is not to be ended as stuck."""
+
+    async def main() -> None:
+        replies: list[Reply] = []
+        peer = Peer(lambda _, reply: replies.append(reply), requests_max=1)
+        await peer.send(framed(b"first") + framed(b"second")[:6])
+        await peer.until(lambda: replies)
+        assert peer.connection.frame_began_ms == 0
+        replies[0].answer([b"ok"])
+        assert await peer.receive(2) == b"ok"
+        await peer.until(lambda: peer.connection.frame_began_ms)
+        await peer.send(framed(b"second")[6:])
+        await peer.until(lambda: len(replies) == 2)
+        peer.close()
+
+    run(main)
+
+
+def test_a_file_that_is_shorter_than_promised_ends_the_connection() -> None:
+    async def main() -> None:
+        with tempfile.TemporaryFile() as file:
+            peer = Peer(lambda _, reply: reply.answer([FileRange(file, 0, 10)]))
+            await peer.send(framed(b"x"))
+            assert await peer.receive(10) == b""
+            assert "ended before the range" in peer.ended[0]
+            peer.close()
+
+    run(main)

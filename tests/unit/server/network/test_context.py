@@ -1,0 +1,35 @@
+"""The context of a request: who sent it, and when it must be answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+from handler_world import World, context_of, kind
+
+from broker_lite.server.handlers import api_versions
+from broker_lite.server.network.context import broker_client_id
+from broker_lite.wire.api import ApiKey
+
+
+def test_only_a_brokers_client_id_makes_a_broker() -> None:
+    assert context_of(ApiKey.METADATA, 12, broker_client_id(3)).is_broker
+    assert not context_of(ApiKey.METADATA, 12, "rdkafka").is_broker
+    assert not context_of(ApiKey.METADATA, 12, None).is_broker
+
+
+def test_deadline_counts_from_the_arrival() -> None:
+    context = context_of(ApiKey.PRODUCE, 9)._replace(arrived_ms=1000)
+    assert context.deadline_ms(500) == 1500
+
+
+def test_session_keeps_the_software_that_api_versions_names() -> None:
+    async def body() -> None:
+        world = await World().start()
+        request = kind("ApiVersionsRequest")(
+            version=3, client_software_name="librdkafka", client_software_version="2.6.0"
+        )
+        context = context_of(ApiKey.API_VERSIONS, 3, "app")
+        await api_versions.handle(world.brokers[1], context, request)
+        assert str(context) == "127.0.0.1:40000: client 'app' (librdkafka 2.6.0)"
+
+    asyncio.run(body())

@@ -1,0 +1,56 @@
+"""Waiting requests: woken by news, ended by time, and no timer while nothing waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker_lite.server.clock import Clock
+from broker_lite.server.partitions.purgatory import Deadlines, Waiters
+
+
+def test_waiters_are_woken_until_they_leave() -> None:
+    waiters, woken = Waiters(), []
+
+    def once() -> None:
+        woken.append("once")
+        waiters.discard(once)
+
+    waiters.add(once)
+    waiters.add(lambda: woken.append("always"))
+    waiters.wake()
+    waiters.wake()
+    assert woken == ["once", "always", "always"]
+    assert len(waiters) == 1
+
+
+def test_whoever_waits_is_woken_once_a_turn_behind_what_was_due_before() -> None:
+    waiters = Waiters()
+    turn: list[Callable[[], None]] = []
+    waiters.wake_soon(turn.append)
+    assert not turn
+    woken: list[int] = []
+    waiters.add(lambda: woken.append(len(turn)))
+    for _ in range(2):
+        waiters.wake_soon(turn.append)
+        waiters.wake_soon(turn.append)
+        assert len(turn) == 1
+        turn.pop()()
+    assert woken == [0, 0]
+
+
+def test_only_what_is_not_done_expires() -> None:
+    async def main() -> None:
+        late: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        clock = Clock()
+        deadlines = Deadlines(asyncio.get_running_loop(), clock, late.set_result)
+        now_ms = clock.monotonic_ms()
+        for token, deadline_ms in ((1, now_ms), (2, now_ms), (3, now_ms + 60_000)):
+            deadlines.add(token, deadline_ms)
+        deadlines.done(1)
+        assert await asyncio.wait_for(late, 20) == 2
+        assert len(deadlines) == 1
+        deadlines.done(3)
+        deadlines.close()
+
+    asyncio.run(main())

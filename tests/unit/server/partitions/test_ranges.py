@@ -1,0 +1,223 @@
+"""Ranges for fetches, over real files: sent as they are, checked, or turned into rows."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from data_calls import batches, columns_batch, rows_batch, values
+
+from broker_lite.errors import CorruptMessageError, StorageError
+from broker_lite.model import PartitionKey
+from broker_lite.record.batch import read_header
+from broker_lite.server.partitions import ranges
+from broker_lite.server.partitions.ranges import Prepared, Wanted, prepare, read_resident
+from broker_lite.storage.files import OsFiles
+from broker_lite.storage.log import Log
+from broker_lite.storage.manager import LogManager
+from broker_lite.storage.reader import LogSlice
+from broker_lite.wire.fetch import FileRange
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    manager = LogManager(OsFiles(), str(tmp_path))
+    manager.lock(1)
+    manager.open_all(1)
+    yield manager.create(PartitionKey("abcdefghijklmnopqrstuQ", 0), None, 1)
+    manager.close()
+
+
+def append(log: Log, batch: bytes, epoch: int = 0) -> None:
+    buffer = memoryview(bytearray(batch))
+    log.append_as_leader(buffer, read_header(buffer), epoch, 1)
+
+
+def wanted(log: Log, offset: int = 0, **options: object) -> Wanted:
+    row = Wanted(log, offset, log.log_end_offset, 1 << 20, False, False)
+    return row._replace(**options)  # type: ignore[arg-type]
+
+
+def content(found: Prepared) -> memoryview:
+    data = b""
+    for part in found.parts:
+        if isinstance(part, FileRange):
+            with open(f"/proc/self/fd/{part.file.fileno()}", "rb") as file:
+                file.seek(part.position)
+                data += file.read(part.length)
+        else:
+            data += part
+    assert len(data) == found.length
+    return memoryview(data)
+
+
+def damage(log: Log, position: int) -> None:
+    (path,) = Path(log.directory).glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_an_unchecked_range_is_one_range_of_the_file(log: Log) -> None:
+    for n in range(5):
+        append(log, columns_batch([b"%d" % n]))
+    (found,) = prepare([wanted(log)], 1 << 20)
+    assert [type(part) for part in found.parts] == [FileRange]
+    assert found.checked_end == -1
+    assert values(content(found)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_batch_in_the_middle_of_which_the_log_begins_is_sound(log: Log) -> None:
+    append(log, rows_batch([b"0", b"1", b"2"]), epoch=3)
+    append(log, rows_batch([b"3"]), epoch=5)
+    log.delete_records_before(2)
+    (found,) = prepare([wanted(log, 2, check=True)], 1 << 20)
+    assert (found.error, found.checked_end) == (None, 4)
+    damage(log, 15)
+    (found,) = prepare([wanted(log, 2, check=True)], 1 << 20)
+    assert "the epoch file says 3" in str(found.error)
+
+
+def test_a_checked_range_of_good_batches_is_still_one_range(log: Log) -> None:
+    for n in range(5):
+        append(log, rows_batch([b"%d" % n] * 3))
+    (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
+    assert [type(part) for part in found.parts] == [FileRange]
+    assert found.checked_end == 15
+
+
+def test_only_columns_become_rows(log: Log) -> None:
+    for n in range(6):
+        append(log, (columns_batch if n in (2, 3) else rows_batch)([b"%d" % n]))
+    (found,) = prepare([wanted(log, check=True, rows_only=True)], 1 << 20)
+    kinds = [isinstance(part, FileRange) for part in found.parts]
+    assert kinds == [True, False, False, True]
+    assert values(content(found)) == [b"%d" % n for n in range(6)]
+    assert [h.base_offset for _, h in batches(content(found))] == list(range(6))
+
+
+def test_batches_larger_than_a_chunk(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "CHUNK_BYTES", 1000)
+    sent = [bytes([n]) * size for n, size in enumerate((10, 5000, 900, 1, 3000))]
+    for value in sent:
+        append(log, rows_batch([value]))
+    (found,) = prepare([wanted(log, check=True)], 1 << 20)
+    assert values(content(found)) == sent
+    assert found.checked_end == 5
+
+
+def test_good_batches_before_a_bad_one_are_sent(log: Log) -> None:
+    for n in range(3):
+        append(log, rows_batch([b"%d" % n * 20]))
+    size = len(rows_batch([b"0" * 20]))
+    damage(log, 2 * size - 1)
+    (found,) = prepare([wanted(log, check=True)], 1 << 20)
+    assert (found.error, found.checked_end) == (None, 1)
+    assert values(content(found)) == [b"0" * 20]
+    (bad,) = prepare([wanted(log, 1, check=True)], 1 << 20)
+    assert isinstance(bad.error, CorruptMessageError)
+    assert bad.error_offset == 1
+
+
+def test_damage_outside_the_checksum_is_found_too(log: Log) -> None:
+    """Base offset and leader epoch precede what the CRC covers."""
+    for n in range(3):
+        append(log, rows_batch([b"%d" % n * 20]), epoch=3)
+    size = len(rows_batch([b"0" * 20]))
+    for position in (size + 15, size + 7):
+        damage(log, position)
+        (found,) = prepare([wanted(log, check=True)], 1 << 20)
+        assert found.checked_end == 1
+        damage(log, position)
+
+
+def test_one_damaged_partition_leaves_the_others(log: Log) -> None:
+    append(log, rows_batch([b"0" * 20]))
+    damage(log, len(rows_batch([b"0" * 20])) - 1)
+    bad, raw = prepare([wanted(log, check=True), wanted(log)], 1 << 20)
+    assert bad.error is not None and raw.error is None and raw.length
+
+
+def test_the_limit_is_over_all_partitions_but_for_the_first_batch(log: Log) -> None:
+    for n in range(4):
+        append(log, rows_batch([b"%d" % n * 100]))
+    size = len(rows_batch([b"0" * 100]))
+    found = prepare([wanted(log)] * 3, 1)
+    assert [one.length for one in found] == [size, 0, 0]
+    found = prepare([wanted(log)] * 3, 6 * size)
+    assert [one.length for one in found] == [4 * size, 2 * size, 0]
+
+
+def test_an_offset_beyond_the_end_is_nothing(log: Log) -> None:
+    append(log, rows_batch([b"x"]))
+    (found,) = prepare([wanted(log, 1)], 1 << 20)
+    assert found == Prepared()
+
+
+def test_what_was_just_written_is_resident(log: Log) -> None:
+    append(log, rows_batch([bytes(3 << 20)]))
+    (found,) = prepare([wanted(log, max_bytes=8 << 20)], 8 << 20)
+    (part,) = found.parts
+    assert isinstance(part, FileRange)
+    assert ranges.is_start_resident(part.file, part.position)
+
+
+def test_few_bytes_of_recent_appends_leave_with_the_answer_and_many_from_the_file(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not every file system (tmpfs) says what is in the page cache; all of this is.
+    monkeypatch.setattr(ranges, "_NOWAIT", 0)
+    small = rows_batch([b"x" * 100])
+    append(log, small)
+    append(log, rows_batch([bytes(ranges.COPIED_BYTES_MAX)]))
+    found = read_resident([wanted(log, max_bytes=len(small)), wanted(log, 1)], 1 << 20) or []
+    (copied,), (part,) = found[0].parts, found[1].parts
+    assert isinstance(copied, bytearray)
+    assert isinstance(part, FileRange)
+    (whole,) = prepare([wanted(log, max_bytes=len(small))], 1 << 20)
+    assert content(found[0]) == content(whole)
+    monkeypatch.setattr(ranges, "COPIED_TOTAL_MAX", 2 * len(small))
+    found = read_resident([wanted(log, max_bytes=len(small))] * 3, 1 << 20) or []
+    assert [isinstance(one.parts[0], FileRange) for one in found] == [False, False, True]
+
+
+def test_a_reader_of_files_is_told_where_a_large_range_is(log: Log) -> None:
+    for n in range(5):
+        append(log, columns_batch([b"%d" % n * 1000] * 80))
+    size = len(columns_batch([b"0" * 1000] * 80))
+    for check in (False, True):
+        (found,) = prepare([wanted(log, by_file=True, check=check)], 1 << 20)
+        assert (found.parts, found.length) == ((), 5 * size)
+        assert found.checked_end == (400 if check else -1)
+        assert found.stored is not None
+        (path,) = Path(log.directory).glob("*.log")
+        status = path.stat()
+        assert found.stored == (str(path), status.st_dev, status.st_ino, 0, 5 * size)
+    (resident,) = read_resident([wanted(log, by_file=True)], 1 << 20) or []
+    assert resident.stored is not None
+    (small,) = prepare([wanted(log, 240, by_file=True)], 1 << 20)
+    assert (small.stored, small.length) == (None, 2 * size)
+    damage(log, 5 * size - 1)
+    (found,) = prepare([wanted(log, by_file=True, check=True)], 1 << 20)
+    assert found.stored is not None
+    assert (found.stored.length, found.checked_end) == (4 * size, 320)
+
+
+def test_a_read_error_is_of_one_partition(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed whole fetches: a follower got nothing of any partition from that leader where one
+    of them lay on a bad sector."""
+    append(log, rows_batch([b"0"]))
+    append(log, rows_batch([b"1"]))
+    read, first = ranges._read, wanted(log, check=True)
+
+    def failing(found: LogSlice, position: int, size: int, end: int) -> memoryview:
+        if position == 0:
+            raise OSError(errno.EIO, "a bad sector")
+        return read(found, position, size, end)
+
+    monkeypatch.setattr(ranges, "_read", failing)
+    bad, good = prepare([first, wanted(log, 1, check=True)], 1 << 20)
+    assert (type(bad.error), bad.error_offset) == (StorageError, 0)
+    assert values(content(good)) == [b"1"]

@@ -1,0 +1,127 @@
+"""How a follower asks one leader: what goes together, what goes at once, what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from broker_lite.config import BrokerConfig
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import BrokerView, Endpoint, PartitionKey
+from broker_lite.replication.effects import FetchFrom
+from broker_lite.replication.events import Event
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.partitions import replica_fetcher
+from broker_lite.server.partitions.replica_fetcher import Answered, Fetchers
+from broker_lite.wire import fetch as wire
+
+LEADER = BrokerView(1, Endpoint("test", 1), "D" * 22, 101)
+
+
+class Leader:
+    """Holds requests until the test answers them."""
+
+    def __init__(self) -> None:
+        self.snapshot = MetadataSnapshot(brokers={1: LEADER})
+        self.broker_epoch = 102
+        self.asked: list[tuple[wire.FetchRequest, Answered]] = []
+
+    def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
+        self.asked.append((request, answered))
+
+    async def answer_nothing(self, index: int) -> None:
+        request, answered = self.asked[index]
+        topics = [
+            wire.FetchedTopic(
+                "",
+                topic.topic_id,
+                [
+                    wire.FetchedPartition(
+                        row.partition, 0, 0, 0, 0, memoryview(b""), None, None, -1, -1
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        answered(wire.FetchResponse(0, 0, topics, 0))
+        await asyncio.sleep(0)
+
+    def wanted(self, index: int) -> list[int]:
+        return [row.partition for topic in self.asked[index][0].topics for row in topic.partitions]
+
+
+class Follower:
+    """Asks for the same again, whatever came."""
+
+    def __init__(self, fetchers: Fetchers, partition: int) -> None:
+        self.fetchers = fetchers
+        self.key = PartitionKey("t" * 22, partition)
+        self.log: Any = SimpleNamespace(log_start_offset=0)
+
+    def ask(self) -> None:
+        self.fetchers.fetch(self, FetchFrom(1, 0, 0, -1))
+
+    def deliver(self, event: Event) -> None:
+        self.ask()
+
+
+def test_two_requests_that_bring_nothing_become_one_that_waits() -> None:
+    """Each of the two used to end the other's wait, and both were asked again without end."""
+
+    async def test() -> None:
+        leader = Leader()
+        fetchers = Fetchers(
+            asyncio.get_running_loop(),
+            BrokerConfig(broker_id=2),
+            net=leader,
+            cluster=leader,
+            metrics=Metrics(),
+        )
+        for partition in range(2):
+            Follower(fetchers, partition).ask()
+            await asyncio.sleep(0)
+        assert [leader.wanted(n) for n in range(2)] == [[0], [1]]
+        assert leader.asked[1][0].max_wait_ms == 0
+        await leader.answer_nothing(0)
+        assert len(leader.asked) == 2
+        await leader.answer_nothing(1)
+        assert len(leader.asked) == 3
+        assert sorted(leader.wanted(2)) == [0, 1]
+        assert leader.asked[2][0].max_wait_ms > 0
+        fetchers.close()
+
+    asyncio.run(test())
+
+
+def test_partitions_in_which_nothing_happens_wait_on_a_lane_of_their_own() -> None:
+    """So that a thousand of them cost nothing when something happens in another."""
+
+    async def test() -> None:
+        leader = Leader()
+        fetchers = Fetchers(
+            asyncio.get_running_loop(),
+            BrokerConfig(broker_id=2),
+            net=leader,
+            cluster=leader,
+            metrics=Metrics(),
+        )
+        followers = [Follower(fetchers, partition) for partition in range(3)]
+        for follower in followers:
+            follower.ask()
+        await asyncio.sleep(0.001)
+        assert [leader.wanted(0), leader.asked[0][0].flags & wire.FLAG_IDLE] == [[0, 1, 2], 0]
+        for follower in followers:
+            fetchers._hot_until[follower.key] -= replica_fetcher.HOT_S
+        await leader.answer_nothing(0)
+        assert leader.wanted(1) == [0, 1, 2]
+        assert leader.asked[1][0].flags & wire.FLAG_IDLE
+        assert leader.asked[1][0].max_wait_ms > 0
+        # One that is led anew is asked for at once, while the others go on waiting.
+        fetchers.fetch(followers[1], FetchFrom(1, 1, 0, -1))
+        await asyncio.sleep(0)
+        assert [leader.wanted(2), leader.asked[2][0].flags & wire.FLAG_IDLE] == [[1], 0]
+        fetchers.close()
+
+    asyncio.run(test())

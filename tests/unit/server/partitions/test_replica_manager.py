@@ -1,0 +1,523 @@
+"""Replicas over real disk threads and a file system in memory: snapshots, appends, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+from data_calls import rows_batch
+from stored import append
+
+from broker_lite import errors
+from broker_lite.config import BrokerConfig, TopicConfig
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import (
+    BrokerView,
+    LeaderAndIsr,
+    PartitionKey,
+    PartitionView,
+    ReplicaId,
+    StateChange,
+    TopicView,
+)
+from broker_lite.record.batch import read_header
+from broker_lite.replication.events import Appended
+from broker_lite.replication.leader import Leader
+from broker_lite.server.clock import Clock
+from broker_lite.server.metrics import Metrics
+from broker_lite.server.partitions import full_disk, replica_manager
+from broker_lite.server.partitions.disk import Batch, Disk
+from broker_lite.server.partitions.replica import Replica
+from broker_lite.server.partitions.replica_fetcher import Answered
+from broker_lite.server.partitions.replica_manager import ReplicaManager
+from broker_lite.storage.manager import LogManager
+from broker_lite.storage.memory import MemFiles
+from broker_lite.wire.fetch import FetchRequest
+
+EPOCH = 7
+"""The broker epoch of the only registration."""
+
+
+class Alone:
+    """One broker's cluster: nobody to ask, nothing to agree on."""
+
+    snapshot = MetadataSnapshot()
+    broker_epoch = EPOCH
+    broker_epochs = frozenset({EPOCH})
+
+    async def write_states(self, changes: Sequence[StateChange]) -> list[LeaderAndIsr | None]:
+        raise AssertionError(changes)
+
+    def __init__(self) -> None:
+        self.told_full: list[bool] = []
+
+    async def drain(self) -> None:
+        """Nobody else could lead."""
+
+    async def set_full(self, is_full: bool) -> None:
+        self.told_full.append(is_full)
+
+    def fetch(self, leader: BrokerView, request: FetchRequest, answered: Answered) -> None:
+        raise AssertionError(request)
+
+
+class Shell:
+    """A replica manager with its disk, and metadata by hand."""
+
+    def __init__(self, files: MemFiles | None = None) -> None:
+        self.files = files or MemFiles()
+        self.loop = asyncio.get_running_loop()
+        self.clock = Clock()
+        self.logs = LogManager(
+            self.files, "/data", default_config=TopicConfig(file_delete_delay_ms=0)
+        )
+        self.logs.lock(1)
+        self.logs.open_all(1)
+        self.disk = Disk(self.loop, append_threads=2, read_threads=1, clock=self.clock)
+        self.metrics = Metrics()
+        self.cluster = Alone()
+        self.manager = ReplicaManager(
+            self.loop,
+            BrokerConfig(broker_id=1),
+            clock=self.clock,
+            disk=self.disk,
+            logs=self.logs,
+            metrics=self.metrics,
+            cluster=self.cluster,
+            net=self.cluster,
+        )
+        self.local = ReplicaId(1, self.logs.directory_id)
+
+    def topic(
+        self,
+        name: str = "t",
+        topic_id: str = "abcdefghijklmnopqrstuQ",
+        *,
+        leader: int = 1,
+        leader_epoch: int = 0,
+        partitions: int = 1,
+        version: int = 0,
+        config: dict[str, str] | None = None,
+    ) -> TopicView:
+        state = LeaderAndIsr(
+            leader, leader_epoch, (self.local,), 1, version, leader_broker_epoch=EPOCH
+        )
+        views = tuple(PartitionView(p, (1,), state) for p in range(partitions))
+        return TopicView(name, topic_id, views, config or {})
+
+    def apply(self, *topics: TopicView) -> None:
+        self.manager.apply(
+            MetadataSnapshot(
+                topics={view.name: view for view in topics},
+                topics_by_id={view.topic_id: view for view in topics},
+            )
+        )
+
+    async def leader(self, name: str = "t", partition: int = 0) -> Replica:
+        """Wait until it serves, with its epoch on the disk."""
+        while True:
+            try:
+                replica = self.manager.find(name, partition)
+                replica.role.latest_offset()
+                role = replica.role.role
+                if isinstance(role, Leader) and role.epoch_start_offset is not None:
+                    return replica
+            except errors.RetriableError:
+                pass
+            await asyncio.sleep(0.001)
+
+    async def append(self, replica: Replica, acks: int = -1, **fields: int) -> Appended:
+        return await self.begin(replica, acks, **fields)
+
+    def begin(
+        self, replica: Replica, acks: int = -1, wait_ms: int = 30_000, **fields: int
+    ) -> asyncio.Future[Appended]:
+        done: asyncio.Future[Appended] = self.loop.create_future()
+
+        def decided(appended: Appended | None, error: errors.LogbusError | None) -> None:
+            if error is not None:
+                done.set_exception(error)
+            else:
+                assert appended is not None
+                done.set_result(appended)
+
+        buffer = memoryview(bytearray(rows_batch([b"a", b"b"], **fields)))
+        batch = Batch(buffer, read_header(buffer), 1 << 20)
+        self.manager.append(replica, acks, batch, self.clock.monotonic_ms() + wait_ms, decided)
+        return done
+
+    def close(self) -> None:
+        self.manager.close(errors.ClosedError("the test is over"))
+        self.disk.stop()
+
+
+def run(test: Callable[[Shell], Coroutine[Any, Any, None]], **options: Any) -> None:
+    async def main() -> None:
+        shell = Shell(**options)
+        try:
+            await asyncio.wait_for(test(shell), 20)
+        finally:
+            shell.close()
+
+    asyncio.run(main())
+
+
+def test_a_partition_is_made_led_and_written() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        first, second = shell.begin(replica), shell.begin(replica, acks=1)
+        assert ((await first).base_offset, (await second).base_offset) == (0, 2)
+        await shell.append(replica, acks=0)
+        assert replica.high_watermark == 6
+        assert replica.log.flushed_end == 6
+        assert replica.log.leader_epochs.latest == 0
+        assert [u[:2] for u in map(tuple_of_usage, shell.manager.usage())] == [("t", 0)]
+
+    run(test)
+
+
+def test_what_is_moved_away_while_its_log_is_made_is_not_kept() -> None:
+    """Nothing would have taken it away before the next change of metadata; found by the
+    simulator."""
+
+    async def test(shell: Shell) -> None:
+        here = shell.topic()
+        (view,) = here.partitions
+        others = dataclasses.replace(
+            view.state, leader=2, isr=(ReplicaId(2, "another"),), version=1
+        )
+        moved = dataclasses.replace(view, replicas=(2,), state=others)
+        shell.apply(here)
+        shell.apply(dataclasses.replace(here, partitions=(moved,)))
+        key = PartitionKey(here.topic_id, 0)
+        for _ in ("made", "deleted"):
+            await shell.disk.run_keeper(lambda: None)
+        assert (shell.manager.replicas, key in shell.logs.logs) == ([], False)
+
+    run(test)
+
+
+def tuple_of_usage(usage: Any) -> tuple[str, int]:
+    return usage.topic, usage.partition
+
+
+def test_what_is_where() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic(partitions=2), shell.topic("u", "uuuuuuuuuuuuuuuuuuuuuA", leader=2))
+        await shell.leader()
+        find, find_by_id = shell.manager.find, shell.manager.find_by_id
+        assert find_by_id("abcdefghijklmnopqrstuQ", 0) is find("t", 0)
+        with pytest.raises(errors.UnknownTopicOrPartitionError):
+            find("v", 0)
+        for partition in (2, -1):
+            with pytest.raises(errors.UnknownTopicOrPartitionError):
+                find("t", partition)
+        with pytest.raises(errors.UnknownTopicIdError):
+            find_by_id("vvvvvvvvvvvvvvvvvvvvvA", 0)
+        while True:
+            try:
+                other = find("u", 0)
+                break
+            except errors.NotLeaderError:
+                await asyncio.sleep(0.001)
+        with pytest.raises(errors.NotLeaderError):
+            other.check_leader()
+
+    run(test)
+
+
+def test_a_new_epoch_is_on_disk_before_it_serves() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        await shell.append(replica)
+        shell.apply(shell.topic(leader_epoch=4, version=1))
+        await shell.leader()
+        appended = await shell.append(replica)
+        assert replica.log.epoch_at(appended.base_offset) == 4
+        assert replica.log.epoch_at(0) == 0
+        with pytest.raises(errors.FencedLeaderEpochError):
+            replica.check_leader(0)
+
+    run(test)
+
+
+def test_a_leader_that_is_replaced_answers_what_waits() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "60000"}))
+        replica = await shell.leader()
+        waiting = shell.begin(replica)
+        while replica.role.log_end_offset == 0:
+            await asyncio.sleep(0.001)
+        woken: list[bool] = []
+        replica.waiters.add(lambda: woken.append(True))
+        shell.apply(shell.topic(leader=2, leader_epoch=1, version=1))
+        with pytest.raises(errors.NotLeaderError):
+            await waiting
+        with pytest.raises(errors.NotLeaderError):
+            await shell.append(replica)
+        assert woken
+
+    run(test)
+
+
+def test_a_produce_that_is_not_flushed_in_time_says_so() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic(config={"flush.messages": "1000", "flush.ms": "60000"}))
+        replica = await shell.leader()
+        with pytest.raises(errors.RequestTimedOutError):
+            await shell.begin(replica, wait_ms=1)
+        assert shell.manager.in_flight_count == 0
+
+    run(test)
+
+
+def test_a_topic_made_again_has_another_log() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        first = await shell.leader()
+        await shell.append(first)
+        shell.apply(shell.topic(topic_id="bbbbbbbbbbbbbbbbbbbbbA"))
+        assert first.closed
+        second = await shell.leader()
+        assert second.key.topic_id == "bbbbbbbbbbbbbbbbbbbbbA"
+        assert second.log.log_end_offset == 0
+        with pytest.raises(errors.UnknownTopicOrPartitionError):
+            await shell.append(first)
+        while shell.logs.get(PartitionKey("abcdefghijklmnopqrstuQ", 0)) is not None:
+            await asyncio.sleep(0.001)
+
+    run(test)
+
+
+def test_logs_that_nobody_knows_are_set_aside_and_come_back_with_their_topic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """ZooKeeper restored from an older state took the newer topics' records with it."""
+
+    async def test(shell: Shell) -> None:
+        key = PartitionKey("ccccccccccccccccccccuA", 0)
+        append(shell.logs.create(key, None, 1))
+        shell.logs.get(key).flush()
+        shell.apply(shell.topic())
+        await shell.leader()
+        while shell.logs.get(key) is not None or not shell.logs.stray_count:
+            await asyncio.sleep(0.001)
+        assert "logbus storage strays /data --delete" in caplog.text
+        shell.apply(shell.topic(), shell.topic("late", key.topic_id))
+        replica = await shell.leader("late")
+        assert replica.log.log_end_offset == 1
+        assert shell.logs.stray_count == 0
+
+    run(test)
+
+
+def test_columns_are_known_before_a_reader_can_see_them() -> None:
+    async def test(shell: Shell) -> None:
+        from data_calls import columns_batch
+
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        seen: list[tuple[int, int]] = []
+        replica.waiters.add(lambda: seen.append((replica.high_watermark, replica.trust.rows_from)))
+        buffer = memoryview(bytearray(columns_batch([b"a", b"b", b"c"])))
+        batch = Batch(buffer, read_header(buffer), 1 << 20)
+        done: asyncio.Future[None] = shell.loop.create_future()
+        shell.manager.append(
+            replica,
+            -1,
+            batch,
+            shell.clock.monotonic_ms() + 30_000,
+            lambda appended, error: done.set_result(None),
+        )
+        await done
+        while not seen:
+            await asyncio.sleep(0)
+        assert seen == [(3, 3)]
+        await shell.append(replica)
+        assert replica.trust.rows_from == 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("operation", ["datasync", "write"])
+def test_a_disk_error_stops_the_directory_loudly(
+    operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic(partitions=3))
+        replicas = [await shell.leader(partition=p) for p in range(3)]
+        await shell.append(replicas[0])
+        woken: list[int] = []
+        for replica in replicas:
+            replica.waiters.add(lambda p=replica.partition: woken.append(p))
+        shell.files.fail_next(operation, errno.EIO)
+        with pytest.raises(errors.StorageError):
+            await shell.append(replicas[1])
+        for replica in replicas:
+            with pytest.raises(errors.StorageError):
+                await shell.append(replica)
+            with pytest.raises(errors.StorageError):
+                replica.check_leader()
+        assert sorted(set(woken)) == [0, 1, 2]
+        assert shell.metrics.value("directory_failed") == 1
+        # New partitions are not made there either.
+        shell.apply(shell.topic(partitions=4, version=1))
+        with pytest.raises(errors.StorageError):
+            shell.manager.find("t", 3)
+
+    run(test)
+    assert "has failed and is not used any more" in caplog.text
+
+
+def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        shell.files.fail_next("write", errno.ENOSPC, after_bytes=20)
+        with pytest.raises(errors.StorageError, match="full"):
+            await shell.append(replica)
+        assert (await shell.append(replica)).base_offset == 0
+        assert shell.metrics.value("directory_failed") == 0
+
+    run(test)
+
+
+def test_a_full_disk_is_registered_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leader, follower and a new partition find it full; the registration changes twice."""
+    monkeypatch.setattr(full_disk, "LOOK_S", 0.005)
+
+    async def told(shell: Shell, *states: bool) -> None:
+        async with asyncio.timeout(10):
+            while shell.cluster.told_full != list(states):
+                await asyncio.sleep(0.001)
+
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        await shell.append(replica)
+        total, usable = shell.files.space("/data")
+        shell.files.capacity_bytes = total - usable
+        for _ in range(2):
+            with pytest.raises(errors.StorageError, match="full"):
+                await shell.append(replica)
+        await told(shell, True)
+        assert "logbus_log_dir_full 1" in shell.metrics.text()
+        # Some space is not enough: it would be full again at once.
+        shell.files.capacity_bytes += 4096
+        with pytest.raises(errors.StorageError, match="full"):
+            await shell.append(replica)
+        shell.files.capacity_bytes = None
+        await told(shell, True, False)
+        assert (await shell.append(replica)).base_offset == 2
+        assert "logbus_log_dir_full 0" in shell.metrics.text()
+
+    run(test)
+
+
+@pytest.mark.parametrize("operation", ["make_dir", "create", "rename"])
+def test_a_partition_that_a_full_disk_refuses_is_made_when_there_is_room(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory, its first segment, or the file of its first epoch."""
+    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
+
+    async def test(shell: Shell) -> None:
+        shell.files.fail_next(operation, errno.ENOSPC)
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        assert (await shell.append(replica)).base_offset == 0
+        assert shell.metrics.value("directory_failed") == 0
+
+    run(test)
+
+
+def test_a_followers_log_that_a_full_disk_refuses_is_made_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though nothing changes meanwhile in what the metadata say of its topic."""
+    monkeypatch.setattr(replica_manager, "AGAIN_S", 0.05)
+
+    async def test(shell: Shell) -> None:
+        shell.files.fail_next("make_dir", errno.ENOSPC)
+        shell.apply(shell.topic(leader=2))
+        async with asyncio.timeout(10):
+            while not shell.manager.replicas:
+                await asyncio.sleep(0.001)
+        assert not shell.manager.find("t", 0).role.is_leader
+
+    run(test)
+
+
+def test_a_bad_batch_is_refused_and_the_next_is_taken() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        buffer = memoryview(bytearray(rows_batch([b"a"])))
+        buffer[-1] ^= 1
+        done: asyncio.Future[Any] = shell.loop.create_future()
+        shell.manager.append(
+            replica,
+            -1,
+            Batch(buffer, read_header(buffer), 1 << 20),
+            shell.clock.monotonic_ms() + 30_000,
+            lambda appended, error: done.set_result(error),
+        )
+        good = shell.begin(replica)
+        assert isinstance(await done, errors.CorruptMessageError)
+        assert (await good).base_offset == 0
+
+    run(test)
+
+
+def test_records_are_deleted_up_to_the_high_watermark() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        for _ in range(3):
+            await shell.append(replica)
+        delete = shell.manager.delete_records
+        assert await delete("t", 0, 2) == 2
+        assert await delete("t", 0, -1) == 6
+        for offset in (7, -2):
+            with pytest.raises(errors.OffsetOutOfRangeError):
+                await delete("t", 0, offset)
+        assert replica.log.log_start_offset == 6
+
+    run(test)
+
+
+def test_settings_of_a_topic_reach_its_log() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        shell.apply(shell.topic(config={"max.message.bytes": "4096"}))
+        assert replica.log.config.max_message_bytes == 4096
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max.message.bytes": "many"}, {"of.a.later.version": "1"}, {"retention.ms": "x"}]
+)
+def test_settings_that_cannot_be_read_delete_nothing(
+    wrong: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One such setting made the defaults of all: records that were to stay went after a week."""
+
+    async def test(shell: Shell) -> None:
+        kept = {"retention.ms": "-1", "segment.bytes": "67108864"}
+        shell.apply(shell.topic(config=kept | wrong))
+        config = (await shell.leader()).log.config
+        assert (config.retention_ms, config.retention_bytes) == (-1, -1)
+        assert config.segment_bytes == 67108864
+        assert caplog.text.count("none of its records are deleted") == 1
+        shell.apply(shell.topic(config={"retention.ms": "1000"}))
+        assert (await shell.leader()).log.config.retention_ms == 1000
+
+    run(test)
