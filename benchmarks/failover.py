@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from broker_lite.client import Bus, connect
+from broker_lite.bus import Bus, connect
 from broker_lite.client.operations.cluster import TopicMetadata
 from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.errors import LogbusError

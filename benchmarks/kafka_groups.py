@@ -22,7 +22,7 @@ from typing import Any
 import kafka.protocol.consumer as consumer
 import kafka.protocol.metadata as metadata
 
-from broker_lite import client
+from broker_lite.bus import connect
 from broker_lite.client.membership.assignors import assign, candidate
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import four_letters
@@ -224,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     partitions = options.members * PARTITIONS_A_MEMBER
     with LocalCluster(brokers=3) as cluster:
-        with client.connect(cluster.bootstrap_servers) as bus:
+        with connect(cluster.bootstrap_servers) as bus:
             bus.create_topic(TOPIC, partitions=partitions, replication_factor=3)
         zookeeper = cluster.zookeeper_server
         assert zookeeper is not None and zookeeper.pid is not None

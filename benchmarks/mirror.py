@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from broker_lite.client import Bus, connect
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.mirror.carrying import Piece
 from broker_lite.mirror.mirror import Mirror

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker_lite import errors as errors
-    from broker_lite.client import aconnect as aconnect
-    from broker_lite.client import connect as connect
+    from broker_lite.bus import aconnect as aconnect
+    from broker_lite.bus import connect as connect
     from broker_lite.local.cluster import LocalCluster as LocalCluster
     from pyspark_logbus.datasource import DefaultSource as DefaultSource
     from pyspark_logbus.datasource import register as register

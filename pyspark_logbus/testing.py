@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from broker_lite.client.bus import Bus
+    from broker_lite.bus.blocking import Bus
     from broker_lite.local.cluster import LocalCluster
 
 BROKERS = "LOGBUS_TEST_BROKERS"
@@ -36,7 +36,7 @@ def logbus_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
 @pytest.fixture(scope="session")
 def logbus(logbus_cluster: LocalCluster) -> Iterator[Bus]:
     """A connection to the cluster: topics, producers, consumers."""
-    from broker_lite.client.bus import connect
+    from broker_lite.bus.blocking import connect
 
     with connect(logbus_cluster.bootstrap_servers) as bus:
         yield bus

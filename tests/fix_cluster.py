@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_lite import client
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
@@ -62,14 +62,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 
 
 @pytest.fixture
-def bus(cluster: LocalCluster) -> Iterator[client.Bus]:
+def bus(cluster: LocalCluster) -> Iterator[Bus]:
     """A connection to the worker's cluster."""
-    with client.connect(cluster.bootstrap_servers) as connected:
+    with connect(cluster.bootstrap_servers) as connected:
         yield connected
 
 
 @pytest.fixture
-def topic(bus: client.Bus) -> str:
+def topic(bus: Bus) -> str:
     """A new topic of three partitions."""
     name = f"fixture-{os.getpid()}-{next(_NUMBERS)}"
     bus.create_topic(name, partitions=3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from patience import PATIENCE_S, until
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 from broker_lite.client.producing.futures import RecordMetadata
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster

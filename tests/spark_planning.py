@@ -10,7 +10,7 @@ from typing import Any
 
 from patience import until
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 from pyspark_logbus import options
 from pyspark_logbus.batch_planner import plan_batch
 from pyspark_logbus.offset_ranges import OffsetRange

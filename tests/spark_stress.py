@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 from broker_lite.model import TopicPartition
 
 TOPICS_MAX = 4

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from broker_lite.client import connect
+from broker_lite.bus import connect
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 

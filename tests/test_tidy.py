@@ -39,8 +39,8 @@ LAZY_IMPORTS = {
     "broker_lite/cli/produce.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/storage.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/up.py": "`logbus --help` must not load subprocess and sockets",
-    "broker_lite/client/aio.py": "kazoo is loaded only by members of native groups",
-    "broker_lite/client/bus.py": "an admin's bus must not load pyarrow: producer and consumer do",
+    "broker_lite/bus/aio.py": "kazoo is loaded only by members of native groups",
+    "broker_lite/bus/blocking.py": "an admin's bus must not load pyarrow: producer and consumer do",
     "broker_lite/client/discovery.py": "kazoo is loaded only where ZooKeeper is named",
     "broker_lite/record/arrow.py": "pyarrow.compute takes 9 MB of every broker that never needs it",
     "broker_lite/record/transcode.py": "pyarrow.compute takes 9 MB; only readers of rows need it",
@@ -56,7 +56,7 @@ LAZY_IMPORTS = {
 """Files that may import inside functions, each with the reason: lightness, never a cycle."""
 
 POSITIONAL = {
-    ("broker_lite/client/aio.py", "send"): "the public call, with names that people know",
+    ("broker_lite/bus/aio.py", "send"): "the public call, with names that people know",
     ("broker_lite/client/producing/producer.py", "send"): "the public call, with names as above",
 }
 """Functions that may be given more by position; commands are given all by name, by click."""

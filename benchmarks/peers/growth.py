@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker_lite.client import Bus, connect
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 from broker_lite.record.arrow import Columns

@@ -24,7 +24,8 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker_lite.client import Record, aconnect, connect
+from broker_lite.bus import aconnect, connect
+from broker_lite.client import Record
 from broker_lite.storage.files import OsFiles
 from peers import bare
 

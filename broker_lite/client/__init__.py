@@ -1,4 +1,4 @@
-"""Clients of a logbus cluster: ``connect`` is the way in. Start at README.md, then ``bus``.
+"""Producers, consumers and administration of a cluster; ``broker_lite.bus`` makes them.
 
 Operations are written once, as generators (``operations``, ``administration``), and carried out by
 a shell of ``transport``: sockets and threads, or asyncio. Producers and consumers are engines
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
-    from broker_lite.client.aio import AsyncBus, AsyncProducer, aconnect
-    from broker_lite.client.bus import Bus, connect
     from broker_lite.client.consuming.aio_consumer import AsyncConsumer
     from broker_lite.client.consuming.consumer import Consumer
     from broker_lite.client.consuming.ends import EndOffsetsWatch
     from broker_lite.client.consuming.fetcher import FetchedBatch, read_range
     from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
+    from broker_lite.client.producing.aio_producer import AsyncProducer
     from broker_lite.client.producing.futures import (
         BatchFuture,
         BatchMetadata,
@@ -31,12 +30,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Admin": "administration.admin",
-    "AsyncBus": "aio",
     "AsyncConsumer": "consuming.aio_consumer",
-    "AsyncProducer": "aio",
+    "AsyncProducer": "producing.aio_producer",
     "BatchFuture": "producing.futures",
     "BatchMetadata": "producing.futures",
-    "Bus": "bus",
     "ClusterView": "operations.cluster",
     "Consumer": "consuming.consumer",
     "EndOffsetsWatch": "consuming.ends",
@@ -47,19 +44,15 @@ _HOMES = {
     "RecordFuture": "producing.futures",
     "RecordMetadata": "producing.futures",
     "TopicMetadata": "operations.cluster",
-    "aconnect": "aio",
-    "connect": "bus",
     "read_range": "consuming.fetcher",
 }
 
 __all__ = [
     "Admin",
-    "AsyncBus",
     "AsyncConsumer",
     "AsyncProducer",
     "BatchFuture",
     "BatchMetadata",
-    "Bus",
     "ClusterView",
     "Consumer",
     "EndOffsetsWatch",
@@ -70,8 +63,6 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "TopicMetadata",
-    "aconnect",
-    "connect",
     "read_range",
 ]
 

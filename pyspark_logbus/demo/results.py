@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from broker_lite.client.bus import Bus
+    from broker_lite.bus.blocking import Bus
 
 _POLL_SECONDS = 0.25
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from broker_lite.client import Admin, connect
+from broker_lite.bus import connect
+from broker_lite.client import Admin
 from broker_lite.errors import RequestTimedOutError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_jars, find_java

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from broker_lite.client.bus import Bus
+    from broker_lite.bus.blocking import Bus
 
 _TICK_SECONDS = 0.1
 

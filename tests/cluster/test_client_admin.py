@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_lite import client
-from broker_lite.client import Admin, Bus
+from broker_lite.bus import Bus, connect
+from broker_lite.client import Admin
 from broker_lite.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -153,36 +153,36 @@ def test_finding_the_cluster(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with client.connect(zookeeper=cluster.zookeeper) as bus:
+    with connect(zookeeper=cluster.zookeeper) as bus:
         assert len(bus.cluster().brokers) == 3
     monkeypatch.setenv("LOGBUS_ZOOKEEPER", cluster.zookeeper)
-    with client.connect() as bus:
+    with connect() as bus:
         assert len(bus.cluster().brokers) == 3
     monkeypatch.delenv("LOGBUS_ZOOKEEPER")
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
-    with client.connect() as bus:
+    with connect() as bus:
         assert bus.bootstrap_servers == cluster.bootstrap_servers
     monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS")
     (tmp_path / "logbus").mkdir()
     facts = {"bootstrap_servers": cluster.bootstrap_servers}
     (tmp_path / "logbus" / "last-cluster.json").write_text(json.dumps(facts))
-    with client.connect() as bus:
+    with connect() as bus:
         assert bus.bootstrap_servers == cluster.bootstrap_servers
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 300)
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1"):
-        client.connect("127.0.0.1:1")
+        connect("127.0.0.1:1")
     with pytest.raises(InvalidConfigError, match="did you mean 'linger_ms'"):
-        client.connect("127.0.0.1:1", linger=5)
+        connect("127.0.0.1:1", linger=5)
 
 
 def test_administration_imports_little(cluster: LocalCluster) -> None:
     code = (
         "import sys\n"
-        "import broker_lite.client as client\n"
-        "bus = client.connect(sys.argv[1])\n"
+        "from broker_lite.bus import connect\n"
+        "bus = connect(sys.argv[1])\n"
         "bus.topics()\n"
         "heavy = {'pyarrow', 'numpy', 'pandas', 'kazoo', 'asyncio'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
@@ -195,7 +195,7 @@ def test_a_forked_child_uses_the_bus_but_not_the_parents_producer(
 ) -> None:
     code = """
 import os, sys
-from broker_lite.client import connect
+from broker_lite.bus import connect
 from broker_lite.errors import ClosedError
 servers, topic = sys.argv[1:]
 bus = connect(servers)

@@ -7,7 +7,7 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from broker_lite.client import aconnect
+from broker_lite.bus import aconnect
 from broker_lite.errors import (
     BufferFullError,
     ClosedError,

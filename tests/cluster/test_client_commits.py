@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_lite.client import AsyncConsumer, Bus, Consumer, aconnect
+from broker_lite.bus import Bus, aconnect
+from broker_lite.client import AsyncConsumer, Consumer
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 

@@ -7,7 +7,8 @@ import threading
 import pytest
 from patience import until
 
-from broker_lite.client import Bus, EndOffsetsWatch, read_range
+from broker_lite.bus import Bus
+from broker_lite.client import EndOffsetsWatch, read_range
 from broker_lite.client.consuming.intake import JOINED_BYTES
 from broker_lite.client.received import records
 from broker_lite.errors import (

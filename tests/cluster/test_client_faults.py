@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from broker_lite.bus import connect
 from broker_lite.cli.main import run
-from broker_lite.client import EndOffsetsWatch, connect, read_range
+from broker_lite.client import EndOffsetsWatch, read_range
 from broker_lite.errors import CorruptMessageError, DeliveryTimedOutError, RetriableError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from java_partitions import partition_for
 
-from broker_lite.client import Bus, Consumer, Producer
+from broker_lite.bus import Bus
+from broker_lite.client import Consumer, Producer
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     BufferFullError,

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
 
-from broker_lite import client
+from broker_lite.bus import connect
 from broker_lite.client.administration.query_lease import lease_text
 from broker_lite.errors import GroupLeaseHeldError
 from broker_lite.local.cluster import LocalCluster
@@ -330,7 +330,7 @@ def test_offsets_that_a_running_query_would_overwrite_are_not_moved(
         ("delete", group, "-t", new_topic),
         ("delete", group),
     )
-    with client.connect(cluster.bootstrap_servers) as bus:
+    with connect(cluster.bootstrap_servers) as bus:
         until_ms = int(time.time() * 1000) + 60_000
         held = CommittedOffset(1, metadata=lease_text("query-7", until_ms))
         bus.admin.commit_each(group, {where: held})
@@ -399,7 +399,7 @@ def test_a_member_that_never_commits_is_behind_by_the_whole_log(
     logbus("produce", new_topic, stdin=b"x\n" * 10)
     options: dict[str, Any] = {"coordination": coordination, "auto_commit": False}
     with (
-        client.connect(zookeeper=cluster.zookeeper) as bus,
+        connect(zookeeper=cluster.zookeeper) as bus,
         bus.consumer(new_topic, group=group, start="earliest", **options) as consumer,
     ):
         while len(consumer.assignment()) < 2:

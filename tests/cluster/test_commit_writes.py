@@ -7,7 +7,7 @@ import re
 import time
 from contextlib import AsyncExitStack
 
-from broker_lite.client import Bus, aconnect
+from broker_lite.bus import Bus, aconnect
 from broker_lite.config import BrokerConfig
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import four_letters

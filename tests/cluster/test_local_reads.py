@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from patience import until
 
-from broker_lite.client import Bus, read_range
+from broker_lite.bus import Bus
+from broker_lite.client import read_range
 from broker_lite.client.consuming import fetcher
 from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.in_place import disk_parts, local_files, partitions

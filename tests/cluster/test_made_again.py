@@ -12,7 +12,7 @@ import time
 import pytest
 from plain_connection import until_known
 
-from broker_lite.client import Bus, aconnect
+from broker_lite.bus import Bus, aconnect
 from broker_lite.errors import UnknownTopicIdError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition

@@ -14,7 +14,8 @@ import confluent_kafka.admin as confluent_admin
 import kafka
 import pytest
 
-from broker_lite.client import Bus, Consumer, aconnect
+from broker_lite.bus import Bus, aconnect
+from broker_lite.client import Consumer
 from broker_lite.errors import (
     FencedInstanceIdError,
     InvalidSessionTimeoutError,

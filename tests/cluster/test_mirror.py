@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from patience import until
 
-from broker_lite import client
+from broker_lite.bus import Bus, connect
 from broker_lite.errors import (
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
@@ -50,20 +50,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def origin(source: LocalCluster) -> Iterator[client.Bus]:
-    with client.connect(source.bootstrap_servers) as bus:
+def origin(source: LocalCluster) -> Iterator[Bus]:
+    with connect(source.bootstrap_servers) as bus:
         yield bus
 
 
 @pytest.fixture
-def copied(origin: client.Bus) -> str:
+def copied(origin: Bus) -> str:
     name = f"mirrored-{uuid.uuid4().hex[:8]}"
     origin.create_topic(name, partitions=2, config={"retention.ms": "86400000"})
     return name
 
 
 @pytest.fixture
-def mirror(origin: client.Bus, bus: client.Bus, copied: str) -> Iterator[Callable[..., Mirror]]:
+def mirror(origin: Bus, bus: Bus, copied: str) -> Iterator[Callable[..., Mirror]]:
     """Copies ``copied`` once, as a process that is started anew would; the mirror, to be asked."""
     made: list[Mirror] = []
 
@@ -81,7 +81,7 @@ def mirror(origin: client.Bus, bus: client.Bus, copied: str) -> Iterator[Callabl
         each.close()
 
 
-def send(bus: client.Bus, topic: str, first: int, count: int, **options: Any) -> None:
+def send(bus: Bus, topic: str, first: int, count: int, **options: Any) -> None:
     with bus.producer(**options) as producer:
         for n in range(first, first + count):
             producer.send(
@@ -94,7 +94,7 @@ def send(bus: client.Bus, topic: str, first: int, count: int, **options: Any) ->
             )
 
 
-def rows_of(bus: client.Bus, topic: str) -> list[list[tuple[Any, ...]]]:
+def rows_of(bus: Bus, topic: str) -> list[list[tuple[Any, ...]]]:
     found: list[list[tuple[Any, ...]]] = [[], []]
     ends = bus.admin.list_offsets({TopicPartition(topic, p): -1 for p in (0, 1)})
     for where, end in ends.items():
@@ -105,7 +105,7 @@ def rows_of(bus: client.Bus, topic: str) -> list[list[tuple[Any, ...]]]:
 
 
 def test_batches_of_columns_are_copied_as_they_are(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     send(origin, copied, 0, 1000, compression="lz4")
     send(origin, copied, 1000, 10)
@@ -158,7 +158,7 @@ def test_batches_of_columns_are_copied_as_they_are(
 
 
 def test_what_was_written_and_not_noted_is_not_copied_again(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     send(origin, copied, 0, 500)
     first = mirror()
@@ -195,7 +195,7 @@ def lose_tails(cluster: LocalCluster, topic_id: str, end: int) -> None:
 
 
 def test_what_takes_the_place_of_what_the_source_lost_is_copied(
-    source: LocalCluster, origin: client.Bus, bus: client.Bus, copied: str,
+    source: LocalCluster, origin: Bus, bus: Bus, copied: str,
     mirror: Callable[..., Mirror],
 ) -> None:  # fmt: skip
     send(origin, copied, 0, 200)
@@ -223,7 +223,7 @@ def test_what_takes_the_place_of_what_the_source_lost_is_copied(
 
 
 def test_two_mirrors_do_not_copy_in_a_circle(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     there = Mirror(
         origin.bootstrap_servers, bus.bootstrap_servers, topics=copied, tell=lambda _: None
@@ -253,7 +253,7 @@ def test_two_mirrors_do_not_copy_in_a_circle(
 
 
 def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     where, group = TopicPartition(copied, 0), f"g-{copied}"
     send(origin, copied, 0, 100)
@@ -270,7 +270,7 @@ def test_others_write_to_the_copy_and_offsets_still_lead_to_the_record(
 
 
 def test_a_native_groups_members_go_on_from_its_copied_offsets(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     """What was copied made the group Kafka's, which a native member could not join."""
     group, native = f"n-{copied}", {"coordination": "zookeeper", "start": "earliest"}
@@ -302,8 +302,8 @@ def test_a_native_groups_members_go_on_from_its_copied_offsets(
 
 
 def test_a_kafka_querys_checkpoint_is_carried_over_to_the_copy(
-    origin: client.Bus,
-    bus: client.Bus,
+    origin: Bus,
+    bus: Bus,
     copied: str,
     mirror: Callable[..., Mirror],
     tmp_path: Path,
@@ -344,7 +344,7 @@ def test_a_kafka_querys_checkpoint_is_carried_over_to_the_copy(
 
 
 def test_a_copy_that_would_stamp_its_own_times_is_refused(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     """After a kill nothing would tell its records as copies, and they would be copied twice."""
     bus.create_topic(copied, partitions=2, config={"message.timestamp.type": "LogAppendTime"})
@@ -359,7 +359,7 @@ def test_a_copy_that_would_stamp_its_own_times_is_refused(
 
 
 def test_live_until_it_is_stopped(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     running = Mirror(
         origin.bootstrap_servers, bus.bootstrap_servers, topics=copied, tell=lambda _: None
@@ -392,7 +392,7 @@ def test_live_until_it_is_stopped(
 
 
 def test_a_copy_that_begins_to_stamp_while_it_is_copied_is_noted_and_left(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror],
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("broker_lite.mirror.mirror.LOOK_MS", 100)
@@ -423,7 +423,7 @@ def test_a_copy_that_begins_to_stamp_while_it_is_copied_is_noted_and_left(
 
 
 def test_two_mirrors_of_one_source_are_never_at_work_at_once(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     def made() -> Mirror:
         return Mirror(
@@ -480,7 +480,7 @@ def test_two_mirrors_of_one_source_are_never_at_work_at_once(
 
 
 def test_nothing_that_matches_is_an_error_once_and_waited_for_live(
-    origin: client.Bus, bus: client.Bus, copied: str, mirror: Callable[..., Mirror]
+    origin: Bus, bus: Bus, copied: str, mirror: Callable[..., Mirror]
 ) -> None:
     with pytest.raises(InvalidConfigError, match=f"'no.*' matches no topic at .*{copied}"):
         mirror("no.*")
@@ -498,7 +498,7 @@ def test_nothing_that_matches_is_an_error_once_and_waited_for_live(
 
 
 def test_the_command_and_what_it_refuses(
-    origin: client.Bus, cluster: LocalCluster, bus: client.Bus, copied: str, tmp_path: Path
+    origin: Bus, cluster: LocalCluster, bus: Bus, copied: str, tmp_path: Path
 ) -> None:
     def run(*arguments: str, code: int = 0, source: str = origin.bootstrap_servers) -> Any:
         to = ("--from", source, "--to", cluster.bootstrap_servers)

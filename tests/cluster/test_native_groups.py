@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from broker_lite.client import Bus, Consumer, aconnect
+from broker_lite.bus import Bus, aconnect
+from broker_lite.client import Consumer
 from broker_lite.errors import (
     ClosedError,
     InconsistentGroupProtocolError,

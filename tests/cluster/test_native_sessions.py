@@ -16,7 +16,7 @@ import pytest
 from cluster.test_native_groups import PATIENCE_S, drain, fill, member, owned, until
 from kazoo.client import KazooClient
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.metadata import znodes

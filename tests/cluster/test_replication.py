@@ -17,7 +17,8 @@ from plain_connection import PlainConnection
 from replicated import Load, Watched
 
 from broker_lite import errors
-from broker_lite.client import AsyncBus, AsyncConsumer, Consumer, aconnect, connect, read_range
+from broker_lite.bus import AsyncBus, aconnect, connect
+from broker_lite.client import AsyncConsumer, Consumer, read_range
 from broker_lite.client.consuming.following import Reset
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper

@@ -18,7 +18,7 @@ from client_rows import CODECS, ROWS, Aiokafka, KafkaPython, Librdkafka, Row, Ro
 from program_rows import Console, GoProgram, Kafkajs, Kcat, Platformatic
 from spark_queries import Queries
 
-from broker_lite import client
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.record.batch import iter_headers
 
@@ -34,7 +34,7 @@ SCHEMA = (
 
 
 @pytest.fixture
-def queries(spark: Any, bus: client.Bus, tmp_path: Path) -> Queries:
+def queries(spark: Any, bus: Bus, tmp_path: Path) -> Queries:
     return Queries(spark, bus, tmp_path)
 
 
@@ -73,7 +73,7 @@ def from_spark(found: Any) -> Row:
 
 
 def test_rows_of_others_are_columns_in_spark(
-    other: RowClient, queries: Queries, bus: client.Bus, answered: Note, versions: dict[str, str]
+    other: RowClient, queries: Queries, bus: Bus, answered: Note, versions: dict[str, str]
 ) -> None:
     written = other.writable(ROWS)
     number, timed = next(NUMBERS), written[0].timestamp_ms is not None
@@ -108,7 +108,7 @@ def columns(spark: Any, cluster: LocalCluster) -> dict[str, str]:
     """By codec, a topic that Spark wrote: ROWS in batches of columns, BATCHES times."""
     zero = datetime(1970, 1, 1, tzinfo=UTC)
     topics = {codec: f"columns-{os.getpid()}-{codec}" for codec in COLUMN_CODECS}
-    with client.connect(cluster.bootstrap_servers) as bus:
+    with connect(cluster.bootstrap_servers) as bus:
         for codec, topic in topics.items():
             bus.create_topic(topic, partitions=1)
             made = [

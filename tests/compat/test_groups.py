@@ -25,7 +25,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.real
@@ -162,7 +162,7 @@ def note(answered: Callable[[str, str, str], None], versions: dict[str, str]) ->
 
 
 @pytest.fixture
-def topic(bus: client.Bus) -> str:
+def topic(bus: Bus) -> str:
     """A new topic; its name is the group's too."""
     name = f"group-{os.getpid()}-{next(NUMBERS)}"
     bus.create_topic(name, partitions=PARTITIONS, replication_factor=3)
@@ -170,7 +170,7 @@ def topic(bus: client.Bus) -> str:
 
 
 @pytest.fixture
-def feed(bus: client.Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
+def feed(bus: Bus, topic: str) -> Iterator[Callable[[], list[Where]]]:
     """Ten more records in each partition; where all are that were fed."""
     fed: list[Where] = []
     with bus.producer() as producer:

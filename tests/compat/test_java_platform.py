@@ -17,7 +17,7 @@ from client_programs import JAVA, Note
 from fetched import fetched
 from member_process import Member, eventually
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
 
@@ -73,7 +73,7 @@ def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], 
 
 
 def test_connect_standalone_goes_on_where_it_was(
-    start: Start, bus: client.Bus, tmp_path: Path, note: Callable[[str, str, str], None]
+    start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
     """From a file through a topic into a file."""
     bus.create_topic("connect-lines", partitions=1)
@@ -118,7 +118,7 @@ def test_connect_distributed_is_refused_with_the_reason(
 
 
 def test_streams_count_words_and_restore_their_store(
-    start: Start, bus: client.Bus, tmp_path: Path, note: Callable[[str, str, str], None]
+    start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
     bus.create_topic("streams-plaintext-input", partitions=1)
     bus.create_topic("streams-wordcount-output", partitions=1)

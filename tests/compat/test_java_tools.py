@@ -21,7 +21,7 @@ import confluent_kafka
 import pytest
 from client_programs import JAVA, Note, OwnNote
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
 from broker_lite.model import TopicPartition
@@ -144,7 +144,7 @@ def test_topics(tools: Tools, name: str, note: OwnNote) -> None:
     note("kafka-topics: create, list, describe, alter, delete", "served")
 
 
-def test_configs(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
+def test_configs(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=1)
     topic = ("--entity-type", "topics", "--entity-name", name)
     tools(CONFIGS, "--alter", *topic, "--add-config", "retention.ms=700000,segment.bytes=20000000")
@@ -166,7 +166,7 @@ def test_configs(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> Non
 
 
 def test_the_console_producer_and_consumer(
-    tools: Tools, name: str, note: OwnNote, bus: client.Bus
+    tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
     codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -179,7 +179,7 @@ def test_the_console_producer_and_consumer(
 
 
 def test_the_console_consumer_reads_columns(
-    tools: Tools, name: str, note: OwnNote, bus: client.Bus
+    tools: Tools, name: str, note: OwnNote, bus: Bus
 ) -> None:
     bus.create_topic(name, partitions=1)
     with bus.producer(compression="zstd") as producer:
@@ -193,7 +193,7 @@ def test_the_console_consumer_reads_columns(
 
 
 def test_offsets_and_deleting_records(
-    tools: Tools, name: str, note: OwnNote, bus: client.Bus, tmp_path: Path
+    tools: Tools, name: str, note: OwnNote, bus: Bus, tmp_path: Path
 ) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
@@ -218,7 +218,7 @@ def test_offsets_and_deleting_records(
     note("kafka-delete-records", "served")
 
 
-def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
+def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=3)
     said = tools(f"{TOOLS}LogDirsCommand", "--describe", "--topic-list", name)
     brokers = json.loads(said[said.index("{") :])["brokers"]
@@ -233,7 +233,7 @@ def test_log_dirs_and_the_cluster(tools: Tools, name: str, note: OwnNote, bus: c
     note("kafka-acls", "refused: UnsupportedVersion")
 
 
-def test_replicas_are_verified(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
+def test_replicas_are_verified(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     """The tool runs until it is killed, and fetches from followers too. Its line tells the lag of
     what all replicas have alike; a replica that has not fetched the end yet lags for a moment."""
     bus.create_topic(name, partitions=2)
@@ -249,7 +249,7 @@ def test_replicas_are_verified(tools: Tools, name: str, note: OwnNote, bus: clie
     note("kafka-replica-verification", "served")
 
 
-def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
+def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
         for n in range(10):
@@ -274,7 +274,7 @@ def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: client.Bus)
     note(f"kafka-consumer-groups: {asked}", "served")
 
 
-def test_members_of_groups(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
+def test_members_of_groups(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
         for n in range(1000):
@@ -295,7 +295,7 @@ def test_members_of_groups(tools: Tools, name: str, note: OwnNote, bus: client.B
 
 
 @pytest.fixture
-def two_members(name: str, bus: client.Bus, cluster: LocalCluster) -> Iterator[None]:
+def two_members(name: str, bus: Bus, cluster: LocalCluster) -> Iterator[None]:
     """A stable group of librdkafka's, on a topic of four partitions, both of the test's name."""
     bus.create_topic(name, partitions=4)
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": name}
@@ -332,9 +332,7 @@ def test_members_and_states_of_groups(tools: Tools, name: str, note: OwnNote) ->
     note("kafka-consumer-groups: members, state, verbose, types; kafka-groups", "served")
 
 
-def test_what_is_not_served_is_refused(
-    tools: Tools, name: str, note: OwnNote, bus: client.Bus
-) -> None:
+def test_what_is_not_served_is_refused(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=1)
     tools(TRANSACTIONS, "list", code=1, says="does not support LIST_TRANSACTIONS")
     note("kafka-transactions list", "refused: UnsupportedVersion")
@@ -353,7 +351,7 @@ def test_what_is_not_served_is_refused(
     note("kafka-features describe", "served")
 
 
-def test_the_producer_perf_tool(tools: Tools, name: str, note: OwnNote, bus: client.Bus) -> None:
+def test_the_producer_perf_tool(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=2)
     load = ("--topic", name, "--num-records", "50000", "--record-size", "100")
     tools(f"{TOOLS}ProducerPerformance", *load, "--throughput", "-1", says="50000 records sent")
@@ -363,7 +361,7 @@ def test_the_producer_perf_tool(tools: Tools, name: str, note: OwnNote, bus: cli
 
 
 def test_moving_replicas_and_electing_leaders(
-    tools: Tools, name: str, note: OwnNote, bus: client.Bus, tmp_path: Path
+    tools: Tools, name: str, note: OwnNote, bus: Bus, tmp_path: Path
 ) -> None:
     tools(TOPICS, "--create", "--topic", name, "--replica-assignment", "0:1,1:2")
     plan = tmp_path / "plan.json"

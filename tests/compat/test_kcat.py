@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 from client_programs import Note, OwnNote
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.real
@@ -47,7 +47,7 @@ def run(kcat: str, cluster: LocalCluster) -> Kcat:
 
 
 @pytest.fixture
-def topic(bus: client.Bus) -> str:
+def topic(bus: Bus) -> str:
     """A new topic of two partitions that every broker answers for."""
     name = f"kcat-{os.getpid()}-{next(NUMBERS)}"
     bus.create_topic(name, partitions=2)
@@ -87,7 +87,7 @@ def test_it_produces_and_consumes_every_codec(run: Kcat, topic: str, note: OwnNo
     note("-o: by offset, from the end", "served")
 
 
-def test_it_finds_offsets_by_time(run: Kcat, topic: str, bus: client.Bus, note: OwnNote) -> None:
+def test_it_finds_offsets_by_time(run: Kcat, topic: str, bus: Bus, note: OwnNote) -> None:
     with bus.producer(compression="lz4") as producer:
         for n in range(10):
             producer.send(topic, b"%d" % n, partition=0, timestamp_ms=1000 + n)
@@ -98,9 +98,7 @@ def test_it_finds_offsets_by_time(run: Kcat, topic: str, bus: client.Bus, note: 
     note("-Q; -o s@ and e@, of a batch of Arrow columns", "served")
 
 
-def test_it_is_refused_with_kafkas_errors(
-    run: Kcat, topic: str, bus: client.Bus, note: OwnNote
-) -> None:
+def test_it_is_refused_with_kafkas_errors(run: Kcat, topic: str, bus: Bus, note: OwnNote) -> None:
     unknown = ("-C", "-t", f"{topic}-no", "-e", "-q")
     run(*unknown, fails="Unknown topic or partition")
     # Any other error librdkafka takes for one that passes, and asks until it times out.

@@ -13,7 +13,7 @@ import pytest
 from client_programs import GO_MODULES, JAVA, NODE, Note
 from member_process import RECORD, Group, Member, eventually
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
 from broker_lite.model import TopicPartition
@@ -96,7 +96,7 @@ def test_a_member_joins_another_is_killed_the_last_leaves(
     kind: str,
     start: Command,
     cluster: LocalCluster,
-    bus: client.Bus,
+    bus: Bus,
     answered: Note,
     versions: dict[str, str],
 ) -> None:

@@ -25,7 +25,7 @@ import pytest
 from client_programs import JAVA, Note
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker_lite import client
+from broker_lite.bus import Bus, connect
 from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
@@ -211,7 +211,7 @@ def produce(kafka: str, topic: str, count: int, first: int = 0, **options: Any) 
 
 
 def test_records_settings_and_groups_come_through(
-    kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, bus: client.Bus
+    kafka: str, cluster: LocalCluster, topic: str, mirror: Mirror, bus: Bus
 ) -> None:
     make_topic(
         kafka, topic, 2, retention_ms="-1", segment_bytes="20000000", min_insync_replicas="1",
@@ -356,7 +356,7 @@ def test_an_old_kafka_is_copied_too(
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
         assert rows_at(cluster.bootstrap_servers, topic, 2) == rows_at(kafka, topic, 2)
-    with client.connect(cluster.bootstrap_servers) as bus:
+    with connect(cluster.bootstrap_servers) as bus:
         offsets = bus.admin.committed("readers-" + topic)
     assert {where.partition: at.offset for where, at in offsets.items()} == {0: 17, 1: 250}
     answered(versions["old broker"], "mirrored from, by logbus mirror", "copied")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from client_programs import NODE, Note, OwnNote, Steps
 
-from broker_lite import client
+from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, TopicPartition
 
@@ -21,7 +21,7 @@ UNSUPPORTED = "KafkaJSServerDoesNotSupportApiKey"
 def steps(cluster: LocalCluster, node_folder: Path) -> Steps:
     """What each step of client.mjs was answered."""
     group = f"node-group-{os.getpid()}"
-    with client.connect(cluster.bootstrap_servers) as bus:
+    with connect(cluster.bootstrap_servers) as bus:
         bus.create_topic(group, partitions=1)
         bus.admin.commit_offsets(group, {TopicPartition(group, 0): CommittedOffset(0)})
     arguments = [cluster.bootstrap_servers, f"node-{os.getpid()}", group]

@@ -24,7 +24,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from client_rows import KafkaPython
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.real
@@ -455,7 +455,7 @@ def test_aiokafka_administers(cluster: LocalCluster, note: Note) -> None:
 
 
 def test_what_one_client_wrote_every_other_reads(
-    cluster: LocalCluster, topic: str, bus: client.Bus
+    cluster: LocalCluster, topic: str, bus: Bus
 ) -> None:
     servers = cluster.bootstrap_servers
     with bus.producer(compression="lz4") as producer:

@@ -19,7 +19,7 @@ import pytest
 from client_programs import Note
 from confluent_kafka import KafkaError
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.real
@@ -30,7 +30,7 @@ NO_TRANSACTIONS = "refused: TransactionalIdAuthorizationFailed"
 
 
 @pytest.fixture
-def topic(bus: client.Bus) -> str:
+def topic(bus: Bus) -> str:
     name = f"refusals-{os.getpid()}"
     bus.create_topic(name, partitions=1, if_not_exists=True)
     return name

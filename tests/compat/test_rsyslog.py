@@ -21,6 +21,7 @@ from member_process import eventually
 from spark_queries import Queries
 
 from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(200)]
@@ -79,7 +80,7 @@ def test_it_ships_lines(
     codec: str,
     ship: Callable[[str, str], Path],
     rsyslogd: str,
-    bus: client.Bus,
+    bus: Bus,
     spark: Any,
     tmp_path: Path,
     answered: Note,

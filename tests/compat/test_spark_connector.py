@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from client_programs import Note
 
-from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
@@ -25,7 +25,7 @@ RUN_SECONDS = 400
 def test_it_writes_reads_and_streams(
     jars: list[str],
     cluster: LocalCluster,
-    bus: client.Bus,
+    bus: Bus,
     tmp_path: Path,
     answered: Note,
     versions: dict[str, str],

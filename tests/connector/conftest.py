@@ -9,7 +9,7 @@ import pytest
 from plain_connection import until_known
 from spark_planning import fill, make_planner, new_topic
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 from pyspark_logbus.stream_planner import StreamPlanner
 

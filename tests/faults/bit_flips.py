@@ -21,7 +21,7 @@ import pyarrow as pa
 from faults.history import WAIT_S, read_log
 from faults.replicated import POLL_S, Replicated, content
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.model import EARLIEST_TIMESTAMP, ListedOffset, TopicPartition

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker_lite import client
+from broker_lite.bus import Bus
 from broker_lite.client.producing.futures import RecordFuture
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import LogbusError, RetriableError
@@ -343,7 +344,7 @@ class Workload:
 
 def _consumer(bootstrap_servers: str, topic: str, partitions: int) -> client.Consumer:
     wheres = [TopicPartition(topic, n) for n in range(partitions)]
-    return client.Bus(bootstrap_servers, client_id="history", options={}).consumer(
+    return Bus(bootstrap_servers, client_id="history", options={}).consumer(
         topic, partitions=wheres, start="earliest"
     )
 

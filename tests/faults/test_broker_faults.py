@@ -34,7 +34,7 @@ from data_calls import (
 from plain_connection import PlainConnection
 
 from broker_lite import errors
-from broker_lite.client import connect
+from broker_lite.bus import connect
 from broker_lite.client.administration.admin import Admin
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from spark_queries import Queries
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import pytest
 from patience import until
 from spark_processes import QUICK_JVM, arguments, children
 
-from broker_lite.client import Bus, connect
+from broker_lite.bus import Bus, connect
 from broker_lite.local.process import start_mark
 from pyspark_logbus.demo import query
 

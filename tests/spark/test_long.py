@@ -25,7 +25,7 @@ from spark_queries import Queries
 from spark_stress import Life, Seen
 
 import broker_lite
-from broker_lite.client import connect
+from broker_lite.bus import connect
 from broker_lite.errors import LogbusError
 from broker_lite.local.cluster import LocalCluster
 

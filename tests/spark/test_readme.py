@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from patience import until
 
-from broker_lite.client import Bus
+from broker_lite.bus import Bus
 from broker_lite.local.cluster import LocalCluster
 
 if TYPE_CHECKING:

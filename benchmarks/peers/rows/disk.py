@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import confluent_kafka as ck
 import pyarrow as pa
 
-from broker_lite.client import connect
+from broker_lite.bus import connect
 from peers.bench import Bench
 from peers.row import KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant
 from peers.servers import KafkaServers, LogbusServers

@@ -16,7 +16,7 @@ from typing import Any
 import confluent_kafka as ck
 import pyarrow as pa
 
-from broker_lite.client import connect
+from broker_lite.bus import connect
 from peers.bare import BareServer
 from peers.bench import Bench
 from peers.row import FLOOR, KAFKA, LOGBUS, Goal, Measures, Row, Side, Variant

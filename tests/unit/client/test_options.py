@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker_lite.client.bus import Bus
+from broker_lite.bus.blocking import Bus
 from broker_lite.client.options import CONSUMER_ARGUMENTS, build, check_names
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import InvalidConfigError

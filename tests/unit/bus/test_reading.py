@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker_lite.bus.reading import Reading, membership, reading
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
-from broker_lite.client.reading import Reading, membership, reading
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broker_lite.bus.reading import membership, reading
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.discovery import resolve
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations.cluster import ClusterView
 from broker_lite.client.options import build, check_names
-from broker_lite.client.reading import membership, reading
 from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
