@@ -26,8 +26,8 @@ _HOMES = {
     "register": "pyspark_logbus.datasource",
     "LagListener": "pyspark_logbus.progress_listener",
     "spark_conf": "pyspark_logbus.settings",
-    "connect": "broker_lite.client",
-    "aconnect": "broker_lite.client",
+    "connect": "broker_lite.bus",
+    "aconnect": "broker_lite.bus",
     "LocalCluster": "broker_lite.local.cluster",
     "errors": "broker_lite",
 }

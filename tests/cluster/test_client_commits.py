@@ -169,7 +169,7 @@ def test_no_commit_runs_ahead_of_the_reader(bus: Bus, topic: str, way: str) -> N
 
 READER = """
 import sys, threading
-from broker_lite.client import connect
+from broker_lite.bus import connect
 
 bus = connect(sys.argv[1])
 topic = sys.argv[2]

@@ -38,7 +38,7 @@ PATIENCE_S = 30.0
 
 ENDLESS = """
 import sys
-from broker_lite.client import connect
+from broker_lite.bus import connect
 bootstrap, topic, group = sys.argv[1:]
 with connect(bootstrap) as bus:
     consumer = bus.consumer(

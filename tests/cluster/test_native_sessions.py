@@ -26,7 +26,7 @@ SESSION_MS = 2000
 
 SLEEPER = """
 import sys
-from broker_lite.client import connect
+from broker_lite.bus import connect
 from broker_lite.errors import CoordinationUnavailableError, NotOwnerError
 bootstrap, topic, session_ms = sys.argv[1:]
 bus = connect(bootstrap)
