@@ -1,1 +1,1 @@
-"""coordinators."""
+"""Coordinators of consumer groups: the shell of the pure package ``coordinator``."""
