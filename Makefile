@@ -3,7 +3,7 @@
 # make test                          run all tests, in under 12 minutes (.ci/run)
 # make check                         check style, types and layers, then run all tests
 # make wheel                         build dist/*.whl
-# make compat                        run other people's clients against a cluster
+# make compat                        run other people's clients against a cluster, and the oldest PySpark
 # make bench [ONLY=ROW] [QUICK=1]    measure logbus beside Kafka
 # make figures [ONLY=NAME]           measure the parts of logbus by themselves
 # make soak [SECONDS=600]            run seeds through the simulated cluster
@@ -16,10 +16,13 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# The oldest PySpark that setup.cfg allows. make test runs the newest.
+OLDEST_SPARK := 4.2
+OLDEST_VENV  := $(VENV)/pyspark-$(OLDEST_SPARK)
 SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml README.md
 PYTEST_ARGS ?=
 
-.PHONY: help demo quick test check compat chaos soak soak-groups stress format bench figures wheel java kcat clients clean
+.PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress format bench figures wheel java kcat clients clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -12
@@ -101,6 +104,19 @@ check: $(VENV)/.installed $(VENV)/.dependencies-check
 compat: java clients $(VENV)/.installed $(VENV)/.dependencies-compat
 	LOGBUS_TEST_INSTALLED=1 LOGBUS_COMPAT_RESULTS=tests/compat/RESULTS.md \
 	  $(BIN)/pytest -m '' tests/compat $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(MAKE) compat-spark)
+
+$(OLDEST_VENV)/.installed: setup.cfg $(VENV)/.wheel
+	[ -x $(OLDEST_VENV)/bin/python ] || $(PYTHON) -m venv $(OLDEST_VENV)
+	@echo "Installing logbus with PySpark $(OLDEST_SPARK) (some 450 MB to load) into $(OLDEST_VENV) …" >&2
+	$(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check \
+	  "$$(ls dist/*.whl)[test]" 'pyspark[sql,connect]==$(OLDEST_SPARK).*'
+	$(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
+	@touch $@
+
+# The source and the sink under the oldest PySpark, in an environment of its own; 5 minutes.
+compat-spark: java $(OLDEST_VENV)/.installed
+	LOGBUS_TEST_INSTALLED=1 $(OLDEST_VENV)/bin/pytest -n 2 --dist loadgroup tests/connector tests/spark $(PYTEST_ARGS)
 
 format: $(VENV)/.dependencies-check
 	$(BIN)/ruff format .
