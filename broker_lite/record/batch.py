@@ -103,7 +103,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     header = BatchHeader._make(fmt.HEADER.unpack_from(buffer, position))
     if header.magic not in fmt.MAGICS:
         raise CorruptMessageError(f"magic {header.magic} is neither rows (2) nor columns (65)")
-    if not fmt.HEADER_BYTES <= header.size_bytes <= fmt.BATCH_BYTES_MAX:
+    # Without ``size_bytes``: a property costs a fifth of reading a header.
+    if not fmt.HEADER_BYTES <= header.length + fmt.LENGTH_PREFIX_BYTES <= fmt.BATCH_BYTES_MAX:
         raise CorruptMessageError(f"batch length {header.length} is out of bounds")
     if header.last_offset_delta < 0 or header.record_count < 0:
         raise CorruptMessageError("a batch's counts are negative")

@@ -20,19 +20,11 @@ from broker_lite.errors import (
     StorageError,
 )
 from broker_lite.model import NO_TIMESTAMP, ListedOffset, OffsetAndEpoch, PartitionKey
-from broker_lite.record import format as fmt
+from broker_lite.record.walker import BadBatch, LogBatch
 from broker_lite.storage.files import File
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.offset_index import Entry
-from broker_lite.storage.scan import (
-    BadBatch,
-    CorruptRange,
-    FoundBatch,
-    chained_header,
-    read_batch,
-    walk_batches,
-    walk_headers,
-)
+from broker_lite.storage.scan import CorruptRange, read_batch, walk_batches, walk_headers
 from broker_lite.storage.segment import Segment
 
 LOADED_SEGMENTS_MAX = 4
@@ -162,8 +154,8 @@ class LogReader:
             base, segment, position = hint
             self._check_first(segment, position, base)
         else:
-            segment, (position, header) = self._locate(offset)
-            base = header.base_offset
+            segment, found = self._locate(offset)
+            base, position = found.header.base_offset, found.position
             hints[(base ^ base >> 6 ^ base >> 12) & 63] = (base, segment, position)
         if at_tail and segment is active:
             stop = Entry(end, size)
@@ -177,7 +169,7 @@ class LogReader:
         hints[(end ^ end >> 6 ^ end >> 12) & 63] = (end, segment, stop_position)
         return LogSlice(segment.file, position, stop_position - position, base, end)
 
-    def _locate(self, offset: int) -> tuple[Segment, FoundBatch]:
+    def _locate(self, offset: int) -> tuple[Segment, LogBatch]:
         """The segment and the batch that hold an offset in [log start, log end)."""
         bases, segments = self._chain
         i = bisect_right(bases, offset) - 1
@@ -187,7 +179,7 @@ class LogReader:
         self._raise_in_damage(offset)
         return segment, self._find(segment, offset)
 
-    def _find(self, segment: Segment, offset: int) -> FoundBatch:
+    def _find(self, segment: Segment, offset: int) -> LogBatch:
         if not segment.is_loaded:
             self._note_loaded(segment)
         try:
@@ -195,7 +187,7 @@ class LogReader:
         except BadBatch as bad:
             return self._find_past(segment, offset, bad)
 
-    def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> FoundBatch:
+    def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
         """The batch after damage that no index entry leads past."""
         while True:
             damage = self._note_damage(segment, bad)
@@ -209,9 +201,8 @@ class LogReader:
 
     def _check_first(self, segment: Segment, position: int, base: int) -> None:
         """A slice begins with a batch that is there: who meets a bad one asks for it again."""
-        data = segment.file.pread(position, fmt.HEADER_BYTES)
         try:
-            chained_header(data, 0, position, segment.size_bytes, expected=base, epoch=-1)
+            segment.header_at(Entry(base, position), segment.size_bytes)
         except BadBatch as bad:
             raise CorruptMessageError(str(self._note_damage(segment, bad))) from None
 
@@ -272,7 +263,7 @@ class LogReader:
         following, at = start
         while at < stop.position:
             try:
-                header = segment.find_from(Entry(following, at), following, stop.position).header
+                header = segment.header_at(Entry(following, at), stop.position)
             except BadBatch as bad:
                 if at > start.position:
                     break
@@ -327,21 +318,20 @@ class LogReader:
         for item in self._checked(start, end):
             if isinstance(item, CorruptRange):
                 found.append(item)
-            elif (epoch := self.epoch_at(item[1].header.base_offset)) not in (
-                -1,
-                item[1].header.leader_epoch,
-            ):
-                segment, (position, header) = item
+                continue
+            segment, batch = item
+            header = batch.header
+            if (epoch := self.epoch_at(header.base_offset)) not in (-1, header.leader_epoch):
                 reason = f"leader epoch {header.leader_epoch} where {epoch} wrote"
-                at = (header.base_offset, header.next_offset, segment.base_offset, position)
+                at = (header.base_offset, header.next_offset, segment.base_offset, batch.position)
                 found.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
         return found
 
-    def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, FoundBatch] | CorruptRange]:
+    def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
         """Sound batches and bad ranges in order, every checksum computed."""
         while start < end:
             try:
-                segment, (position, header) = self._locate(start)
+                segment, first = self._locate(start)
             except CorruptMessageError:
                 damage = self._damage_over(start)
                 if damage is None:
@@ -349,7 +339,7 @@ class LogReader:
                 yield damage
                 start = damage.next_offset
                 continue
-            expected = header.base_offset
+            expected, position = first.header.base_offset, first.position
             while start < end:
                 try:
                     for found in walk_batches(segment.file, position, segment.size_bytes, expected):
@@ -438,7 +428,7 @@ class LogReader:
             newest = max(newest, time_ms)
         return newest
 
-    def _newest_in_batch(self, segment: Segment, found: FoundBatch, first: int) -> int:
+    def _newest_in_batch(self, segment: Segment, found: LogBatch, first: int) -> int:
         whole = read_batch(segment.file, found.position, segment.size_bytes)
         if whole is None:
             return NO_TIMESTAMP
@@ -465,7 +455,7 @@ class LogReader:
             return ListedOffset(max(offset, header.base_offset), time_ms, header.leader_epoch)
         return self._first_in_batch(segment, found, first=offset)
 
-    def _headers(self, segment: Segment, start: int, end: int) -> Iterator[FoundBatch]:
+    def _headers(self, segment: Segment, start: int, end: int) -> Iterator[LogBatch]:
         """Batches of one segment from ``start`` to below ``end``, past any damage. Of what is known
         as damaged no header is believed: it may lead beyond the segment's end."""
         size, limit = segment.size_bytes, min(segment.next_offset, end)
@@ -497,10 +487,10 @@ class LogReader:
                 at, position = damage.next_offset, damage.position + damage.length
 
     def _first_in_batch(
-        self, segment: Segment, found: FoundBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
+        self, segment: Segment, found: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
         """The first row from offset ``first`` on that is as late as ``timestamp``."""
-        position, header = found
+        header, position = found.header, found.position
         first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:
             return ListedOffset(first, header.max_timestamp, header.leader_epoch)
@@ -559,5 +549,5 @@ class LogReader:
         i = bisect_right(bases, offset) - 1
         if i >= 0 and bases[i] == offset:
             return segments[i], Entry(offset, 0)
-        segment, (position, header) = self._locate(offset)
-        return segment, Entry(header.base_offset, position)
+        segment, found = self._locate(offset)
+        return segment, Entry(found.header.base_offset, found.position)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from broker_lite.config import TopicConfig
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import BatchHeader
+from broker_lite.record.walker import BadBatch
 from broker_lite.storage import leader_epochs, paths
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
 from broker_lite.storage.log import Log
 from broker_lite.storage.producer_snapshots import ProducerSnapshots
-from broker_lite.storage.scan import BadBatch, CorruptRange, is_whole
+from broker_lite.storage.scan import CorruptRange, is_whole
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
 
 TORN_FILES_MAX = 16

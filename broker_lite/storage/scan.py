@@ -1,8 +1,7 @@
-"""Walk the batches of a log file: headers alone, or whole batches with their checksums.
+"""Read the batches of a log file: headers alone, or whole batches with their checksums.
 
-Both walks check that offsets continue, lengths fit and leader epochs never fall, and stop with
-``BadBatch`` at the first thing that does not. ``resync`` finds where reading can go on. Reads only,
-through one open file; any thread.
+``BatchWalker`` judges the bytes that are read here, chunk by chunk. ``resync`` finds where reading
+can go on after a bad batch. Reads only, through one open file; any thread.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError
-from broker_lite.model import PartitionKey
+from broker_lite.model import NO_EPOCH, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, check_crc, read_header
 from broker_lite.record.crc32c import crc32c
+from broker_lite.record.walker import BadBatch, BatchWalker, LogBatch, WalkPolicy
 from broker_lite.storage import paths
 from broker_lite.storage.files import File, Files
 
@@ -24,32 +24,10 @@ FAR_CHUNK_BYTES = 4 << 10
 """Read ahead this little where bodies are larger than a chunk: only headers are wanted."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
+_OWN_LOG = WalkPolicy()
 
 # Offsets stay below 2^48, so a batch begins with two zero bytes; its magic is the 17th byte.
 _CANDIDATE = re.compile(rb"(?=\x00\x00.{14}[\x02\x41])", re.DOTALL)
-
-
-class BadBatch(Exception):
-    """What should be a batch is not: where, which offset should be there, and why not.
-
-    ``header`` is there when only the checksum is wrong, so that the batch can be stepped over.
-    """
-
-    def __init__(
-        self, position: int, offset: int, reason: str, header: BatchHeader | None = None
-    ) -> None:
-        super().__init__(f"offset {offset} at byte {position}: {reason}")
-        self.position = position
-        self.offset = offset
-        self.reason = reason
-        self.header = header
-
-
-class FoundBatch(NamedTuple):
-    """A batch in its file."""
-
-    position: int
-    header: BatchHeader
 
 
 class CorruptRange(NamedTuple):
@@ -85,62 +63,55 @@ class InspectedBatch(NamedTuple):
     problem: str
 
 
-def chained_header(
-    data: bytes | memoryview, at: int, position: int, end: int, *, expected: int, epoch: int
-) -> BatchHeader:
-    """The header at ``data[at:]`` (``position`` in the file) if it continues what precedes it."""
-    try:
-        header = read_header(data, at)
-    except CorruptMessageError as error:
-        raise BadBatch(position, expected, error.message) from None
-    if header.base_offset != expected:
-        raise BadBatch(position, expected, f"base offset {header.base_offset} is there instead")
-    if header.size_bytes > end - position:
-        raise BadBatch(position, expected, "the batch is cut")
-    if header.leader_epoch < epoch:
-        raise BadBatch(position, expected, f"leader epoch {header.leader_epoch} after {epoch}")
-    return header
-
-
 def walk_headers(
-    file: File, position: int, end: int, expected: int, epoch: int = -1
-) -> Iterator[FoundBatch]:
-    """Each batch from ``position`` to ``end``, which ``expected`` begins; bodies are not read."""
-    data, start = b"", position
+    file: File,
+    position: int,
+    end: int,
+    expected: int,
+    epoch: int = NO_EPOCH,
+    *,
+    policy: WalkPolicy = _OWN_LOG,
+    chunk_bytes: int = HEADERS_CHUNK_BYTES,
+) -> Iterator[LogBatch]:
+    """Each batch from ``position`` to ``end``, which ``expected`` begins; bodies are not read.
+
+    Raises BadBatch at the first one that breaks the policy or is cut.
+    """
+    walker = BatchWalker(
+        policy, expected, epoch=epoch, at_boundary=True, position=position, end=end
+    )
+    size = chunk_bytes
     while position < end:
-        at = position - start
-        if len(data) - at < fmt.HEADER_BYTES:
-            chunk = FAR_CHUNK_BYTES if at > len(data) + FAR_CHUNK_BYTES else HEADERS_CHUNK_BYTES
-            data, start, at = file.pread(position, min(chunk, end - position)), position, 0
-        header = chained_header(data, at, position, end, expected=expected, epoch=epoch)
-        yield FoundBatch(position, header)
-        position += header.size_bytes
-        expected, epoch = header.next_offset, header.leader_epoch
+        data = file.pread(position, min(size, end - position))
+        yield from walker.walk(data, headers_only=True)
+        if walker.position == position:
+            raise BadBatch(position, walker.offset, "the batch is cut within its header")
+        is_far = walker.position > position + len(data) + FAR_CHUNK_BYTES
+        size = FAR_CHUNK_BYTES if is_far else chunk_bytes
+        position = walker.position
 
 
 def walk_batches(
-    file: File, position: int, end: int, expected: int, epoch: int = -1
-) -> Iterator[FoundBatch]:
+    file: File, position: int, end: int, expected: int, epoch: int = NO_EPOCH
+) -> Iterator[LogBatch]:
     """As ``walk_headers``, with every checksum computed."""
-    data, start = memoryview(b""), position
-    while position < end:
-        at = position - start
-        if len(data) - at < fmt.HEADER_BYTES:
-            data, start, at = _window(file, position, end, BATCHES_CHUNK_BYTES), position, 0
-        header = chained_header(data, at, position, end, expected=expected, epoch=epoch)
-        size = header.size_bytes
-        if len(data) - at < size:
-            length = max(size, BATCHES_CHUNK_BYTES)
-            data, start, at = _window(file, position, end, length), position, 0
-        if crc32c(data[at + fmt.CRC_FROM : at + size]) != header.crc:
-            raise BadBatch(position, expected, "the checksum is wrong", header)
-        yield FoundBatch(position, header)
-        position += size
-        expected, epoch = header.next_offset, header.leader_epoch
+    policy = _OWN_LOG._replace(checks_crc=True)
+    walker = BatchWalker(
+        policy, expected, epoch=epoch, at_boundary=True, position=position, end=end
+    )
+    return walk_range(file, walker)
 
 
-def _window(file: File, position: int, end: int, length: int) -> memoryview:
-    return memoryview(file.pread(position, min(length, end - position)))
+def walk_range(
+    file: File, walker: BatchWalker, chunk_bytes: int = BATCHES_CHUNK_BYTES
+) -> Iterator[LogBatch]:
+    """The batches between a walker's position and its end, with their bytes, read in chunks."""
+    while walker.position < walker.end:
+        position = walker.position
+        size = min(max(chunk_bytes, walker.needed_bytes), walker.end - position)
+        yield from walker.walk(file.pread(position, size))
+        if walker.position == position and size >= walker.needed_bytes:
+            raise BadBatch(position, walker.offset, "the file ends within the batch")
 
 
 def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes] | None:
@@ -158,7 +129,7 @@ def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes]
     return header, data
 
 
-def resync(file: File, position: int, end: int, offset: int, limit: int) -> FoundBatch | None:
+def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogBatch | None:
     """The next sound batch after a bad one at ``position`` whose offset is in [offset, limit).
 
     A record may itself contain a batch, so what follows must continue it, or be the end.
@@ -174,7 +145,7 @@ def resync(file: File, position: int, end: int, offset: int, limit: int) -> Foun
                 continue
             header, after = found[0], position + at + found[0].size_bytes
             if after == end or _continues(file, after, end, header.next_offset):
-                return FoundBatch(position + at, header)
+                return LogBatch(header, position=position + at)
         position += BATCHES_CHUNK_BYTES
     return None
 
@@ -212,7 +183,7 @@ def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
     base_offset = named[0]
     file = files.open(path)
     end = file.size
-    position, expected, epoch = 0, base_offset, -1
+    position, expected, epoch = 0, base_offset, NO_EPOCH
     while position < end:
         bad: BadBatch | None = None
         try:
@@ -228,7 +199,7 @@ def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
         found_next = resync(file, bad.position + 1, end, expected, 1 << 62)
         if found_next is None:
             return
-        position, expected, epoch = found_next.position, found_next.header.base_offset, -1
+        position, expected, epoch = found_next.position, found_next.header.base_offset, NO_EPOCH
 
 
 def _raw_header(file: File, bad: BadBatch) -> BatchHeader:
@@ -245,23 +216,15 @@ def continuing_headers(
     ``may_overlap``: the first may begin before ``end_offset``. Raises CorruptMessageError.
     """
     headers: list[BatchHeader] = []
-    position, expected, epoch = 0, end_offset, 0
-    while len(buffer) - position >= fmt.HEADER_BYTES:
-        header = read_header(buffer, position)
-        if header.leader_epoch > leader_epoch or header.size_bytes > len(buffer) - position:
-            break
-        check_crc(buffer[position : position + header.size_bytes], header)
-        base, overlaps = header.base_offset, may_overlap and not headers
-        if base != expected and not (overlaps and base < expected < header.next_offset):
-            raise CorruptMessageError(
-                f"{key}: the leader sent offset {base} where {expected} comes next"
-            )
-        if header.leader_epoch < epoch:
-            raise CorruptMessageError(
-                f"{key}: the leader sent epoch {header.leader_epoch} at offset {base}, behind "
-                f"epoch {epoch}"
-            )
-        headers.append(header)
-        position, expected = position + header.size_bytes, header.next_offset
-        epoch = header.leader_epoch
+    walker = BatchWalker(_OWN_LOG, end_offset, epoch=0, at_boundary=not may_overlap)
+    try:
+        for batch in walker.walk(buffer):
+            if batch.header.leader_epoch > leader_epoch:
+                break
+            check_crc(batch.buffer, batch.header)
+            headers.append(batch.header)
+    except BadBatch as bad:
+        raise CorruptMessageError(
+            f"{key}: the leader's answer at offset {bad.offset}: {bad.reason}"
+        ) from None
     return headers

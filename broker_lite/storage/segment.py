@@ -12,18 +12,16 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker_lite.model import NO_TIMESTAMP, PartitionKey
+from broker_lite.model import NO_EPOCH, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, Buffer
+from broker_lite.record.walker import BadBatch, LogBatch, WalkPolicy
 from broker_lite.storage import offset_index, paths, time_index
 from broker_lite.storage.checkpoint import read_whole, write_atomic
 from broker_lite.storage.files import File, Files
 from broker_lite.storage.offset_index import CorruptIndex, Entry, OffsetIndex
 from broker_lite.storage.scan import (
-    BadBatch,
     CorruptRange,
-    FoundBatch,
-    chained_header,
     read_batch,
     resync,
     walk_batches,
@@ -35,6 +33,8 @@ UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
 """What one read of headers takes in: an index interval, so that most searches need one."""
+_ANY_EPOCHS = WalkPolicy(orders_epochs=False)
+"""A search does not judge leader epochs: a wrong one would be blamed on the batch behind it."""
 
 
 class BadRange(NamedTuple):
@@ -353,7 +353,7 @@ class Segment:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def find(self, offset: int, end: int) -> FoundBatch:
+    def find(self, offset: int, end: int) -> LogBatch:
         """The batch that holds ``offset``, which lies before position ``end``.
 
         Raises BadBatch. The entry is distrusted, once, if it does not lead to its batch.
@@ -366,20 +366,22 @@ class Segment:
             self.distrust_index()
             return self.find_from(self.index.floor(offset), offset, end)
 
-    def find_from(self, entry: Entry, offset: int, end: int) -> FoundBatch:
+    def find_from(self, entry: Entry, offset: int, end: int) -> LogBatch:
         """As ``find``, walking headers from a known batch boundary on; raises BadBatch."""
         expected, position = entry
-        file, data, at = self.file, b"", 0
-        while position < end:
-            if len(data) - at < fmt.HEADER_BYTES:
-                data, at = file.pread(position, min(FIND_CHUNK_BYTES, end - position)), 0
-            header = chained_header(data, at, position, end, expected=expected, epoch=-1)
-            expected = header.next_offset
+        for found in walk_headers(
+            self.file, position, end, expected, policy=_ANY_EPOCHS, chunk_bytes=FIND_CHUNK_BYTES
+        ):
+            expected = found.header.next_offset
             if expected > offset:
-                return FoundBatch(position, header)
-            at += header.size_bytes
-            position += header.size_bytes
-        raise BadBatch(position, expected, "the file ends before it")
+                return found
+        raise BadBatch(end, expected, "the file ends before it")
+
+    def header_at(self, entry: Entry, end: int, epoch: int = NO_EPOCH) -> BatchHeader:
+        """The header of the batch at a boundary before ``end``; raises BadBatch."""
+        expected, position = entry
+        one = walk_headers(self.file, position, end, expected, epoch, chunk_bytes=fmt.HEADER_BYTES)
+        return next(one).header
 
     # -- scanning ------------------------------------------------------------------------------
 
@@ -447,15 +449,14 @@ class Segment:
         if after == end:
             return expected <= limit
         try:
-            data = self.file.pread(after, fmt.HEADER_BYTES)
-            chained_header(data, 0, after, end, expected=expected, epoch=header.leader_epoch)
+            self.header_at(Entry(expected, after), end, header.leader_epoch)
         except BadBatch:
             return False
         return True
 
 
-def _check_epoch(found: FoundBatch, epoch: int) -> None:
-    position, header = found
+def _check_epoch(found: LogBatch, epoch: int) -> None:
+    header, position = found.header, found.position
     if epoch not in (-1, header.leader_epoch):
         reason = f"leader epoch {header.leader_epoch} where {epoch} wrote"
         raise BadBatch(position, header.base_offset, reason, header)

@@ -176,10 +176,11 @@ def _a_batch(
     base = bases[0] if is_first else rng.choice(bases)
     path = paths.segment_file(directory, base, paths.LOG)
     file, spans = files.open(path), []
-    for position, header in walk_batches(file, 0, file.size, base):
+    for found in walk_batches(file, 0, file.size, base):
+        header = found.header
         if header.next_offset > end:
             break
-        spans.append((path, position, header))
+        spans.append((path, found.position, header))
         if header.next_offset == end:
             break  # What a power cut tore may lie behind.
     if not spans:

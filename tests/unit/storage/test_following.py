@@ -23,8 +23,9 @@ from stored import (
 from broker_lite.errors import CorruptMessageError, OutOfOrderSequenceError, StorageError
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record.batch import read_header
+from broker_lite.record.walker import LogBatch
 from broker_lite.storage import Log, MemFiles, PowerCut, reader
-from broker_lite.storage.scan import FoundBatch, walk_headers
+from broker_lite.storage.scan import walk_headers
 
 
 def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
@@ -139,7 +140,7 @@ def test_producers_follow_a_truncation_that_could_not_read_the_log_at_first(
     for i in range(10):
         append(disk.log, batch(producer=(7, 0, i)))
 
-    def fails(*_: object) -> Iterator[FoundBatch]:
+    def fails(*_: object) -> Iterator[LogBatch]:
         raise OSError(EIO, "a sector that cannot be read")
 
     monkeypatch.setattr(reader, "walk_headers", fails)

@@ -6,9 +6,10 @@ import pytest
 from stored import batch
 
 from broker_lite.record import format as fmt
+from broker_lite.record.walker import BadBatch
 from broker_lite.storage import MemFiles
 from broker_lite.storage.memory import MemFile
-from broker_lite.storage.scan import BadBatch, resync, walk_batches, walk_headers
+from broker_lite.storage.scan import resync, walk_batches, walk_headers
 
 
 def file_of(*batches: bytes) -> MemFile:

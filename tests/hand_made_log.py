@@ -1,0 +1,136 @@
+"""A log by hand: what brokers cannot be asked to write before there are transactions.
+
+Batches of rows and of columns, dense and with offset deltas, an empty batch as a cleaner leaves it,
+control batches, and transactions that committed or aborted, some of both by one producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from broker_lite.client.arrays import binary_of
+from broker_lite.record import arrow
+from broker_lite.record import format as fmt
+from broker_lite.record.arrow import Columns
+from broker_lite.record.batch import read_header, set_crc
+from broker_lite.record.records import Row, encode_rows
+from broker_lite.wire.fetch import AbortedTransaction
+
+TIME_MS = 1_700_000_000_000
+EPOCH = 0
+TRANSACTIONAL = fmt.ATTRIBUTE_TRANSACTIONAL
+ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+
+
+def value_at(offset: int, size: int = 0) -> bytes:
+    return (b"value %d" % offset).ljust(size, b".")
+
+
+def finished(buffer: bytearray | memoryview, base: int, end: int, **fields: int) -> bytes:
+    """A batch as it stands in a log, from offset ``base`` to ``end``."""
+    header = read_header(buffer)._replace(
+        base_offset=base, last_offset_delta=end - base - 1, leader_epoch=EPOCH
+    )
+    fmt.HEADER.pack_into(buffer, 0, *header._replace(**fields))
+    set_crc(buffer)
+    return bytes(buffer)
+
+
+def rows(
+    offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 0, codec: int = 0
+) -> bytes:
+    """Rows at these offsets in a batch that ends before ``end``; of a transaction with ``pid``."""
+    made = encode_rows(
+        [Row(at, TIME_MS, b"k", value_at(at, size)) for at in offsets],
+        codec=codec,
+        attributes=TRANSACTIONAL if pid >= 0 else 0,
+        producer_id=pid,
+        producer_epoch=0 if pid >= 0 else -1,
+        base_sequence=0 if pid >= 0 else -1,
+    )
+    return finished(made, offsets[0], end or offsets[-1] + 1)
+
+
+def columns(offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 0) -> bytes:
+    """The same in columns."""
+    base, deltas = offsets[0], np.array([at - offsets[0] for at in offsets], np.int32)
+    is_dense = int(deltas[-1]) == len(offsets) - 1
+    made = arrow.encode(
+        Columns(
+            len(offsets),
+            binary_of([b"k"] * len(offsets)),
+            binary_of([value_at(at, size) for at in offsets]),
+            offset_deltas=None if is_dense else deltas,
+        ),
+        timestamp_ms=TIME_MS,
+        attributes=TRANSACTIONAL if pid >= 0 else 0,
+        producer_id=pid,
+        producer_epoch=0 if pid >= 0 else -1,
+        base_sequence=0 if pid >= 0 else -1,
+    )
+    return finished(made, base, end or offsets[-1] + 1)
+
+
+def marker(offset: int, pid: int, kind: bytes) -> bytes:
+    """The control batch that ends a transaction."""
+    made = encode_rows(
+        [Row(offset, TIME_MS, kind, b"\0\0\0\0\0\0")],
+        attributes=TRANSACTIONAL | fmt.ATTRIBUTE_CONTROL,
+        producer_id=pid,
+        producer_epoch=0,
+    )
+    return finished(made, offset, offset + 1)
+
+
+def empty(base: int, end: int) -> bytes:
+    """A batch that compaction left without rows."""
+    header = read_header(encode_rows([Row(base, TIME_MS, None, None)]))
+    buffer = bytearray(fmt.HEADER_BYTES)
+    fmt.HEADER.pack_into(buffer, 0, *header._replace(length=fmt.HEADER_BYTES - 12))
+    return finished(buffer, base, end, record_count=0)
+
+
+ABORTED = [AbortedTransaction(1, 11), AbortedTransaction(3, 29), AbortedTransaction(5, 45)]
+COMMITTED = [0, 1, 2, 3, 6, 13, 14, 16, 17, 24, 25, 32, 33, 40, 43, 47]
+"""The offsets that a reader with read_committed sees."""
+UNCOMMITTED = sorted([*COMMITTED, 11, 12, 18, 29, 30, 31, 45])
+END = 53
+
+
+def contiguous(size: int = 0) -> list[bytes]:
+    """A log of logbus's own from offset 0 to END; values are padded to ``size``."""
+    return [
+        rows([0, 1, 2], size=size),
+        rows([3, 6], 11, size=size),  # of 3 to 10 compaction left two
+        rows([11, 12], pid=1, size=size),  # aborted
+        columns([13, 14], pid=2, size=size),
+        marker(15, 2, COMMIT),
+        rows([16, 17], pid=4, size=size),
+        rows([18], pid=1, size=size),  # aborted
+        marker(19, 1, ABORT),
+        marker(20, 4, COMMIT),
+        empty(21, 24),
+        columns([24, 25], pid=1, size=size),  # the same producer, which commits this time
+        marker(26, 1, COMMIT),
+        empty(27, 28),
+        marker(28, 9, ABORT),  # of a producer that wrote nothing here
+        columns([29, 30], pid=3, size=size),  # aborted
+        rows([31], pid=3, size=size),  # aborted
+        rows([32], size=size),
+        columns([33], size=size),
+        marker(34, 3, ABORT),
+        empty(35, 40),
+        columns([40, 43], 45, size=size),  # of 40 to 44 compaction left two
+        columns([45], 46, pid=5, size=size),  # aborted
+        marker(46, 5, ABORT),
+        rows([47], 50, size=size),
+        empty(50, 52),
+        marker(52, 2, COMMIT),
+    ]
+
+
+def with_gaps(size: int = 0) -> list[bytes]:
+    """The same log as Kafka's compaction leaves it: without its empty batches."""
+    return [each for each in contiguous(size) if read_header(each).record_count]
