@@ -125,6 +125,8 @@ class _Fetch:
         if not self._reply.is_open:
             self._leave()
             return
+        if self._parts.replicas.makes_logs and self._waits_for_a_log():
+            return
         rows = self._rows()
         if any(row.error is not None or row.diverging is not None for row in rows):
             self._collect(rows)
@@ -135,6 +137,15 @@ class _Fetch:
         else:
             may_wait = self._message.max_wait_ms > 0
             self._collect(rows, self._message.min_bytes if may_wait else 0)
+
+    def _waits_for_a_log(self) -> bool:
+        """Assess again once the log of a partition is there, if one is being made."""
+        by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
+        return any(
+            defer(topic.topic_id if by_id else topic.name, wanted.partition, by_id, self.assess)
+            for topic in self._message.topics
+            for wanted in topic.partitions
+        )
 
     def _rows(self) -> list[_Row]:
         replicas = self._parts.replicas

@@ -10,6 +10,7 @@ by. Nothing is tiered: the earliest local offset is the earliest, and no offset 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from broker_lite.errors import (
@@ -60,6 +61,9 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
 
 async def _answer(parts: Parts, request: RequestContext, topic: str, row: Any) -> Any:
     code, found = 0, ListedOffset(NO_OFFSET)
+    made = asyncio.Event()
+    if parts.replicas.defer(topic, row.partition_index, False, made.set):
+        await made.wait()
     try:
         replica = parts.replicas.find(topic, row.partition_index)
         leader_epoch = row.current_leader_epoch if request.api_version >= 4 else -1

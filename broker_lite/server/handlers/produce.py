@@ -60,23 +60,31 @@ class _Produce:
         self._left = 1 + sum(len(row) for row in self._rows)
 
     def start(self) -> None:
-        message, parts = self._message, self._parts
+        message, replicas = self._message, self._parts.replicas
         by_id = self._request.api_version >= BY_TOPIC_ID
-        timeout_ms = message.timeout_ms if message.acks else ACKS_NONE_TIMEOUT_MS
-        deadline_ms = self._request.deadline_ms(timeout_ms)
-        find = parts.replicas.find_by_id if by_id else parts.replicas.find
         for t, topic in enumerate(message.topics):
             name = topic.topic_id if by_id else topic.name
-            for p, (partition, records) in enumerate(topic.partitions):
-                try:
-                    replica = find(name, partition)
-                    batch = self._batch(replica, records)
-                except LogbusError as error:
-                    self._refused(t, p, partition, error)
-                    continue
-                done = partial(self._done, t, p, replica)
-                parts.replicas.append(replica, message.acks, batch, deadline_ms, done)
+            for p, (partition, _) in enumerate(topic.partitions):
+                append = partial(self._append, t, p, name, by_id)
+                if not replicas.defer(name, partition, by_id, append):
+                    append()
         self._one_less()
+
+    def _append(self, t: int, p: int, name: str, by_id: bool) -> None:
+        message, replicas = self._message, self._parts.replicas
+        partition, records = message.topics[t].partitions[p]
+        try:
+            find = replicas.find_by_id if by_id else replicas.find
+            replica = find(name, partition)
+            batch = self._batch(replica, records)
+        except LogbusError as error:
+            self._refused(t, p, partition, error)
+            self._one_less()
+            return
+        timeout_ms = message.timeout_ms if message.acks else ACKS_NONE_TIMEOUT_MS
+        deadline_ms = self._request.deadline_ms(timeout_ms)
+        done = partial(self._done, t, p, replica)
+        replicas.append(replica, message.acks, batch, deadline_ms, done)
 
     def _batch(self, replica: Replica, records: memoryview | None) -> Batch:
         """The batch, checked as far as it can be without touching its body."""
@@ -100,7 +108,7 @@ class _Produce:
     ) -> None:
         if appended is None:
             assert error is not None
-            self._refused(t, p, replica.partition, error, replica)
+            self._refused(t, p, replica.partition, error)
         else:
             self._rows[t][p] = wire.ProducedPartition(
                 replica.partition,
@@ -111,9 +119,7 @@ class _Produce:
             )
         self._one_less()
 
-    def _refused(
-        self, t: int, p: int, partition: int, error: LogbusError, replica: Replica | None = None
-    ) -> None:
+    def _refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
         self._parts.metrics.count("produce_errors", label=error.name)
         row = wire.ProducedPartition(partition, wire_code(error), error_message=error.message)
         if isinstance(error, NotLeaderError):
@@ -121,8 +127,6 @@ class _Produce:
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             row = row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
         self._rows[t][p] = row
-        if replica is None:
-            self._left -= 1
 
     def _one_less(self) -> None:
         self._left -= 1

@@ -52,6 +52,7 @@ from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
 from broker_lite.server.partitions.isr_writes import IsrWrites
 from broker_lite.server.partitions.pending_produces import Produced, Produces
+from broker_lite.server.partitions.purgatory import Waiters
 from broker_lite.server.partitions.replica import Replica, as_storage_error
 from broker_lite.server.partitions.replica_fetcher import Fetchers, PeerNet
 from broker_lite.server.partitions.ticks import Ticks
@@ -128,7 +129,7 @@ class ReplicaManager:
         self._has_applied = self._closed = False
         self._replicas: dict[PartitionKey, Replica] = {}
         self._by_name: dict[tuple[str, int], Replica] = {}
-        self._making: set[PartitionKey] = set()
+        self._making: dict[PartitionKey, Waiters] = {}
         self._deleting: set[PartitionKey] = set()
         self._produces = Produces(loop, clock, metrics)
         self._ticks = Ticks(loop, clock, config.replica_lag_ms)
@@ -180,6 +181,26 @@ class ReplicaManager:
         if view is None:
             raise UnknownTopicIdError(f"there is no topic of id {topic_id}")
         raise self._absent(view, partition)
+
+    @property
+    def makes_logs(self) -> bool:
+        """Whether ``defer`` may find a log that is being made."""
+        return bool(self._making)
+
+    def defer(self, topic: str, partition: int, by_id: bool, call: Callable[[], None]) -> bool:
+        """Call ``call`` once the log of that partition has been made, in the order of the calls.
+
+        Return False where no log is being made. The metadata name a new topic's leaders before
+        those have made their logs: a producer that is refused meanwhile uses up its retries.
+        """
+        if not self._making:
+            return False
+        view = (self._snapshot.topics_by_id if by_id else self._snapshot.topics).get(topic)
+        key = None if view is None else PartitionKey(view.topic_id, partition)
+        waiters = None if key is None else self._making.get(key)
+        if waiters is not None:
+            waiters.add(call)
+        return waiters is not None
 
     def _absent(self, view: TopicView, partition: int) -> LogbusError:
         if not 0 <= partition < len(view.partitions):
@@ -311,7 +332,7 @@ class ReplicaManager:
         if log is not None:
             self._host(view.name, log, partition, config)
         elif self._failure is None:
-            self._making.add(key)
+            self._making[key] = Waiters()
             now_ms = self.clock.now_ms()
             self.disk.keep(
                 lambda: self._logs.create(key, config, now_ms),
@@ -319,7 +340,12 @@ class ReplicaManager:
             )
 
     def _made(self, key: PartitionKey, log: Log | None, error: BaseException | None) -> None:
-        self._making.discard(key)
+        waiters = self._making.pop(key)
+        self._take(key, log, error)
+        waiters.wake()
+
+    def _take(self, key: PartitionKey, log: Log | None, error: BaseException | None) -> None:
+        """Host a new log, unless the metadata do not want it here any more."""
         if log is None:
             logger.error("%s: the log could not be created: %s", key, error)
             self.storage_failed(as_storage_error(error))
