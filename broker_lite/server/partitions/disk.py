@@ -151,6 +151,8 @@ class Worker(threading.Thread):
                 now_us = self._disk.clock.monotonic_us()
                 self._company = len(group) + len(self._waiting)
                 self._company_until_us = now_us + min(now_us - began_us, COMPANY_US_MAX)
+                # An idle thread must not hold the files of a deleted partition open.
+                del group
 
     def _next_group(self) -> list[Job]:
         """What waits; and, while that is little, what is about to come. Producers that were just
@@ -382,6 +384,7 @@ class Disk:
             if job is None:
                 return
             self.post([(None, job.done, _call(job.function))])
+            del job
 
 
 def _deliver(results: list[Result]) -> None:

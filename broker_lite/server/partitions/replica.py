@@ -86,7 +86,6 @@ class Replica:
         "_corrupt_offsets",
         "_held",
         "_owner",
-        "_sync",
         "_worker",
         "assigned_count",
         "closed",
@@ -109,7 +108,6 @@ class Replica:
     def __init__(self, owner: Owner, topic: str, log: Log, role: Partition) -> None:
         self._owner = owner
         self._worker = owner.disk.worker_of(log.key)
-        self._sync = SyncJob(self)
         self.key = log.key
         self.topic = topic
         self.partition = log.key.partition
@@ -271,7 +269,7 @@ class Replica:
                 keep = len(batch.buffer) < LARGE_BYTES or self._keeps(len(batch.buffer))
                 self._put(AppendJob(self, effect.token, batch, epoch, keep))
             elif kind is Sync:
-                self._put(self._sync)
+                self._put(SyncJob(self))
             elif kind is HighWatermark:
                 is_news = True
             elif kind is Reply:

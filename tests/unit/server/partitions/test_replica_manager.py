@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import gc
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -384,6 +386,28 @@ def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
             await shell.append(replica)
         assert (await shell.append(replica)).base_offset == 0
         assert shell.metrics.value("directory_failed") == 0
+
+    run(test)
+
+
+def test_a_deleted_partition_is_released_without_the_cycle_collector() -> None:
+    """Its open files go with it: an idle broker may not run the collector for hours."""
+
+    async def test(shell: Shell) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            shell.apply(shell.topic())
+            replica = await shell.leader()
+            await shell.append(replica)
+            log = weakref.ref(replica.log)
+            del replica
+            shell.apply()
+            async with asyncio.timeout(10):
+                while log() is not None:
+                    await asyncio.sleep(0.001)
+        finally:
+            gc.enable()
 
     run(test)
 
