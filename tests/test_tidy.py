@@ -183,3 +183,13 @@ def test_no_unfinished_mark() -> None:
         if mark in line
     ]
     assert not found, "\n".join(found)
+
+
+def test_walks_of_contributing_name_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    walks = text.partition("## Four walks")[2].partition("\n## ")[0].split("\n**")[1:]
+    assert len(walks) == 4
+    for walk in walks:
+        files = re.findall(r"`([\w/]+\.py)`", walk)
+        assert 10 < len(files) <= 20
+        assert not [file for file in files if not (ROOT / file).is_file()]
