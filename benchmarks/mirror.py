@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.mirror.carrying import Piece
 from broker_lite.mirror.mirror import Mirror
+from broker_lite.mirror.rewrite import Piece
 from broker_lite.mirror.target import Target
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header

@@ -28,7 +28,7 @@ MACHINE_PATH = re.compile(
 
 LAZY_IMPORTS = {
     "broker_lite/__main__.py": "python -m broker_lite is the command line, which is lazy too",
-    "broker_lite/cli/announcement.py": "`up` is soon ready: only one that has grown needs a client",
+    "broker_lite/cli/up_report.py": "`up` is soon ready: only one that has grown needs a client",
     "broker_lite/cli/broker.py": "`logbus --help` must not load the broker",
     "broker_lite/cli/consume.py": "`logbus --help` must not load pyarrow",
     "broker_lite/cli/context.py": "the client is loaded by the commands that talk to a cluster",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from broker_lite.cli import moment, output
+from broker_lite.cli import offset_spec, output
 from broker_lite.cli.context import (
     bootstrap,
     cluster_options,
@@ -107,8 +107,8 @@ def consume(
     servers = bootstrap(bootstrap_servers, zookeeper)
     with Admin(servers, client_id="logbus-cli") as admin:
         chosen = _partitions(admin, topics, partition)
-        place = moment.parse(start) if start else None
-        starts = moment.resolve(admin, chosen, place) if place is not None else {}
+        place = offset_spec.parse(start) if start else None
+        starts = offset_spec.resolve(admin, chosen, place) if place is not None else {}
         ends = _ends(admin, chosen, end, at_end)
     if place is not None and place.kind == "offset":
         _tell_past_the_end(place.value, starts)
@@ -230,7 +230,7 @@ def _ends(
 ) -> dict[TopicPartition, int]:
     """Where to stop; empty: nowhere."""
     if end is not None:
-        return moment.resolve(admin, chosen, moment.parse(end))
+        return offset_spec.resolve(admin, chosen, offset_spec.parse(end))
     if at_end:
         found = admin.list_offsets(dict.fromkeys(chosen, LATEST_TIMESTAMP))
         return {tp: listed.offset for tp, listed in found.items()}

@@ -28,7 +28,7 @@ def cluster_options(command: F) -> F:
         try:
             return command(*args, **values)
         except LogbusError as error:
-            from broker_lite.cli.spelling import spellings_of, spelt
+            from broker_lite.cli.option_names import spellings_of, spelt
 
             error.message = spelt(error.message, spellings_of(click.get_current_context().command))
             raise

@@ -338,7 +338,7 @@ def _cluster_cure(servers: str) -> str:
 
 
 def replicas() -> Finding:
-    from broker_lite.cli import few_replicas
+    from broker_lite.cli import under_replication
     from broker_lite.client import discovery
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.administration.health import cluster_health
@@ -349,7 +349,7 @@ def replicas() -> Finding:
         with Admin(servers, timeout_ms=CLUSTER_TIMEOUT_MS) as admin:
             view = admin.cluster()
             moves = admin.reassignments()
-            few = few_replicas.find(admin, view)
+            few = under_replication.find(admin, view)
             short = {row.where.topic for row in cluster_health(view) if row.state != "ok"}
             settings = admin.describe_configs(topics=sorted(short)) if short else {}
     except LogbusError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker_lite.cli import moment, output
+from broker_lite.cli import offset_spec, output
 from broker_lite.cli.context import cluster_options, found_topic, name_pattern, open_admin
 from broker_lite.cli.nouns import Noun
 from broker_lite.cli.progress import group_progress, uncounted
@@ -187,7 +187,7 @@ def seek(
     form: str | None,
 ) -> None:
     """Move a group's offsets in a topic. Refused while members or a query read."""
-    place = moment.parse(to)
+    place = offset_spec.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         facts = found_topic(admin.cluster(), topic)
         if missing := set(partition) - {part.partition for part in facts.partitions}:
@@ -217,7 +217,7 @@ def reset_offsets(
     form: str | None,
 ) -> None:
     """Move a group's offsets in all its topics. Refused while members or a query read."""
-    place = moment.parse(to)
+    place = offset_spec.parse(to)
     with open_admin(bootstrap_servers, zookeeper) as admin:
         names = topics or sorted({where.topic for where in _committed(admin, group)})
         view = admin.cluster()
@@ -287,11 +287,15 @@ def _ids(topics: Iterable[TopicMetadata]) -> dict[TopicPartition, str]:
 
 
 def _move(
-    admin: Admin, group: str, ids: Mapping[TopicPartition, str], place: moment.Moment, yes: bool
+    admin: Admin,
+    group: str,
+    ids: Mapping[TopicPartition, str],
+    place: offset_spec.Moment,
+    yes: bool,
 ) -> list[dict[str, Any]]:
     """What each partition's offset becomes, and is now where ``yes``."""
     chosen = list(ids)
-    found = moment.places(admin, chosen, place)
+    found = offset_spec.places(admin, chosen, place)
     targets = {tp: at.offset for tp, at in found.items()}
     before = admin.committed(group, chosen)
     if yes:

@@ -19,7 +19,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker_lite.cli import envelopes
+from broker_lite.cli import json_lines
 from broker_lite.client.arrays import binary_of
 from broker_lite.errors import InvalidSchemaError, MessageTooLargeError
 from broker_lite.record.arrow import HEADERS_TYPE
@@ -72,7 +72,7 @@ def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
         bytes_max = rule.bytes_max * (JSON_GROWTH if form == "jsonl" else 1)
         for lines in _line_chunks(path, bytes_max):
             if form == "jsonl":
-                yield envelopes.table_of(lines, number, source)
+                yield json_lines.table_of(lines, number, source)
             else:
                 yield _from_lines(lines, rule)
             number += len(lines)

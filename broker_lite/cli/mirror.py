@@ -60,7 +60,7 @@ def mirror(
     copied, each once; so one mirror of a source is at work at a time. Groups' offsets are written
     as offsets of the copy, for groups that have no members and no progress of their own there.
     """
-    from broker_lite.cli.spelling import Spelling, called
+    from broker_lite.cli.option_names import Spelling, called
     from broker_lite.mirror.mirror import Mirror
 
     for name, pattern in (("--topics", topics), ("--groups", groups)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker_lite.cli import moment, output
+from broker_lite.cli import offset_spec, output
 from broker_lite.cli.context import (
     cluster_options,
     found_topic,
@@ -208,7 +208,7 @@ def trim(
     with open_admin(bootstrap_servers, zookeeper) as admin:
         facts = found_topic(admin.cluster(), name)
         partitions = [TopicPartition(name, p.partition) for p in facts.partitions]
-        targets = moment.resolve(admin, partitions, moment.parse(before))
+        targets = offset_spec.resolve(admin, partitions, offset_spec.parse(before))
         for partition, offset in targets.items():
             output.say(f"{partition}: everything before offset {offset}")
         if not yes:

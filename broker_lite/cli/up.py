@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from broker_lite.cli import announcement, output, running
-from broker_lite.cli.announcement import LOG
+from broker_lite.cli import output, running, up_report
+from broker_lite.cli.up_report import LOG
 from broker_lite.client import discovery
 from broker_lite.errors import DirectoryLockedError, LogbusError, PortInUseError
 
@@ -92,11 +92,11 @@ def up(
     if held is not None:
         _require_same(context, held)
         output.say(f"it runs already, at {held['bootstrap_servers']}: nothing was started")
-        announcement.announce(held, form, _ending(held))
+        up_report.announce(held, form, _ending(held))
         return 0
     if context.get_parameter_source("port") is not ParameterSource.DEFAULT:
         _require_free(host, port)
-    words = announcement.Words(form, port, announcement.brokers_in(where))
+    words = up_report.Words(form, port, up_report.brokers_in(where))
     if detach:
         return _detach(words)
     from broker_lite.cli.context import key_values
@@ -297,7 +297,7 @@ def _require_free(host: str, port: int) -> None:
         raise
 
 
-def _hold(cluster: Any, ready_fd: int | None, words: announcement.Words) -> int:
+def _hold(cluster: Any, ready_fd: int | None, words: up_report.Words) -> int:
     """Start, tell where it is, wait for a signal, stop."""
     wake_read, wake_write = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -321,7 +321,7 @@ def _hold(cluster: Any, ready_fd: int | None, words: announcement.Words) -> int:
 
 def _wait(cluster: Any, wake: int) -> None:
     """Until a signal; a process that ends meanwhile is started again."""
-    from broker_lite.cli.keeper import Keeper
+    from broker_lite.cli.supervisor import Keeper
 
     keeper = Keeper(cluster, _say_when)
     while not select.select([wake], [], [], LOOK_SECONDS)[0]:
@@ -341,7 +341,7 @@ def _speak_into(log: Path) -> None:
         os.dup2(file.fileno(), sys.stderr.fileno())
 
 
-def _detach(words: announcement.Words) -> int:
+def _detach(words: up_report.Words) -> int:
     """Start the same command in the background and wait for its word that everything runs."""
     arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
     read_end, write_end = os.pipe()

@@ -15,8 +15,8 @@ from threading import Event, Thread
 from typing import Any
 
 from broker_lite.client.administration import admin_requests
+from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.discovery import parse_endpoints
-from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.operations import group_requests
 from broker_lite.client.operations.cluster import Cluster
 from broker_lite.client.transport.blocking import Pool, monotonic_ms

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker_lite.client.consuming.lineage import Lineage
-from broker_lite.mirror.carrying import Piece, Walked
 from broker_lite.mirror.offset_map import OffsetMap, Run
+from broker_lite.mirror.rewrite import Piece, Walked
 from broker_lite.model import TopicPartition
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from broker_lite.errors import LogbusError
 from broker_lite.mirror import planning
 from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.log import Telling
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.source import Source
 from broker_lite.mirror.target import Target
-from broker_lite.mirror.telling import Telling
 from broker_lite.model import MIRROR_PREFIX, CommittedOffset, TopicPartition
 
 GroupCommits = dict[str, dict[TopicPartition, CommittedOffset]]

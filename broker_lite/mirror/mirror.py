@@ -20,17 +20,17 @@ from broker_lite.errors import (
     OffsetOutOfRangeError,
     UnknownTopicIdError,
 )
-from broker_lite.mirror import notes, planning, positions
-from broker_lite.mirror.carrying import Piece, Walked, carry
+from broker_lite.mirror import checkpoint, planning, positions
+from broker_lite.mirror.checkpoint import Notes
 from broker_lite.mirror.claim import SESSION_MS, Claim
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.group_sync import GroupSync
-from broker_lite.mirror.notes import Notes
+from broker_lite.mirror.log import Telling
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
+from broker_lite.mirror.rewrite import Piece, Walked, carry
 from broker_lite.mirror.source import Source, Wanted
 from broker_lite.mirror.target import Target
-from broker_lite.mirror.telling import Telling
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 WAIT_MS = 250
@@ -99,7 +99,7 @@ class Mirror:
     def translated(self, asked: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
         """Offsets of the source as those of the copy, from what a mirror noted; nothing is copied.
         Raises InvalidConfigError for what is not copied."""
-        return notes.translated(self.source, self.target, asked)
+        return checkpoint.translated(self.source, self.target, asked)
 
     # -- what is copied
 

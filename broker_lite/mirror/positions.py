@@ -14,8 +14,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker_lite.mirror.carrying import Content
 from broker_lite.mirror.offset_map import OffsetMap, Run
+from broker_lite.mirror.rewrite import Content
 from broker_lite.model import MIRROR_PREFIX, NO_EPOCH, CommittedOffset, TopicPartition
 
 VERSION = 1

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from broker_lite.client.consuming.fetcher import read_range
 from broker_lite.errors import OffsetOutOfRangeError
 from broker_lite.mirror import positions
-from broker_lite.mirror.carrying import Content, carry, contents, piece_contents
 from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.log import Telling
+from broker_lite.mirror.rewrite import Content, carry, contents, piece_contents
 from broker_lite.mirror.source import PartedError, Source
 from broker_lite.mirror.target import Target
-from broker_lite.mirror.telling import Telling
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH, OffsetAndEpoch
 
 

@@ -29,7 +29,7 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.mirror import positions
-from broker_lite.mirror.carrying import Walked, walk
+from broker_lite.mirror.rewrite import Walked, walk
 from broker_lite.model import (
     NO_EPOCH,
     CommittedOffset,

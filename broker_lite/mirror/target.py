@@ -24,7 +24,7 @@ from broker_lite.errors import (
     RequestTimedOutError,
     error_for,
 )
-from broker_lite.mirror.carrying import Piece, signed
+from broker_lite.mirror.rewrite import Piece, signed
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire.produce import PartitionRecords, ProducedPartition, TopicRecords
 

@@ -1,7 +1,7 @@
-"""Native groups: consumers that share partitions among themselves, through ZooKeeper, masterless.
+"""Native groups: consumers that share partitions through ZooKeeper, without a coordinator.
 
-``assignment``: who reads what, a pure function. ``machine`` with ``view`` and ``holdings``: one
-consumer as a state machine without I/O, whose words are in ``events``. ``member`` carries its
-effects out over the metadata store, on an event loop. ``consumer`` and ``aio_consumer``: the two
-faces. Loaded only where ``coordination="zookeeper"`` is asked for. Read README.md first.
+``assignment`` is the range algorithm, a pure function. ``machine`` with ``view`` and ``ownership``
+is one consumer as a state machine; ``events`` has its events and effects. ``member`` carries the
+effects out on an event loop. ``consumer`` and ``aio_consumer`` are the faces. The package is loaded
+only for ``coordination="zookeeper"``. Read README.md first.
 """

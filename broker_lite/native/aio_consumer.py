@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from broker_lite.client.administration.admin import Admin
+from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
-from broker_lite.client.consuming.following import Follower
-from broker_lite.client.lease_clock import lease_ms
+from broker_lite.client.consuming.partition_discovery import Follower
 from broker_lite.client.operations import requests
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.config import ConsumerConfig

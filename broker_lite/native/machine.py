@@ -1,7 +1,7 @@
 """One consumer of a native group, as a state machine: ``step(now_ms, event) -> effects``. Pure.
 
 It joins (the group's kind, then its place in the consumer registry), looks at who is there and
-which partitions there are (``view``), and makes what it owns what it should own (``holdings``), at
+which partitions there are (``view``), and makes what it owns what it should own (``ownership``), at
 every change anew. Looks are damped: the first change is looked at after 20 ms, and each further one
 within a second after twice as long. ``lease_until_ms`` is until when it may hand out: session
 timeout less a margin after the last heartbeat that was confirmed. ``wake_ms``: when to send Tick.
@@ -52,7 +52,7 @@ from broker_lite.native.events import (
     Tick,
     Written,
 )
-from broker_lite.native.holdings import Holdings
+from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import View
 
 MEMBERS_MAX = 1000

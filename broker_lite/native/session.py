@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from broker_lite.client.lease_clock import lease_ms
+from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.errors import (
     ClosedError,
     CoordinationUnavailableError,

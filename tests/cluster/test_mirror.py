@@ -26,9 +26,9 @@ from broker_lite.errors import (
     NonEmptyGroupError,
 )
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.mirror.carrying import Piece
 from broker_lite.mirror.claim import Claim
 from broker_lite.mirror.mirror import Mirror
+from broker_lite.mirror.rewrite import Piece
 from broker_lite.mirror.source import Source
 from broker_lite.mirror.target import Target
 from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition

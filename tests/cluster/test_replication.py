@@ -19,7 +19,7 @@ from replicated import Load, Watched
 from broker_lite import errors
 from broker_lite.bus import AsyncBus, aconnect, connect
 from broker_lite.client import AsyncConsumer, Consumer, read_range
-from broker_lite.client.consuming.following import Reset
+from broker_lite.client.consuming.partition_discovery import Reset
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.model import TopicPartition

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from broker_lite.cli import keeper
+from broker_lite.cli import supervisor
 from broker_lite.client import discovery
 from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import (
@@ -159,11 +159,11 @@ def test_what_is_killed_is_started_again(logbus: Logbus, tmp_path: Path) -> None
 def test_a_broker_that_cannot_start_is_told_and_tried_again(
     make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "PAUSES_SECONDS", (0.0, 0.6))
+    monkeypatch.setattr(supervisor, "PAUSES_SECONDS", (0.0, 0.6))
     running = make_cluster(1)
     (broker,) = running.brokers
     said: list[str] = []
-    keeping = keeper.Keeper(running, said.append)
+    keeping = supervisor.Keeper(running, said.append)
     assert not keeping.look() and said == []
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)

@@ -12,8 +12,8 @@ from sim.seeded import Violation, first_seed
 
 from broker_lite.metadata.store import Create, Operation, Set
 from broker_lite.native.events import Commit
-from broker_lite.native.holdings import Holdings
 from broker_lite.native.member import Member
+from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import View
 
 Patch = pytest.MonkeyPatch

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from broker_lite.client.consuming.fetching import FetchEngine
-from broker_lite.client.consuming.following import Follower, Reset
 from broker_lite.client.consuming.intake import JOINED_ROWS, Intake, Parts, arrow_rows
+from broker_lite.client.consuming.partition_discovery import Follower, Reset
 from broker_lite.client.consuming.starting import (
     reset_offsets,
     resolve_partitions,

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.consuming.fetching import FetchEngine
-from broker_lite.client.consuming.following import Follower, Reset
 from broker_lite.client.consuming.intake import JOINED_ROWS, Intake, Parts, arrow_rows
+from broker_lite.client.consuming.partition_discovery import Follower, Reset
 from broker_lite.client.consuming.starting import (
     Starts,
     reset_offsets,

@@ -9,11 +9,11 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.callbacks import Callbacks, done
 from broker_lite.client.consuming.aio_consumer import AsyncConsumer
-from broker_lite.client.consuming.following import Follower
-from broker_lite.client.consuming.gone import GoneTopics
-from broker_lite.client.lease_clock import lease_ms
+from broker_lite.client.consuming.deleted_topics import GoneTopics
+from broker_lite.client.consuming.partition_discovery import Follower
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.consumer import GONE_SLACK_MS, JOIN_WAIT_S, LEAVE_WAIT_S

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from broker_lite.client.boottime_clock import lease_ms
 from broker_lite.client.callbacks import NO_CALLBACKS, Callbacks
 from broker_lite.client.consuming.consumer import (
     LAST_COMMIT_TIMEOUT_MS,
     OPERATION_TIMEOUT_MS,
     Consumer,
 )
-from broker_lite.client.consuming.gone import GoneTopics
+from broker_lite.client.consuming.deleted_topics import GoneTopics
 from broker_lite.client.consuming.starting import Starts
-from broker_lite.client.lease_clock import lease_ms
 from broker_lite.client.membership.beginning import beginnings, commit, first_look
 from broker_lite.client.membership.changes import Pulse, Share
 from broker_lite.client.membership.events import Lose, Take

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker_lite.client.membership import assignors
+from broker_lite.client.membership.errors import explained
 from broker_lite.client.membership.events import (
     LANE_BEAT,
     LANE_JOIN,
@@ -39,7 +40,6 @@ from broker_lite.client.membership.events import (
     TopicFacts,
     Unread,
 )
-from broker_lite.client.membership.explaining import explained
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.membership.topics import Topics
 from broker_lite.errors import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker_lite.mirror.carrying import Piece
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.offset_map import OffsetMap, Run
+from broker_lite.mirror.rewrite import Piece
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header
 from broker_lite.record.records import Row, encode_rows

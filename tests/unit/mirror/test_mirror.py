@@ -14,10 +14,10 @@ from broker_lite.errors import (
     LogbusError,
     SourceUnreachableError,
 )
-from broker_lite.mirror.carrying import Walked
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.mirror.offset_map import OffsetMap
+from broker_lite.mirror.rewrite import Walked
 from broker_lite.model import TopicPartition
 
 WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker_lite.mirror import positions
-from broker_lite.mirror.carrying import Content
 from broker_lite.mirror.offset_map import OffsetMap, Run
+from broker_lite.mirror.rewrite import Content
 from broker_lite.model import CommittedOffset, TopicPartition
 
 WHERE = TopicPartition("t", 1)

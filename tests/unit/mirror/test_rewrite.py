@@ -8,7 +8,7 @@ import pytest
 
 from broker_lite.client.received import RawBatch
 from broker_lite.errors import CorruptMessageError
-from broker_lite.mirror.carrying import carry, piece_contents, signed, walk
+from broker_lite.mirror.rewrite import carry, piece_contents, signed, walk
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt

@@ -15,9 +15,9 @@ from broker_lite.client.consuming.fetcher import read_range
 from broker_lite.client.received import records
 from broker_lite.errors import LogbusError
 from broker_lite.mirror import planning, positions
-from broker_lite.mirror.carrying import Piece
 from broker_lite.mirror.claim import Claim
 from broker_lite.mirror.copies import Copy
+from broker_lite.mirror.rewrite import Piece
 from broker_lite.mirror.source import Source
 from broker_lite.mirror.target import Target
 from broker_lite.model import LATEST_TIMESTAMP, CommittedOffset, TopicPartition

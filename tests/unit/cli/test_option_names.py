@@ -10,8 +10,8 @@ import pytest
 from broker_lite.cli.consume import consume
 from broker_lite.cli.main import run
 from broker_lite.cli.mirror import mirror
+from broker_lite.cli.option_names import spellings_of, spelt
 from broker_lite.cli.produce import produce
-from broker_lite.cli.spelling import spellings_of, spelt
 from broker_lite.cli.topic import create
 from broker_lite.client.discovery import resolve
 from broker_lite.client.membership.machine import explained

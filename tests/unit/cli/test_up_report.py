@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker_lite.cli import running
-from broker_lite.cli.announcement import Words, announce, brokers_in
-from broker_lite.cli.few_replicas import NAMED_MAX, FewReplicas
+from broker_lite.cli.under_replication import NAMED_MAX, FewReplicas
+from broker_lite.cli.up_report import Words, announce, brokers_in
 from broker_lite.local.process import start_mark
 
 ENDING = "Stop it with: logbus down"

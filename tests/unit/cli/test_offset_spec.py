@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from broker_lite.cli.moment import Moment, parse
+from broker_lite.cli.offset_spec import Moment, parse
 
 NOW = 1_763_700_000_000
 

@@ -98,12 +98,12 @@ def _tell_of_others(facts: Facts) -> None:
 
 def _tell_of_few_replicas(facts: Facts) -> None:
     """For a cluster that has grown."""
-    from broker_lite.cli import few_replicas
+    from broker_lite.cli import under_replication
     from broker_lite.client.administration.admin import Admin
 
     try:
         with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
-            few = few_replicas.find(admin, admin.cluster())
+            few = under_replication.find(admin, admin.cluster())
     except LogbusError:
         return  # it runs; the doctor looks at this too
     if few is not None:

@@ -11,7 +11,7 @@ from broker_lite.model import CommittedOffset, TopicPartition
 from broker_lite.native import events as ev
 from broker_lite.native.asking import BACKOFF_MAX_MS, Asking
 from broker_lite.native.events import ALL, Get
-from broker_lite.native.holdings import Holdings
+from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import TopicFacts
 
 
