@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from broker_lite.errors import InvalidConfigError
-from broker_lite.model import LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
+from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
 from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus import offsets
 from pyspark_logbus.offset_ranges import Loss, OffsetRange
@@ -14,6 +14,9 @@ from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 from pyspark_logbus.query_options import ReadOptions
 
 log = logging.getLogger("pyspark_logbus")
+
+NAMED_MAX = 5
+"""Partitions that an error names."""
 
 
 def plan_batch(options: ReadOptions) -> list[tuple[OffsetRange, ...]]:
@@ -24,7 +27,7 @@ def plan_batch(options: ReadOptions) -> list[tuple[OffsetRange, ...]]:
         start, end = reader.start(), reader.end()
         if isinstance(options.ending, offsets.PerPartition):
             end = _existing(options, reader, end)
-        _check_order(options, start, end)
+        _check_order(options, reader, start, end)
         parts = plan.split_ranges(
             plan.ranges_between(start, end), options.partitions_min, options.partition_rows_max
         )
@@ -69,16 +72,40 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
     return SourceOffset(end.cluster_id, topics)
 
 
-def _check_order(options: ReadOptions, start: SourceOffset, end: SourceOffset) -> None:
-    """Two explicit offsets in the wrong order are a mistake; an aged-out range is just empty."""
-    if not isinstance(options.starting, offsets.PerPartition) or not isinstance(
-        options.ending, offsets.PerPartition
+def _check_order(
+    options: ReadOptions, reader: OffsetReader, start: SourceOffset, end: SourceOffset
+) -> None:
+    """Refuse a start behind its end. A range whose records were all deleted is empty instead."""
+    first, last = options.starting, options.ending
+    if (
+        isinstance(first, offsets.GlobalTime)
+        and isinstance(last, offsets.GlobalTime)
+        and first.timestamp_ms > last.timestamp_ms
     ):
-        return
-    for where, at in start.partitions().items():
-        until = end.get(where)
-        if until is not None and until.offset < at.offset:
-            raise InvalidConfigError(
-                f"{where} starts at {at.offset} ({options.starting_option}), behind its end "
-                f"{until.offset} ({options.ending_option})"
-            )
+        swapped = sorted(start.partitions().keys() & end.partitions())
+    else:
+        swapped = _swapped(options, reader, start, end)
+    if swapped:
+        ends = end.partitions()
+        named = ", ".join(
+            f"{where} starts at offset {start.partitions()[where].offset} and ends at offset "
+            f"{ends[where].offset}"
+            for where in swapped[:NAMED_MAX]
+        )
+        more = len(swapped) - NAMED_MAX
+        raise InvalidConfigError(
+            f"{options.starting_option} is after {options.ending_option}: {named}"
+            + (f", and {more} more partitions" if more > 0 else "")
+            + "; give a start before the end"
+        )
+
+
+def _swapped(
+    options: ReadOptions, reader: OffsetReader, start: SourceOffset, end: SourceOffset
+) -> list[TopicPartition]:
+    if isinstance(options.ending, offsets.Everywhere):
+        return []
+    begins, ends = start.partitions(), end.partitions()
+    found = [at for at in sorted(begins.keys() & ends) if ends[at].offset < begins[at].offset]
+    earliest = reader.listed(found, EARLIEST_TIMESTAMP)
+    return [at for at in found if earliest[at].offset <= ends[at].offset]

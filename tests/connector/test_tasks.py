@@ -10,7 +10,7 @@ import pytest
 from spark_planning import DEADLINE_S, batch, fill, step, values_of
 
 from broker_lite.errors import DataLossError, InvalidConfigError, LogbusError
-from broker_lite.model import Endpoint
+from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire import fetch
 from broker_lite.wire.api import parse_header
 from pyspark_logbus.datasource import DefaultSource
@@ -47,13 +47,38 @@ def test_batches_that_cannot_be(bus, make_topic):
     topic = make_topic(6)
     with pytest.raises(DataLossError, match="endingOffsets names 99, the log ends at 6"):
         batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 99}}))
-    with pytest.raises(InvalidConfigError, match="behind its end"):
-        batch(
-            bus, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 5}}),
-            endingOffsets=json.dumps({topic: {"0": 3}}),
-        )  # fmt: skip
     with pytest.raises(InvalidConfigError, match="No offset matched"):
         batch(bus, subscribe=topic, startingTimestamp="1900000000000")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"startingOffsets": '{"%s":{"0":5}}', "endingOffsets": '{"%s":{"0":3}}'}, (5, 3)),
+        ({"startingTimestamp": "1700000000005", "endingTimestamp": "1700000000002"}, (5, 2)),
+        ({"startingTimestamp": "1700000000005", "endingOffsets": '{"%s":{"0":2}}'}, (5, 2)),
+        ({"startingOffsets": '{"%s":{"0":4}}', "endingTimestamp": "1700000000001"}, (4, 1)),
+        # Both resolve to the same offset: no record lies between them.
+        ({"startingTimestamp": "2", "endingTimestamp": "1"}, (0, 0)),
+    ],
+)
+def test_swapped_bounds_are_an_error_with_both_offsets(bus, make_topic, given, named):
+    topic = make_topic(0)
+    fill(bus, topic, 6, start_ms=1_700_000_000_000)
+    given = {key: value.replace("%s", topic) for key, value in given.items()}
+    first, last = given
+    with pytest.raises(InvalidConfigError) as raised:
+        batch(bus, subscribe=topic, **given)
+    assert f"{first} is after {last}: {topic}-0 starts at offset {named[0]} and ends at" in str(
+        raised.value
+    )
+    assert f"ends at offset {named[1]};" in str(raised.value)
+
+
+def test_an_end_before_the_log_begins_reads_nothing(bus, make_topic):
+    topic = make_topic(6)
+    bus.admin.delete_records({TopicPartition(topic, 0): 4})
+    assert batch(bus, subscribe=topic, endingOffsets=json.dumps({topic: {"0": 3}})) == []
 
 
 def test_a_leader_that_hangs_is_asked_anew_after_the_request_timeout(planner, bus, make_topic):
