@@ -60,7 +60,9 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
     found = []
     for source in progress.get("sources", ()):
         latest, ends = _document(source.get("latestOffset")), _document(source.get("endOffset"))
-        is_ours = "lagTotal" in latest or (not latest and {"cluster", "topics"} <= ends.keys())
+        is_ours = "lagAfterBatchTotal" in latest or (
+            not latest and {"cluster", "topics"} <= ends.keys()
+        )
         if not is_ours:
             continue
         lag = _after(latest.get("topics", {}), ends)

@@ -75,7 +75,8 @@ class StreamPlanner:
         self._parsed: tuple[Document, SourceOffset] | None = None
         self._idle: tuple[SourceOffset, Live] | None = None
         self._losses = Losses(options, monotonic)
-        self._report: tuple[int, str, Document] | None = None
+        self._planned_end: SourceOffset | None = None
+        self._report: tuple[SourceOffset, tuple[Any, ...], Document] | None = None
         self._bytes_limit = BytesLimit(options, self._reader)
         stop_on_terminate()
 
@@ -121,6 +122,7 @@ class StreamPlanner:
             and not self._losses.are_suspected
         ):
             end = document
+            self._planned_end = start
         else:
             end = self._next(document, start, live, unlimited)
         # Behind the judgement: where records are lost, ``start`` may stand in what is gone.
@@ -129,37 +131,35 @@ class StreamPlanner:
         return end
 
     def report(self) -> Document | None:
-        """Ends, lag and what was lost, for ``sources[].latestOffset`` of Spark's progress."""
-        live = self._live.now()
-        if live is None or self._parsed is None:
+        """The log ends, the records behind the planned batch, and the losses: Spark prints it as
+        ``sources[].latestOffset``."""
+        live, at = self._live.now(), self._planned_end
+        if live is None or at is None:
             return None
-        at = self._parsed[1]
         problem = str(self._live.problem or "")
         group = self._progress.group if self._progress else ""
         state = self._progress.state if self._progress else ""
-        key = (live.version, f"{id(at)} {problem} {state} {self._losses.row_count}")
-        if self._report is None or self._report[:2] != key:
-            topics, lag, total = {}, {}, 0
+        key = (live.version, problem, state, self._losses.row_count)
+        if self._report is None or self._report[0] is not at or self._report[1] != key:
+            topics, lag = {}, {}
             for name, topic in sorted(live.topics.items()):
-                ends = {str(p): end.offset for p, end in sorted(topic.ends.items())}
-                behind = {
-                    p: max(0, end - (plan.starts_in(at, name, topic.topic_id, int(p)) or 0))
-                    for p, end in ends.items()
-                    if end >= 0
+                topics[name] = {str(p): end.offset for p, end in sorted(topic.ends.items())}
+                lag[name] = {
+                    str(p): max(0, end.offset - (plan.starts_in(at, name, topic.topic_id, p) or 0))
+                    for p, end in sorted(topic.ends.items())
+                    if end.offset >= 0
                 }
-                topics[name], lag[name] = ends, behind
-                total += sum(behind.values())
             document: Document = {
                 "topics": topics,
-                "lag": lag,
-                "lagTotal": total,
+                "lagAfterBatch": lag,
+                "lagAfterBatchTotal": sum(sum(rows.values()) for rows in lag.values()),
                 "lostRecords": self._losses.row_count,
                 "group": group,
                 "groupState": state,
             }
             if problem:
                 document["degraded"] = problem
-            self._report = (*key, document)
+            self._report = (at, key, document)
         return self._report[2]
 
     def ranges(self, start: Document, end: Document) -> list[tuple[OffsetRange, ...]]:
@@ -219,6 +219,7 @@ class StreamPlanner:
         if self.options.bytes_max and not unlimited and not nothing_new:
             patience_s = None if self._is_available_now else PATIENCE_S
             end = self._bytes_limit.within(start, end, live, patience_s=patience_s)
+        self._planned_end = end
         query = start.query or _new_query()
         if is_first:
             # Spark keeps no initial offset: the first batch's end says where it began.

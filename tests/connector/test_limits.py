@@ -35,6 +35,27 @@ def test_limits_by_rows_hold_over_a_restart_and_not_for_once(planner, bus, make_
     assert ends(step(planner(**given), first, unlimited=True), topic) == [101, 11, 1]
 
 
+def test_a_report_tells_the_lag_after_its_batch(planner, make_topic):
+    """As Kafka's offsetsBehindLatest: a query that has read everything is at 0."""
+    topic = make_topic(8, 2)
+    plan = planner(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    at, lags = plan.initial_offset(), []
+    while sum(ends(at, topic)) < 10:
+        at = step(plan, at)
+        report = plan.report()
+        lags.append(report["lagAfterBatchTotal"])
+        assert report["lagAfterBatchTotal"] == 10 - sum(ends(at, topic))
+        assert [report["lagAfterBatch"][topic][p] for p in "01"] == [
+            8 - ends(at, topic)[0],
+            2 - ends(at, topic)[1],
+        ]
+    assert len(lags) >= 2
+    assert lags[-1] == 0
+    # A trigger without news reports the same.
+    assert plan.latest_offset(at, unlimited=False) == at
+    assert plan.report()["lagAfterBatchTotal"] == 0
+
+
 def test_limits_by_bytes_are_whole_batches(planner, bus, make_topic):
     topic = make_topic(0, 0)
     with bus.producer(linger_ms=0) as producer:

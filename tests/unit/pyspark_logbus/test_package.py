@@ -164,7 +164,7 @@ def of_topic(offsets):
     ],
 )
 def test_rows_that_tasks_went_past_are_found_on_the_driver(start, end, rows, missing):
-    latest = {"topics": {"t": {"0": 9}}, "lagTotal": 0}
+    latest = {"topics": {"t": {"0": 9}}, "lagAfterBatchTotal": 0}
     for form in (lambda document: document, json.dumps):
         source = {
             "latestOffset": latest, "startOffset": start and form(start),
@@ -175,7 +175,12 @@ def test_rows_that_tasks_went_past_are_found_on_the_driver(start, end, rows, mis
 
 
 def test_lag_is_read_from_spark_s_progress():
-    latest = {"topics": {"t": {"0": 9, "1": 4}}, "lag": {}, "lagTotal": 6, "group": "g"}
+    latest = {
+        "topics": {"t": {"0": 9, "1": 4}},
+        "lagAfterBatch": {},
+        "lagAfterBatchTotal": 6,
+        "group": "g",
+    }
     end = offset_document({"0": 7, "1": 4})
     progress = {
         "id": "q", "name": None, "batchId": 3,
