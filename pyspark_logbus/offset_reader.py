@@ -21,6 +21,7 @@ from broker_lite.client.operations.cluster import ClusterView, TopicMetadata, un
 from broker_lite.client.operations.requests import FIRST_CONTACT_MS
 from broker_lite.errors import (
     DataLossError,
+    InconsistentClusterIdError,
     InvalidConfigError,
     LogbusError,
     UnknownTopicOrPartitionError,
@@ -189,11 +190,31 @@ class OffsetReader:
                 stamp = EARLIEST_TIMESTAMP if word == "earliest" else LATEST_TIMESTAMP
                 return {where: row.offset for where, row in self.listed(ids, stamp).items()}
             case offsets.PerPartition(topics):
+                self._check_origin(spec, option, ids)
                 return self._from_offsets(offsets.expand(option, topics, ids))
             case offsets.PerPartitionTime(topics):
                 return self._from_times(option, offsets.expand(option, topics, ids), late)
             case offsets.GlobalTime(timestamp_ms):
                 return self._from_times(option, dict.fromkeys(ids, timestamp_ms), late)
+
+    def _check_origin(
+        self, spec: offsets.PerPartition, option: str, ids: Mapping[TopicPartition, str]
+    ) -> None:
+        """Refuse reported offsets of another cluster, or of a topic that was made again since."""
+        if spec.cluster_id not in ("", self.view.cluster_id):
+            raise InconsistentClusterIdError(
+                f"{option} holds offsets of cluster {spec.cluster_id}, but "
+                f"{self.options.bootstrap_servers} is cluster {self.view.cluster_id}; give offsets "
+                "of this cluster"
+            )
+        for where, topic_id in ids.items():
+            reported = spec.topic_ids.get(where.topic, topic_id)
+            if reported != topic_id:
+                raise DataLossError(
+                    f"{option} holds offsets of topic {where.topic!r} with id {reported}; that "
+                    f"topic was deleted and made again (id {topic_id}). Give offsets of the new "
+                    "topic, or earliest"
+                )
 
     def _from_offsets(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         found = dict(at)

@@ -35,9 +35,14 @@ class Everywhere:
 
 @dataclass(frozen=True, slots=True)
 class PerPartition:
-    """Offsets by topic and partition; a topic's ``*`` stands for the partitions not named."""
+    """Offsets by topic and partition; a topic's ``*`` stands for the partitions not named.
+
+    Offsets pasted from a progress report also carry its cluster and its topics' ids.
+    """
 
     topics: Mapping[str, Mapping[str, int]]
+    cluster_id: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,8 @@ def _topics_from_json(document: Any) -> dict[str, TopicOffsets]:
 
 
 def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec:
-    """One of ``words``, or JSON such as ``{"t": {"0": 23, "*": -2}, "u": "earliest"}``."""
+    """One of ``words``, JSON such as ``{"t": {"0": 23, "*": -2}, "u": "earliest"}``, or an offset
+    as a progress report of a query prints it (``SourceOffset.to_json``)."""
     word = text.strip().lower()
     allowed = tuple(words)
     if word in allowed:
@@ -170,8 +176,11 @@ def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec
             f"{option}={text!r}: give {', '.join(allowed)}, or JSON such as "
             '{"topic":{"0":23,"1":-2}} (-2 earliest, -1 latest)'
         )
+    document = _json_object(option, text)
+    if isinstance(document.get("cluster"), str) and isinstance(document.get("topics"), dict):
+        return _reported(option, document)
     topics: dict[str, Mapping[str, int]] = {}
-    for topic, value in _json_object(option, text).items():
+    for topic, value in document.items():
         if isinstance(value, str) and value.strip().lower() in _WORDS:
             topics[topic] = {ALL_PARTITIONS: _WORDS[value.strip().lower()]}
         elif isinstance(value, dict):
@@ -182,6 +191,22 @@ def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec
                 '"earliest" or "latest"'
             )
     return PerPartition(topics)
+
+
+def _reported(option: str, document: Mapping[str, Any]) -> PerPartition:
+    """The offsets of a progress report. Its ``cluster`` is text, so it is no topic's offsets."""
+    try:
+        offset = from_json(document)
+    except UnsupportedVersionError as error:
+        raise InvalidConfigError(f"{option}: {error.message}") from error
+    return PerPartition(
+        {
+            name: {str(number): at.offset for number, at in topic.partitions.items()}
+            for name, topic in offset.topics.items()
+        },
+        offset.cluster_id,
+        {name: topic.topic_id for name, topic in offset.topics.items()},
+    )
 
 
 def parse_timestamps(option: str, text: str) -> PerPartitionTime:

@@ -89,7 +89,8 @@ OPTIONS: tuple[Option, ...] = (
     _source(
         "startingOffsets",
         kind.starting,
-        "earliest, latest, group or JSON; first start only (stream latest, batch earliest)",
+        "earliest, latest, group, JSON or a progress report's endOffset; first start only (stream "
+        "latest, batch earliest)",
     ),
     _source("startingTimestamp", kind.timestamp, "ms; first record at or after it, everywhere"),
     _source("startingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms per partition"),
@@ -111,7 +112,12 @@ OPTIONS: tuple[Option, ...] = (
         "where partitions found later start",
         "earliest",
     ),
-    _source("endingOffsets", kind.ending, "latest or JSON; batch only", "latest"),
+    _source(
+        "endingOffsets",
+        kind.ending,
+        "latest, JSON or a progress report's endOffset; batch only",
+        "latest",
+    ),
     _source("endingTimestamp", kind.timestamp, "ms; batch only"),
     _source("endingOffsetsByTimestamp", offsets.parse_timestamps, "JSON of ms; batch only"),
     _read(

@@ -7,7 +7,7 @@ import os
 
 import pytest
 from patience import until
-from spark_planning import begin_query, ends, fails, fill, rows, step
+from spark_planning import batch, begin_query, ends, fails, fill, rows, step
 
 import pyspark_logbus as logbus
 from broker_lite.errors import (
@@ -105,6 +105,29 @@ def test_where_it_cannot_start(planner, make_topic, given, error, said):
     given = {key: value.replace("%s", topic) for key, value in given.items()}
     with pytest.raises(error, match=said.replace("%s", topic)):
         begin_query(planner(subscribe=topic, **given))
+
+
+def test_the_end_offset_of_a_progress_is_a_start_and_an_end(planner, bus, make_topic, make_again):
+    topic, other = make_topic(5, 3), make_topic(2)
+    plan = planner(subscribe=f"{topic},{other}", startingOffsets="earliest")
+    printed = json.dumps(step(plan, plan.initial_offset()))
+    fill(bus, topic, 4, 4)
+    given = {"subscribe": f"{topic},{other}", "startingOffsets": printed}
+    again = planner(**given)
+    start = again.initial_offset()
+    assert (ends(start, topic), ends(start, other)) == ([5, 3], [2])
+    assert sorted(batch(bus, **given)) == [(0, 5, 9), (1, 3, 7)]
+    assert sorted(batch(bus, subscribe=f"{topic},{other}", endingOffsets=printed)) == [
+        (0, 0, 2), (0, 0, 5), (1, 0, 3),
+    ]  # fmt: skip
+    elsewhere = printed.replace(start["cluster"], "elsewhere")
+    with pytest.raises(InconsistentClusterIdError, match="offsets of cluster elsewhere"):
+        batch(bus, **(given | {"startingOffsets": elsewhere}))
+    with pytest.raises(InvalidConfigError, match=r"startingOffsets: .* version 2"):
+        batch(bus, **(given | {"startingOffsets": printed.replace('"version": 1', '"version": 2')}))
+    make_again(other, 9)
+    with pytest.raises(DataLossError, match=f"topic '{other}' .* made again"):
+        batch(bus, **given)
 
 
 def test_missing_topics(planner, bus, make_topic):
