@@ -1,8 +1,9 @@
 """The batch source as Spark sees it: offsets are resolved once, when the plan is made.
 
-``partitions()`` runs once for each ``load()``; every later action of that DataFrame reads the very
-same ranges, so ``latest`` is the end at the first action (Spark's Kafka source asks again each
-time: call ``load()`` again for that). Pickled to executors, which call ``read``.
+Spark calls ``partitions()`` once for each ``load()`` and keeps the answer in the provider that all
+scans of the DataFrame share. Every later action reads the same ranges, so ``latest`` is the end at
+the first action. Spark's Kafka source plans again at each action. Pickled to executors, which call
+``read``.
 """
 
 from __future__ import annotations

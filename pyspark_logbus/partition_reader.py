@@ -48,6 +48,12 @@ beside each they would be more than the 2 GiB that a column of Arrow's addresses
 OFFSET_MAX = (1 << 63) - 1
 MILLIS_MAX = OFFSET_MAX // 1000
 
+PLANNED_ONCE = (
+    "A DataFrame or temporary view keeps the offsets of its first action: load() it again to read "
+    "the records that the topic holds now"
+)
+"""Spark plans the partitions of a Python source once for each load(), whatever the source does."""
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
@@ -193,7 +199,10 @@ def _clip(
 
 def _lose(where: TopicPartition, first: int, end: int, reason: str, plan: ReadPlan) -> None:
     if plan.fail_on_data_loss:
-        raise DataLossError(f"cannot fetch records in {where} [{first}, {end}): {reason}. {CURE}")
+        again = "" if plan.reads_once else f". {PLANNED_ONCE}"
+        raise DataLossError(
+            f"cannot fetch records in {where} [{first}, {end}): {reason}. {CURE}{again}"
+        )
     skipped.add(where, first, end, reason)
 
 

@@ -124,6 +124,19 @@ def test_what_a_task_s_request_says(planner, make_topic):
     assert (wanted.fetch_offset, wanted.max_bytes) == (0, 123456)
 
 
+def test_records_deleted_after_the_first_action_fail_with_the_way_to_plan_again(bus, make_topic):
+    topic = make_topic(5)
+    source = DefaultSource({"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic})
+    reader = source.reader(source.schema())
+    [task] = reader.partitions()
+    assert sum(found.num_rows for found in reader.read(task)) == 5
+    bus.admin.delete_records({TopicPartition(topic, 0): 3})
+    with pytest.raises(DataLossError, match=r"keeps the offsets of its first action: load\(\) it"):
+        list(reader.read(task))
+    [task] = reader.partitions()
+    assert sum(found.num_rows for found in reader.read(task)) == 2
+
+
 def test_a_cluster_is_found_by_its_zookeeper(cluster, make_topic):
     topic = make_topic(5)
     source = DefaultSource({"zookeeper.connect": cluster.zookeeper, "subscribe": topic})

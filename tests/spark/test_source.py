@@ -105,6 +105,28 @@ def test_create_table_is_refused_and_a_temporary_view_reads(queries, bus):
     queries.spark.catalog.dropTempView("rows_of_topic")
 
 
+def test_a_view_that_names_the_options_is_planned_at_each_query(queries, bus):
+    """A view USING logbus keeps the offsets of its first action: Spark asks the source once."""
+    topic = queries.topic(3)
+    sql = queries.spark.sql
+    given = {"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic}
+    options = ", ".join(f"`{name}` '{value}'" for name, value in given.items())
+    named = ", ".join(f"`{name}` = '{value}'" for name, value in given.items())
+    columns = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, "
+    sql(f"CREATE TABLE log_rows ({columns} timestamp TIMESTAMP, timestampType INT) USING logbus")
+    try:
+        sql(f"CREATE TEMPORARY VIEW kept USING logbus OPTIONS ({options})")
+        sql(f"CREATE TEMPORARY VIEW fresh AS SELECT * FROM log_rows WITH ({named})")
+        count = lambda view: sql(f"SELECT count(*) FROM {view}").first()[0]  # noqa: E731
+        assert (count("kept"), count("fresh")) == (3, 3)
+        queries.fill(topic, 2)
+        assert (count("kept"), count("fresh")) == (3, 5)
+    finally:
+        for view in ("kept", "fresh"):
+            queries.spark.catalog.dropTempView(view)
+        sql("DROP TABLE log_rows")
+
+
 def test_what_only_the_plan_can_know_fails_with_the_cure(queries):
     topic = queries.topic(1)
     for given, said in (
