@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -180,16 +181,31 @@ class ZooKeeperStore:
                 await self._ask(self._client.create_async, path, b"", acl=self._acl(path))
 
     async def close(self) -> None:
-        """End the session: its ephemerals vanish at once."""
+        """End the session: its ephemerals vanish at once.
+
+        A caller may give up waiting: the process can end while ZooKeeper does not answer.
+        """
         if self._closed:
             return
         self._closed = True
         self._connected = False
         self._client.remove_listener(self._on_state)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._client.stop)
-        await loop.run_in_executor(None, self._client.close)
+        self._loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        # asyncio joins the threads of its executor before the process ends; kazoo may wait for
+        # ZooKeeper's answer for as long as two thirds of the session timeout.
+        threading.Thread(
+            target=self._end_session, args=(ended.set,), name="zookeeper-close", daemon=True
+        ).start()
+        await ended.wait()
         self._fail_under_way()
+
+    def _end_session(self, ended: Callable[[], None]) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        finally:
+            self._to_loop(ended)
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """The znode, or None. A watch is set in both cases and fires once."""

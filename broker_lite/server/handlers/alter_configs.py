@@ -28,6 +28,7 @@ from broker_lite.server.handlers.topic_settings import (
     RESOURCE_TOPIC,
     checked,
     items,
+    resource,
     topic_settings,
 )
 from broker_lite.server.network.context import RequestContext
@@ -123,7 +124,8 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
             "a broker's settings are read from its file when it starts; change them there"
         )
     if row.resource_type != RESOURCE_TOPIC:
-        raise InvalidRequestError(f"resource type {row.resource_type} has no settings")
+        named = resource(row.resource_type, row.resource_name)
+        raise InvalidRequestError(f"{named} has no settings; only topics' settings change")
     topic = parts.registry.snapshot.topics.get(row.resource_name)
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {row.resource_name!r} does not exist")

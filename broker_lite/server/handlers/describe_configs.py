@@ -1,7 +1,8 @@
 """DescribeConfigs 1-4: settings of topics and of this broker, who set them, what they mean.
 
 Topics are answered by any broker; a broker only by itself. Its settings are read-only: they come
-from its file. Log levels and the cluster-wide broker settings of Kafka do not exist.
+from its file. Log levels and the cluster-wide broker settings of Kafka do not exist. A group has
+no settings: the answer is an empty list.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from broker_lite.errors import (
 from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers.topic_settings import (
     RESOURCE_BROKER,
+    RESOURCE_GROUP,
     RESOURCE_TOPIC,
     Setting,
     broker_settings,
+    resource,
     topic_settings,
 )
 from broker_lite.server.network.context import RequestContext
@@ -67,7 +70,12 @@ def _settings(parts: Parts, kind: int, name: str) -> Iterable[Setting]:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return topic_settings(topic.config)
     if kind != RESOURCE_BROKER:
-        raise InvalidRequestError(f"resource type {kind} has no settings; give a topic or a broker")
+        if kind == RESOURCE_GROUP:
+            # Kafka's settings of groups belong to the newer group protocols.
+            return ()
+        raise InvalidRequestError(
+            f"{resource(kind, name)} has no settings; describe a topic or a broker"
+        )
     if name == "":
         return ()
     if name != str(parts.broker_id):

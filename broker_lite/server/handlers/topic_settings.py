@@ -14,6 +14,8 @@ from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
+RESOURCE_GROUP = 32
+_RESOURCES = {8: "broker logger", 16: "client metrics subscription", RESOURCE_GROUP: "group"}
 
 SOURCE_TOPIC = 1
 SOURCE_STATIC_BROKER = 4
@@ -69,6 +71,11 @@ def checked(settings: Mapping[str, str | None]) -> dict[str, str]:
         given[key] = value
     parse(TopicConfig, given)
     return given
+
+
+def resource(kind: int, name: str) -> str:
+    """A resource as an error message names it."""
+    return f"{_RESOURCES.get(kind, f'resource of type {kind}')} {name!r}"
 
 
 def items(value: str) -> list[str]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+
 import pytest
 
 from broker_lite.errors import CoordinationUnavailableError, InvalidConfigError
-from broker_lite.metadata.zookeeper import read_brokers, split_address
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.metadata.zookeeper import ZooKeeperStore, read_brokers, split_address
 
 
 def test_addresses() -> None:
@@ -20,3 +27,27 @@ def test_addresses() -> None:
 def test_nobody_there_is_said() -> None:
     with pytest.raises(CoordinationUnavailableError, match="is it running"):
         read_brokers("127.0.0.1:1/logbus", timeout_s=0.2)
+
+
+@pytest.mark.real
+def test_a_loop_ends_while_a_silent_zookeeper_keeps_its_session_open(tmp_path: Path) -> None:
+    """A stopping broker waited 4 s more for its session; ``up`` waited for the broker."""
+    with EmbeddedZooKeeper(tmp_path) as server:
+        assert server.pid is not None
+        pid = server.pid
+
+        async def body() -> None:
+            store = ZooKeeperStore(f"{server.address}/x", session_timeout_ms=6000)
+            await store.start(lambda _: None)
+            os.kill(pid, signal.SIGSTOP)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(store.close(), 0.1)
+
+        try:
+            asyncio.run(body())
+            closing = [row for row in threading.enumerate() if row.name == "zookeeper-close"]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert closing
+        for thread in closing:
+            thread.join()

@@ -22,7 +22,7 @@ from broker_lite.wire.calls.configs import (
     OPERATION_SUBTRACT,
 )
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 def asked(kind: int, name: str, *wanted: str) -> Any:
@@ -99,7 +99,8 @@ def test_what_was_not_asked_for_is_left_out() -> None:
     [
         (TOPIC, "none", UnknownTopicOrPartitionError.code, "none"),
         (BROKER, "7", InvalidRequestError.code, "ask broker 7"),
-        (8, "1", InvalidRequestError.code, "type 8"),
+        (8, "1", InvalidRequestError.code, "broker logger '1' has no settings"),
+        (99, "x", InvalidRequestError.code, "resource of type 99 'x' has no settings"),
     ],
 )
 def test_resources_that_cannot_be_described(kind: int, name: str, code: int, words: str) -> None:
@@ -110,6 +111,21 @@ def test_resources_that_cannot_be_described(kind: int, name: str, code: int, wor
         answer = await world.ask("DescribeConfigs", 4, resources=rows)
         assert (answer.results[0].error_code, answer.results[1].error_code) == (code, 0)
         assert words in answer.results[0].error_message
+
+    run(body)
+
+
+def test_a_group_has_no_settings_to_describe_and_none_to_change() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        answer = await world.ask("DescribeConfigs", 4, resources=[asked(GROUP, "g")])
+        (row,) = answer.results
+        assert (row.error_code, row.configs) == (0, [])
+        resources = [change(GROUP, "g", ("consumer.session.timeout.ms", OPERATION_SET, "50000"))]
+        answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
+        (row,) = answer.responses
+        assert row.error_code == InvalidRequestError.code
+        assert row.error_message.startswith("group 'g' has no settings")
 
     run(body)
 
