@@ -57,7 +57,8 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
     count = event.partition_count if event.assignment is None else len(event.assignment)
     if not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidPartitionsError(
-            f"partitions={count}: give 1 to {PARTITIONS_PER_TOPIC_MAX} for topic {event.name!r}"
+            f"topic {event.name!r}: {count} partitions; give 1 to {PARTITIONS_PER_TOPIC_MAX}, "
+            "the limit of one topic"
         )
     factor = event.replication_factor
     if event.assignment is None and factor is not None and factor < 1:
@@ -76,7 +77,7 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
     if not present < event.partition_count <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidPartitionsError(
             f"topic {event.name!r} has {present} partitions; {event.partition_count} were "
-            f"asked for: give more, and at most {PARTITIONS_PER_TOPIC_MAX}"
+            f"asked for: give more, and at most {PARTITIONS_PER_TOPIC_MAX}, the limit of one topic"
         )
     factor = len(topic.partitions[0].target)
     added = event.partition_count - present

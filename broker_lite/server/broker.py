@@ -125,12 +125,18 @@ class Broker:
         stack.callback(self._watch.close)
         await self._serve_metrics()
         self._start_housekeeping(parts)
-        endpoint = listener.endpoint
-        logger.info("broker %d of cluster %s listens on %s", config.broker_id, cluster_id, endpoint)
+        bound = listener.bound
+        logger.info(
+            "broker %d of cluster %s listens on %s, advertised as %s",
+            config.broker_id,
+            cluster_id,
+            bound,
+            listener.endpoint,
+        )
         return {
             "id": config.broker_id,
-            "host": endpoint.host,
-            "port": endpoint.port,
+            "host": bound.host,
+            "port": bound.port,
             "pid": os.getpid(),
         }
 

@@ -204,6 +204,17 @@ def test_a_temporary_folder_does_not_outlive_a_killed_up(logbus: Logbus, tmp_pat
     wait_until(lambda: not folder.exists())
 
 
+def test_an_advertised_port_is_not_taken_for_the_one_that_up_listens_on(logbus: Logbus) -> None:
+    (port,) = first_free_ports("127.0.0.1", 21000, 1)
+    done = logbus(
+        "up", "-d", "--ephemeral", "--port", str(port), "-c", f"advertised.port={port + 1}"
+    )
+    assert "is taken" not in done.stderr
+    told = json.loads(done.stdout)
+    assert [broker["port"] for broker in told["brokers"]] == [port]
+    socket.create_connection(("127.0.0.1", port)).close()
+
+
 def test_several_clusters_are_told_apart_by_directory(logbus: Logbus, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)

@@ -80,7 +80,7 @@ def _settings(parts: Parts, kind: int, name: str) -> Iterable[Setting]:
         return ()
     if name != str(parts.broker_id):
         raise InvalidRequestError(f"this is broker {parts.broker_id}; ask broker {name} itself")
-    return broker_settings(parts.config)
+    return broker_settings(parts.config, parts.endpoint)
 
 
 def _row(setting: Setting, read_only: bool, message: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from broker_lite.config import BrokerConfig, Key, TopicConfig, keys, parse, value_text
 from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
+from broker_lite.model import Endpoint
+from broker_lite.server.context import PLAINTEXT
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -94,8 +96,12 @@ def topic_settings(own: Mapping[str, str]) -> Iterator[Setting]:
         yield Setting(row.key, tuple(levels), _kind(row, types[name]), _doc(row))
 
 
-def broker_settings(config: BrokerConfig) -> Iterator[Setting]:
-    """Every setting of a running broker; all of them were read from its file."""
+def broker_settings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[Setting]:
+    """Every setting of a running broker, as read from its file, and its ``endpoint`` by Kafka's
+    name."""
+    listener = f"{PLAINTEXT}://{endpoint}"
+    doc = "where clients reach this broker: advertised.host and advertised.port"
+    yield Setting("advertised.listeners", ((listener, SOURCE_STATIC_BROKER),), TYPE_LIST, doc)
     plain = BrokerConfig()
     types = {item.name: str(item.type) for item in dataclasses.fields(BrokerConfig)}
     for name, row in keys(BrokerConfig).items():

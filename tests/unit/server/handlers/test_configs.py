@@ -70,7 +70,9 @@ def test_settings_of_topics_and_brokers(version: int) -> None:
         ]
         assert settings["segment.bytes"].config_source == 5
         brokers = {row.name: row for row in broker.configs}
-        assert set(brokers) == {row.key for row in keys(BrokerConfig).values()}
+        of_file = {row.key for row in keys(BrokerConfig).values()}
+        assert set(brokers) == of_file | {"advertised.listeners"}
+        assert brokers["advertised.listeners"].value == "PLAINTEXT://127.0.0.1:9001"
         assert (brokers["num.partitions"].value, brokers["num.partitions"].config_source) == (
             "4", 4,
         )  # fmt: skip
