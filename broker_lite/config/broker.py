@@ -67,6 +67,11 @@ class BrokerConfig(Config):
         "replicas of a topic created without a number; 0: three, or one a broker if fewer",
         at_least=0,
     )
+    auto_create_topics: bool = setting(
+        "auto.create.topics.enable",
+        False,
+        "a client's request for the metadata of a missing topic creates the topic",
+    )
     leader_rebalance_ms: int = setting(
         "leader.rebalance.ms",
         MINUTE,

@@ -246,6 +246,10 @@ class Registry(Membership):
             await self._until(lambda now: view.topic_id in now.topics_by_id)
         return _result(view)
 
+    async def wait_topics(self, names: Sequence[str]) -> None:
+        """Wait until our own snapshot shows these topics, for no longer than a few seconds."""
+        await self._until(lambda now: all(name in now.topics for name in names))
+
     async def delete_topics(self, names_or_ids: Sequence[str]) -> list[TopicResult]:
         """Delete topics with their records; a broker that is down deletes its part later."""
         self._check_controller()

@@ -1,11 +1,13 @@
 """Metadata 0-12: live brokers, controller, topics by name or by id, who leads what.
 
-Topics are never created on the way. An unknown topic, and a partition without a living leader,
-carry their errors while the rest is answered. Authorized operations are not computed.
+With ``auto.create.topics.enable`` unknown topics are created first. A topic that stays unknown, and
+a partition without a living leader, carry their errors while the rest is answered. Authorized
+operations are not computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from broker_lite.errors import (
@@ -24,6 +26,7 @@ from broker_lite.model import (
     is_valid_name,
 )
 from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers.topic_creation import create_missing
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import MetadataResponse as Response
 from broker_lite.wire.tables import build, uuid
@@ -38,13 +41,18 @@ NULL_NAME_FROM = 12
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answers from the snapshot; needs no ZooKeeper."""
-    snapshot = parts.registry.snapshot
+    """Answer from the snapshot, without ZooKeeper unless topics are to be created."""
     wanted = message.topics
+    failed: dict[str, int] = {}
+    if wanted and parts.config.auto_create_topics and message.allow_auto_topic_creation:
+        known = parts.registry.snapshot.topics
+        missing = [row.name for row in wanted if row.name is not None and row.name not in known]
+        failed = await create_missing(parts, missing)
+    snapshot = parts.registry.snapshot
     if wanted is None or (not wanted and request.api_version <= ALL_WHEN_EMPTY_UNTIL):
         topics = [_topic(view, snapshot) for view in snapshot.topics.values()]
     else:
-        topics = [_wanted(row, snapshot, request.api_version) for row in wanted]
+        topics = [_wanted(row, snapshot, request.api_version, failed) for row in wanted]
     return Response(
         brokers=brokers(parts, snapshot, Response.MetadataResponseBroker, "node_id"),
         cluster_id=snapshot.cluster_id,
@@ -71,7 +79,7 @@ def controller(snapshot: MetadataSnapshot) -> int:
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
 
 
-def _wanted(row: Any, snapshot: MetadataSnapshot, version: int) -> Any:
+def _wanted(row: Any, snapshot: MetadataSnapshot, version: int, failed: Mapping[str, int]) -> Any:
     name, topic_id = row.name, row.topic_id
     if name is None:
         found = snapshot.topics_by_id.get(topic_id)
@@ -88,9 +96,8 @@ def _wanted(row: Any, snapshot: MetadataSnapshot, version: int) -> Any:
     if found is not None:
         return _topic(found, snapshot)
     error = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
-    return build(
-        _Topic, error_code=error.code, name=name, topic_id=uuid(NULL_TOPIC_ID), partitions=[]
-    )
+    code = failed.get(name, error.code)
+    return build(_Topic, error_code=code, name=name, topic_id=uuid(NULL_TOPIC_ID), partitions=[])
 
 
 def _topic(view: TopicView, snapshot: MetadataSnapshot) -> Any:

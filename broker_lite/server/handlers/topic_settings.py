@@ -12,7 +12,7 @@ from typing import NamedTuple
 from broker_lite.config import BrokerConfig, Key, TopicConfig, keys, parse, value_text
 from broker_lite.errors import CompactionNotBuiltError, InvalidConfigError
 from broker_lite.model import Endpoint
-from broker_lite.server.context import PLAINTEXT
+from broker_lite.server.network.context import PLAINTEXT
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4

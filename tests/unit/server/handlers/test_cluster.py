@@ -9,6 +9,7 @@ import pytest
 from handler_world import World, context_of, run, struct, versions
 
 from broker_lite.errors import (
+    InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidTopicError,
     LeaderNotAvailableError,
@@ -17,6 +18,7 @@ from broker_lite.errors import (
     UnsupportedVersionError,
 )
 from broker_lite.server.handlers import api_versions
+from broker_lite.server.handlers.topic_creation import CREATED_MAX
 from broker_lite.wire import tables
 from broker_lite.wire.api import ADVERTISED, ApiKey
 from broker_lite.wire.primitives import uuid_bytes
@@ -83,6 +85,53 @@ def test_metadata_by_name(version: int) -> None:
             assert answer.cluster_id == world.brokers[1].cluster_id()
         if version >= 10:
             assert found.topic_id == made.topic_id
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.METADATA))
+def test_a_missing_topic_is_created_where_broker_and_client_allow_it(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(2, auto_create_topics=True, num_partitions=3)
+        await world.make_topic("old")
+        asked = by_name("old", "new", "not a name", "__consumer_offsets")
+        if version >= 4:
+            answer = await world.ask(
+                "Metadata", version, topics=asked, allow_auto_topic_creation=False
+            )
+            assert answer.topics[1].error_code == UnknownTopicOrPartitionError.code
+        answer = await world.ask("Metadata", version, topics=asked)
+        old, new, invalid, internal = answer.topics
+        assert (old.error_code, new.error_code) == (0, 0)
+        assert [row.leader_id > 0 for row in new.partitions] == [True] * 3
+        assert invalid.error_code == InvalidTopicError.code
+        assert internal.error_code == UnknownTopicOrPartitionError.code
+        assert set(world.brokers[1].registry.snapshot.topics) == {"old", "new"}
+
+    run(body)
+
+
+def test_a_topic_that_cannot_be_created_has_the_reason_as_its_error() -> None:
+    async def body(world: World) -> None:
+        await world.start(1, auto_create_topics=True, default_replication_factor=2)
+        answer = await world.ask("Metadata", 12, topics=by_name("t"))
+        assert answer.topics[0].error_code == InvalidReplicationFactorError.code
+        world.service.stop()
+        while world.stores[1].connected:
+            await asyncio.sleep(0.1)
+        answer = await world.ask("Metadata", 12, topics=by_name("t"))
+        assert answer.topics[0].error_code == LeaderNotAvailableError.code
+
+    run(body)
+
+
+def test_one_request_creates_a_bounded_number_of_topics() -> None:
+    async def body(world: World) -> None:
+        await world.start(1, auto_create_topics=True)
+        names = [f"t{number}" for number in range(CREATED_MAX + 1)]
+        answer = await world.ask("Metadata", 12, topics=by_name(*names))
+        codes = [row.error_code for row in answer.topics]
+        assert codes == [0] * CREATED_MAX + [UnknownTopicOrPartitionError.code]
 
     run(body)
 

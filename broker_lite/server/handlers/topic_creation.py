@@ -1,0 +1,69 @@
+"""Create the topics that a Metadata request names and that do not exist.
+
+Only with ``auto.create.topics.enable``, and unless the client forbids it (Metadata 4 and later).
+The controller creates them, with ``num.partitions`` and ``default.replication.factor``. Kafka 4
+answers UNKNOWN_TOPIC_OR_PARTITION at once and its clients retry; here the answer waits for the
+topics. Used by metadata. Loop thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from broker_lite.errors import (
+    NO_ERROR,
+    LeaderNotAvailableError,
+    LogbusError,
+    TopicExistsError,
+    wire_code,
+)
+from broker_lite.model import is_valid_name
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.cluster.registry import NewTopic
+from broker_lite.server.handlers.deadline import within
+from broker_lite.server.handlers.forwarding import ask_controller
+from broker_lite.wire.calls.topics import DEFAULT_COUNT, CreatableTopic, CreateTopicsRequest
+
+CREATED_MAX = 100
+"""Topics that one request creates. Clients ask again for the others."""
+WAIT_MS = 5000
+INTERNAL = "__"
+"""Kafka's own topics begin with it (``__consumer_offsets``): an empty one would mislead tools."""
+
+logger = logging.getLogger("logbus.topics")
+
+
+async def create_missing(parts: Parts, names: Sequence[str]) -> dict[str, int]:
+    """Create topics of the default size and wait until this broker knows them; return the error
+    code of each that failed."""
+    wanted = [name for name in names if is_valid_name(name) and not name.startswith(INTERNAL)]
+    wanted = list(dict.fromkeys(wanted))[:CREATED_MAX]
+    if not wanted:
+        return {}
+    try:
+        codes = await within(WAIT_MS, _create(parts, wanted))
+    except LogbusError as error:
+        # ZooKeeper or the controller is away. Clients retry after this error.
+        logger.debug("topics %s cannot be created now: %s", wanted, error.message)
+        return dict.fromkeys(wanted, LeaderNotAvailableError.code)
+    return {name: code for name, code in codes.items() if code not in (0, TopicExistsError.code)}
+
+
+async def _create(parts: Parts, names: Sequence[str]) -> dict[str, int]:
+    registry = parts.registry
+    if registry.is_controller:
+        rows = [NewTopic(name, DEFAULT_COUNT, DEFAULT_COUNT, None, {}) for name in names]
+        codes = {
+            result.name: NO_ERROR if result.error is None else wire_code(result.error)
+            for result in await registry.create_topics(rows)
+        }
+    else:
+        topics = tuple(CreatableTopic(name) for name in names)
+        answer = await ask_controller(parts, CreateTopicsRequest(topics, WAIT_MS))
+        codes = {row.name: row.error_code for row in answer.topics}
+    created = [name for name, code in codes.items() if code == NO_ERROR]
+    if created:
+        logger.info("created topics %s, which a client asked for", created)
+    await registry.wait_topics([n for n, c in codes.items() if c in (0, TopicExistsError.code)])
+    return codes
