@@ -8,9 +8,9 @@ from pathlib import Path
 from data_calls import columns_batch, rows_batch
 
 from broker_lite.client.in_place.local_files import LocalRange
-from broker_lite.client.received import RawBatch
 from broker_lite.model import TopicPartition
 from broker_lite.record.batch import read_header, stamp
+from broker_lite.record.walker import BatchWalker, LogBatch, WalkPolicy
 from broker_lite.wire.fetch import StoredRange
 
 WHERE = TopicPartition("t", 0)
@@ -28,11 +28,16 @@ def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> Sto
     return StoredRange(str(path), status.st_dev, status.st_ino, 0, status.st_size)
 
 
-def read_all(found: LocalRange, offset: int = 0) -> Iterator[RawBatch]:
+def opened(stored: StoredRange, offset: int = 0, *, reads_once: bool = False) -> LocalRange:
+    """A range of leader epoch 3 whose first batch begins with ``offset``."""
+    walker = BatchWalker(WalkPolicy(leader_epoch=3), offset, epoch=0, at_boundary=True)
+    return LocalRange(stored, walker, WHERE, reads_once=reads_once)
+
+
+def read_all(found: LocalRange) -> Iterator[LogBatch]:
     while not found.is_read:
-        got = found.read(offset, at_boundary=True)
+        got = found.read()
         assert got.damage is None
         assert got.batches
         yield from got.batches
-        offset = got.next_offset
     found.close()

@@ -1,7 +1,7 @@
 """What a fetch brought: cut into batches, checked, decoded. Nothing unchecked leaves this module.
 
-``cut`` walks headers only and is cheap; ``decode`` checks the CRC and gives Arrow columns over the
-received memory; ``records`` makes Python records of columns. No I/O; any thread.
+``walk`` takes whole batches out of an answer; ``decode`` checks the CRC and gives Arrow columns
+over the received memory; ``records`` makes Python records of columns. No I/O; any thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,9 @@ from broker_lite.model import NO_EPOCH, NO_OFFSET, TopicPartition
 from broker_lite.record import arrow, transcode
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import Columns
-from broker_lite.record.batch import BatchHeader, check_crc, read_header
-from broker_lite.record.format import (
-    ATTRIBUTE_CONTROL,
-    ATTRIBUTE_LOG_APPEND_TIME,
-    HEADER_BYTES,
-    MAGIC_ROWS,
-)
+from broker_lite.record.batch import BatchHeader, check_crc
+from broker_lite.record.format import MAGIC_ROWS
+from broker_lite.record.walker import BadBatch, BatchWalker, LogBatch
 
 Header = tuple[str, bytes | None]
 
@@ -44,25 +40,17 @@ class Record(NamedTuple):
     headers: list[Header]
 
 
-class RawBatch(NamedTuple):
-    """A batch as received: its header and exactly its bytes, CRC not yet checked."""
-
-    header: BatchHeader
-    buffer: memoryview
-
-
-class Cut(NamedTuple):
-    """Batches in offset order, where to go on, and what stopped the walk, if anything did.
+class Walked(NamedTuple):
+    """Batches in offset order, void ones too, and the offset at which to go on.
 
     ``damage`` is about the bytes at ``next_offset``: what follows them in this answer is unknown.
+    ``leader_epoch``: in which the leader served the batches (-1: not known).
     """
 
-    batches: list[RawBatch]
+    batches: list[LogBatch]
     next_offset: int
-    damage: CorruptMessageError | None
-
-
-NOTHING = Cut([], NO_OFFSET, None)
+    damage: CorruptMessageError | None = None
+    leader_epoch: int = NO_EPOCH
 
 
 class Slice(NamedTuple):
@@ -74,46 +62,21 @@ class Slice(NamedTuple):
     row_count: int
 
 
-def cut(
-    records: memoryview,
-    where: TopicPartition,
-    offset: int,
-    leader_epoch: int,
-    *,
-    at_boundary: bool = False,
-    after_epoch: int = NO_EPOCH,
-) -> Cut:
-    """The whole batches of one partition's answer to a fetch from ``offset``.
+def walk(records: memoryview, walker: BatchWalker, where: TopicPartition) -> Walked:
+    """Take the whole batches of one partition's answer; headers only, which is cheap.
 
-    The first 21 bytes of a batch are outside its CRC, so what they say is checked against what is
-    known: each batch begins where the one before ended (the first holds ``offset``, or begins with
-    it ``at_boundary``), and epochs do not go back (from ``after_epoch`` on, that of the batch
-    before) or beyond the leader's (-1: not known).
+    Bytes that hold no whole batch are damage, unless there are none.
     """
-    batches: list[RawBatch] = []
-    position, end, epoch = 0, len(records), max(after_epoch, 0)
-    while end - position >= HEADER_BYTES:
-        try:
-            header = read_header(records, position)
-        except CorruptMessageError as error:
-            return Cut(batches, offset, damaged(where, offset, error.message))
-        stop = position + header.size_bytes
-        if stop > end:
-            break
-        reason = ""
-        base = header.base_offset
-        if base != offset and (at_boundary or not base < offset < header.next_offset):
-            reason = f"offsets {base} to {header.last_offset} do not continue"
-        elif header.leader_epoch < epoch or header.leader_epoch > leader_epoch >= 0:
-            reason = f"leader epoch {header.leader_epoch} is out of place"
-        if reason:
-            return Cut(batches, offset, damaged(where, offset, reason))
-        batches.append(RawBatch(header, records[position:stop]))
-        position, offset, epoch = stop, header.next_offset, header.leader_epoch
-        at_boundary = True
-    if not batches and end:
-        return Cut(batches, offset, damaged(where, offset, f"{end} bytes hold no whole batch"))
-    return Cut(batches, offset, None)
+    batches: list[LogBatch] = []
+    position, damage = walker.position, None
+    try:
+        for batch in walker.walk(records):
+            batches.append(batch)
+    except BadBatch as bad:
+        damage = damaged(where, bad.offset, bad.reason)
+    if walker.position == position and damage is None and len(records):
+        damage = damaged(where, walker.offset, f"{len(records)} bytes hold no whole batch")
+    return Walked(batches, walker.offset, damage, walker.policy.leader_epoch)
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
@@ -133,15 +96,15 @@ def damaged(where: TopicPartition, offset: int, reason: str) -> CorruptMessageEr
     )
 
 
-def decode(batch: RawBatch, where: TopicPartition, start: int, end: int | None) -> Slice | None:
-    """The rows of a batch within ``[start, end)``; None if there are none.
+def decode(batch: LogBatch, where: TopicPartition, start: int, end: int | None) -> Slice | None:
+    """The rows of a batch within ``[start, end)``; None if there are none or the batch is void.
 
     Raises CorruptMessageError, naming partition and offset, unless CRC and structure are right.
     """
     header = batch.header
     try:
         check_crc(batch.buffer, header)
-        if header.is_control:
+        if batch.is_void:
             return None
         if header.is_columns:
             columns = arrow.decode(batch.buffer, header)
@@ -175,17 +138,15 @@ def joinable(items: Sequence[Item], at: int) -> int:
             return count
         header = item.header
         if (
-            header.magic != MAGIC_ROWS
-            or header.attributes & _SPECIAL
-            or not 0 < header.record_count < SMALL_ROWS
+            item.is_void
+            or header.magic != MAGIC_ROWS
+            or header.is_log_append_time
+            or header.record_count >= SMALL_ROWS
             or (count and header.leader_epoch != epoch)
         ):
             return count
         epoch = header.leader_epoch
     return len(items) - at
-
-
-_SPECIAL = ATTRIBUTE_CONTROL | ATTRIBUTE_LOG_APPEND_TIME
 
 
 def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[Slice | None, int]:
@@ -194,9 +155,10 @@ def decode_joined(batches: Sequence[Any], start: int, end: int | None) -> tuple[
 
     Raises CorruptMessageError where CRC or structure of any is wrong: ``decode`` then tells which.
     """
-    for header, buffer in batches:
-        check_crc(buffer, header)
-    columns, whole, count = transcode.join_rows([(buffer, header) for header, buffer in batches])
+    for batch in batches:
+        check_crc(batch.buffer, batch.header)
+    bodies = [(batch.buffer, batch.header) for batch in batches]
+    columns, whole, count = transcode.join_rows(bodies)
     return _within(whole, columns, start, end), count
 
 
@@ -208,7 +170,7 @@ class Skipped(NamedTuple):
     damage: CorruptMessageError | None = None
 
 
-Item = RawBatch | Skipped
+Item = LogBatch | Skipped
 
 
 def decode_all(

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker_lite.client.consuming.lineage import Lineage
+from broker_lite.client.received import Walked
 from broker_lite.mirror.offset_map import OffsetMap, Run
-from broker_lite.mirror.rewrite import Piece, Walked
+from broker_lite.mirror.rewrite import Piece
 from broker_lite.model import TopicPartition
 
 
@@ -42,8 +43,8 @@ class Copy:
 
     def fetched(self, walked: Walked) -> None:
         """The next fetch goes on behind it."""
-        if walked.seen:
-            self.lineage.read(walked.seen, self.fetch_from, walked.leader_epoch)
+        if walked.batches:
+            self.lineage.read(walked.batches, self.fetch_from, walked.leader_epoch)
         self.fetch_from = walked.next_offset
 
     def lost(self, source_end: int, epoch: int) -> None:

@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any
 
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms
+from broker_lite.client.received import Walked
 from broker_lite.client.transport.blocking import monotonic_ms
 from broker_lite.errors import (
     InvalidConfigError,
@@ -28,7 +29,7 @@ from broker_lite.mirror.group_sync import GroupSync
 from broker_lite.mirror.log import Telling
 from broker_lite.mirror.planning import GroupRow
 from broker_lite.mirror.resuming import Resumer
-from broker_lite.mirror.rewrite import Piece, Walked, carry
+from broker_lite.mirror.rewrite import Piece, carry
 from broker_lite.mirror.source import Source, Wanted
 from broker_lite.mirror.target import Target
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition

@@ -9,24 +9,21 @@ which becomes the rows' own. Control batches and aborted records are not carried
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from broker_lite.client.received import RawBatch, Record, Slice, decode, offsets_of, records
-from broker_lite.errors import CorruptMessageError
-from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, TopicPartition
+from broker_lite.client.received import Record, Slice, decode, offsets_of, records
+from broker_lite.model import NULL_TOPIC_ID, TopicPartition
 from broker_lite.record import arrow, transcode
 from broker_lite.record import format as fmt
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.batch import BatchHeader, check_crc, read_header, set_crc
 from broker_lite.record.compression import compress
-from broker_lite.record.records import batch_of_rows, decode_rows
-from broker_lite.wire.fetch import AbortedTransaction
+from broker_lite.record.records import batch_of_rows
+from broker_lite.record.walker import LogBatch
 
-_ABORT_MARKER = b"\x00\x00\x00\x00"
-"""The key of a control record: version 0, type 0 (abort; commit is 1)."""
 _CODECS: dict[int, arrow.Compression] = {
     fmt.CODEC_NONE: "none",
     fmt.CODEC_LZ4: "lz4",
@@ -46,71 +43,15 @@ class Piece(NamedTuple):
         return self.header.record_count
 
 
-class Walked(NamedTuple):
-    """What a fetch brought: the committed batches of data, the offset behind all of it, and all
-    batches of it in order, served in ``leader_epoch``."""
-
-    batches: list[RawBatch]
-    next_offset: int
-    seen: list[RawBatch]
-    leader_epoch: int = NO_EPOCH
-
-
-def walk(
-    data: memoryview,
-    where: TopicPartition,
-    offset: int,
-    aborted: Iterable[AbortedTransaction] | None,
-) -> Walked:
-    """The whole batches of an answer to a fetch from ``offset``; gaps between them are allowed.
-
-    Raises CorruptMessageError, naming partition and offset, for a batch whose offsets go back and
-    for bytes that hold no batch.
-    """
-    pending = sorted(aborted or (), key=lambda row: row.first_offset, reverse=True)
-    void: set[int] = set()
-    found: list[RawBatch] = []
-    seen: list[RawBatch] = []
-    position, end, at = 0, len(data), offset
-    while end - position >= fmt.HEADER_BYTES:
-        header = read_header(data, position)
-        stop = position + header.size_bytes
-        if stop > end:
-            break
-        batch = RawBatch(header, data[position:stop])
-        position = stop
-        if header.next_offset <= at:
-            if at == offset and not found:
-                continue  # a compacted log may answer with the batch before
-            raise CorruptMessageError(f"{where}: offset {header.base_offset} follows {at}")
-        at = header.next_offset
-        seen.append(batch)
-        while pending and pending[-1].first_offset <= header.last_offset:
-            void.add(pending.pop().producer_id)
-        if header.is_control:
-            if header.producer_id in void and _is_abort(batch):
-                void.discard(header.producer_id)
-        elif header.record_count and not (header.is_transactional and header.producer_id in void):
-            found.append(batch)
-    if at == offset and end and not position:
-        raise CorruptMessageError(f"{where}: {end} bytes at offset {offset} hold no whole batch")
-    return Walked(found, at, seen)
-
-
-def _is_abort(batch: RawBatch) -> bool:
-    check_crc(batch.buffer, batch.header)
-    rows = decode_rows(batch.buffer, batch.header)
-    return bool(rows) and rows[0].key == _ABORT_MARKER
-
-
-def carry(batch: RawBatch, where: TopicPartition, start: int) -> Piece | None:
-    """The records of a batch from offset ``start`` on; None if there are none.
+def carry(batch: LogBatch, where: TopicPartition, start: int) -> Piece | None:
+    """The records of a batch from offset ``start`` on; None if there are none or the batch is void.
 
     Raises CorruptMessageError where the batch is damaged.
     """
     header = batch.header
     is_dense = header.last_offset_delta == header.record_count - 1
-    if header.base_offset >= start and is_dense and not header.is_log_append_time:
+    may_keep_body = is_dense and not (batch.is_void or header.is_log_append_time)
+    if header.base_offset >= start and may_keep_body:
         check_crc(batch.buffer, header)
         buffer = bytearray(batch.buffer)
         sent = _plain(header)
@@ -189,7 +130,7 @@ def contents(rows: Slice) -> Iterator[tuple[int, Content]]:
 def piece_contents(piece: Piece) -> Iterator[tuple[int, Content]]:
     """The same of what is about to be sent, with the offsets of the source."""
     sent = signed(piece, -1, -1, -1)
-    rows = decode(RawBatch(sent.header, memoryview(sent.buffer)), _NOWHERE, 0, None)
+    rows = decode(LogBatch(sent.header, memoryview(sent.buffer)), _NOWHERE, 0, None)
     if rows is None:
         return
     offsets = (first + at for first, count in piece.runs for at in range(count))

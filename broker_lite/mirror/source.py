@@ -15,6 +15,7 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.received import Walked, walk
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
 from broker_lite.errors import (
@@ -29,7 +30,6 @@ from broker_lite.errors import (
     error_for,
 )
 from broker_lite.mirror import positions
-from broker_lite.mirror.rewrite import Walked, walk
 from broker_lite.model import (
     NO_EPOCH,
     CommittedOffset,
@@ -38,6 +38,7 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.record.format import BODY_VERSION
+from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.wire.api import BY_TOPIC_ID, ApiKey
 from broker_lite.wire.calls.cluster import ApiVersionsRequest, MetadataRequest
 from broker_lite.wire.calls.configs import DescribeConfigsRequest
@@ -60,6 +61,8 @@ from broker_lite.wire.fetch import (
 PARTITION_BYTES = 4 << 20
 FETCH_BYTES = 32 << 20
 REQUEST_TIMEOUT_MS = 30_000
+_KAFKA_LOG = WalkPolicy(allows_gaps=True, orders_epochs=False)
+"""Kafka's compaction leaves gaps, and batches of its old formats have no leader epoch."""
 _SPOKEN: Mapping[int, tuple[int, int]] = {
     ApiKey.FETCH: (BY_TOPIC_ID, CLIENT_VERSION),
     **{
@@ -230,8 +233,11 @@ class Source:
             raise error_for(row.error_code)
         if row.diverging is not None:
             raise PartedError(row.diverging, leader_epoch)
-        walked = walk(row.records, where, offset, row.aborted_transactions)
-        return walked._replace(leader_epoch=leader_epoch)
+        policy = _KAFKA_LOG._replace(aborted=row.aborted_transactions or ())
+        found = walk(row.records, BatchWalker(policy, offset), where)
+        if found.damage is not None and not found.batches:
+            raise found.damage
+        return found._replace(leader_epoch=leader_epoch)
 
     def fetch_one(self, where: TopicPartition, topic_id: str, offset: int) -> Walked:
         """The next batches of one partition; raises what keeps it from answering."""

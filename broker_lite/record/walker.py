@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError
@@ -55,6 +56,10 @@ class LogBatch(NamedTuple):
     is_void: bool = False
 
 
+_new_batch = partial(tuple.__new__, LogBatch)
+"""As ``LogBatch(...)``, in a third of the time."""
+
+
 class BadBatch(Exception):
     """The bytes at ``position`` are not the batch that begins with or holds ``offset``.
 
@@ -79,8 +84,8 @@ class BatchWalker:
     """
 
     __slots__ = (
-        "_aborted_ids", "_aborting", "_policy", "at_boundary", "end", "epoch", "needed_bytes",
-        "offset", "position",
+        "_aborted_ids", "_aborting", "at_boundary", "end", "epoch", "needed_bytes",
+        "offset", "policy", "position",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +105,7 @@ class BatchWalker:
         self.end = end
         self.needed_bytes = 0
         """Of the batch that the last buffer ended in; 0 where not even its header was there."""
-        self._policy = policy
+        self.policy = policy
         self._aborting = sorted(policy.aborted, key=lambda row: row[1], reverse=True)
         """Aborted transactions that begin later: the next one last."""
         self._aborted_ids: set[int] = set()
@@ -112,7 +117,7 @@ class BatchWalker:
         ``headers_only``: also those of which ``data`` holds only the header, all without bytes.
         Raises BadBatch, behind the good batches, for bytes that break the policy.
         """
-        allows_gaps, orders_epochs, checks_crc, latest, aborted = self._policy
+        allows_gaps, orders_epochs, checks_crc, latest, aborted = self.policy
         view = memoryview(data)
         at, size, end = 0, len(view), self.end
         self.needed_bytes = 0
@@ -148,13 +153,13 @@ class BatchWalker:
                 buffer = view[at:stop]
                 if checks_crc and crc32c(buffer[fmt.CRC_FROM :]) != header.crc:
                     raise BadBatch(position, expected, "the checksum is wrong", header)
-            is_void = bool(header.attributes & fmt.ATTRIBUTE_CONTROL) or not header.record_count
+            is_void = not header.record_count or header.attributes & fmt.ATTRIBUTE_CONTROL != 0
             if aborted and self._is_aborted(header, buffer):
                 is_void = True
             self.position, self.offset, self.epoch = position + length, following, epoch
             self.at_boundary = True
             at = stop
-            yield LogBatch(header, buffer, position, is_void)
+            yield _new_batch((header, buffer, position, is_void))
 
     def _is_aborted(self, header: BatchHeader, buffer: memoryview) -> bool:
         """Whether a batch belongs to an aborted transaction, which its abort marker ends."""

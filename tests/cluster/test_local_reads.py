@@ -19,10 +19,10 @@ from broker_lite.client.consuming.consumer import Consumer
 from broker_lite.client.in_place import disk_parts, local_files, partitions
 from broker_lite.client.in_place.disk_parts import ALIGNED_BYTES, DIRECT
 from broker_lite.client.in_place.local_files import LocalRange
-from broker_lite.client.received import NOTHING, Cut, offsets_of
+from broker_lite.client.received import Walked, offsets_of
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.model import TopicPartition
+from broker_lite.model import NO_OFFSET, TopicPartition
 from broker_lite.record.arrow import Columns
 from broker_lite.wire.fetch import StoredRange
 
@@ -186,10 +186,10 @@ def test_records_are_sent_from_where_a_file_was_cut(
     reads = 0
     whole = LocalRange.read
 
-    def cut_short(self: LocalRange, offset: int, at_boundary: bool) -> Cut:
+    def cut_short(self: LocalRange) -> Walked:
         nonlocal reads
         reads += 1
-        return whole(self, offset, at_boundary) if reads < 4 else NOTHING
+        return whole(self) if reads < 4 else Walked([], NO_OFFSET)
 
     monkeypatch.setattr(LocalRange, "read", cut_short)
     assert reading.read() == list(range(ROWS))
@@ -285,10 +285,13 @@ def test_a_consumer_that_is_to_be_sent_records_opens_nothing(
 def test_a_consumer_is_sent_what_a_file_does_not_give(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: LocalRange, offset: int, *_: Any) -> Cut:
-        if offset >= 10_000:
+    given: list[Walked] = []
+
+    def refuse(self: LocalRange) -> Walked:
+        if given and given[-1].next_offset >= 10_000:
             raise OSError("the disk is gone")
-        return whole(self, offset, *_)
+        given.append(whole(self))
+        return given[-1]
 
     whole = LocalRange.read
     monkeypatch.setattr("broker_lite.client.in_place.local_files.READ_BYTES", 200_000)

@@ -21,15 +21,13 @@ from broker_lite.client.operations import requests
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
 from broker_lite.client.received import (
-    NOTHING,
-    Cut,
     Item,
-    RawBatch,
     Skipped,
     Slice,
-    cut,
+    Walked,
     damaged,
     decode_all,
+    walk,
 )
 from broker_lite.client.transport.blocking import Pool, PooledConnection, monotonic_ms, shared_pool
 from broker_lite.client.transport.steps import FetchExchange
@@ -53,6 +51,7 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.record.format import BODY_VERSION
+from broker_lite.record.walker import BatchWalker, LogBatch, WalkPolicy
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
     FLAG_DOUBTS,
@@ -189,7 +188,7 @@ def _batches(
 
 def _below(items: list[Item], end: int) -> list[Item]:
     """A damaged batch beyond the end is nobody's business here."""
-    while items and isinstance(items[-1], RawBatch) and items[-1].header.base_offset >= end:
+    while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
 
@@ -331,7 +330,7 @@ class _Session:
     def fetch(self, offset: int) -> tuple[list[Item], int]:
         """At least one batch from ``offset`` on, and where to go on."""
         if self._file is not None:
-            found = self._from_file(self._file, offset)
+            found = self._from_file(self._file)
             if found is not None:
                 return found
         deadline_ms = monotonic_ms() + self._timeout_ms
@@ -406,26 +405,22 @@ class _Session:
 
     def _take(self, answer: FetchedPartition, offset: int) -> tuple[list[Item], int] | None:
         """None where the records are stored was said, but they are not to be read there."""
+        policy = WalkPolicy(
+            leader_epoch=self._leader_epoch, aborted=answer.aborted_transactions or ()
+        )
+        walker = BatchWalker(policy, offset, epoch=0, at_boundary=offset == self._boundary)
         if answer.stored is not None:
             if not self._asks_for_files:
                 raise ProtocolError("a stored range, where records were asked for")
             try:
-                file = LocalRange(
-                    answer.stored, self.where, self._leader_epoch, reads_once=self._reads_once
-                )
+                file = LocalRange(answer.stored, walker, self.where, reads_once=self._reads_once)
             except OSError:
                 self._local_reads = False
                 return None
             self._file = file
-            return self._from_file(file, offset)
+            return self._from_file(file)
         self.reads_files = False
-        found: Cut = cut(
-            answer.records,
-            self.where,
-            offset,
-            self._leader_epoch,
-            at_boundary=offset == self._boundary,
-        )
+        found = walk(answer.records, walker, self.where)
         self._boundary = found.next_offset
         items: list[Item] = list(found.batches)
         if found.damage is None or items:
@@ -433,18 +428,18 @@ class _Session:
             return items, found.next_offset
         raise found.damage
 
-    def _from_file(self, file: LocalRange, offset: int) -> tuple[list[Item], int] | None:
+    def _from_file(self, file: LocalRange) -> tuple[list[Item], int] | None:
         """The next batches of the open range. None, and files are left alone from here on, where
-        it cannot be read or holds something else: what is true the broker is asked."""
-        try:
-            found = file.read(offset, offset == self._boundary)
-        except OSError:
-            found = NOTHING
-        if not found.batches or file.is_read:
+        the range cannot be read or holds something else: the broker is asked for the records."""
+        found: Walked | None = None
+        with contextlib.suppress(OSError):
+            found = file.read()
+        if found is None or not found.batches:
             self._close_file()
-        if not found.batches:
             self._local_reads = False
             return None
+        if file.is_read:
+            self._close_file()
         self._boundary, self.reads_files = found.next_offset, True
         return list(found.batches), found.next_offset
 

@@ -2,8 +2,8 @@
 
 Each leader is asked over two connections: one for partitions that have more to give, answered at
 once; one for partitions read to the end, a long poll. So an idle partition never holds up a busy
-one. (A third, where of those with more some must be sent.) What arrives is cut into batches and
-queued as ``Arrival``s, at most ``buffer_bytes`` a partition; checking and decoding are the
+one. (A third, where of those with more some must be sent.) Batches are queued
+as ``Arrival``s, at most ``buffer_bytes`` a partition; checking and decoding are the
 reader's. Every seek begins a new generation, whose arrivals alone count. Other threads use ``post``
 and read ``arrivals``.
 """
@@ -27,7 +27,7 @@ from broker_lite.client.operations.cluster import (
     made_again,
     unknown_topic,
 )
-from broker_lite.client.received import Cut, LogTruncatedError, RawBatch, cut
+from broker_lite.client.received import LogTruncatedError, Walked, walk
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
@@ -40,6 +40,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, OffsetAndEpoch, TopicPartition
 from broker_lite.record.format import BODY_VERSION
+from broker_lite.record.walker import LogBatch
 from broker_lite.wire.fetch import (
     FLAG_CHECKS_CRC,
     FLAG_DOUBTS,
@@ -69,7 +70,7 @@ class Arrival(NamedTuple):
 
     where: TopicPartition
     generation: int
-    batches: list[RawBatch]
+    batches: list[LogBatch]
     size_bytes: int
     error: LogbusError | None
     skipped: tuple[int, int] | None = None
@@ -361,37 +362,30 @@ class FetchEngine:
         if row.stored is not None:
             if source.is_paused:
                 return  # Asked for again when it is resumed.
-            self._in_place.open(where, row.stored, leader_epoch)
+            self._in_place.open(where, row.stored, source.walker(row, leader_epoch))
             return
         if not len(row.records):
             # Read to the end of what may be seen: wait in the other lane.
             source.high_watermark = min(source.high_watermark, source.offset)
             return
-        found = cut(
-            row.records,
-            where,
-            source.offset,
-            leader_epoch,
-            at_boundary=source.at_boundary,
-            after_epoch=source.after_epoch,
-        )
+        found = walk(row.records, source.walker(row, leader_epoch), where)
         if found.batches:
-            self._add(where, source, found, leader_epoch)
+            self._add(where, source, found)
         elif found.damage is not None:
             self._damaged(where, found.damage)
 
     def _read_on(self, where: TopicPartition, source: Source) -> None:
         """Out of the open range, a little ahead of the reader."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
-            read = self._in_place.read(where, source.offset, source.at_boundary, source.after_epoch)
+            read = self._in_place.read(where)
             if read is not None:
-                self._add(where, source, *read)
+                self._add(where, source, read)
             if where not in self._in_place:
                 return
 
-    def _add(self, where: TopicPartition, source: Source, found: Cut, leader_epoch: int) -> None:
+    def _add(self, where: TopicPartition, source: Source, found: Walked) -> None:
         size_bytes = sum(batch.header.size_bytes for batch in found.batches)
-        source.lineage.read(found.batches, source.offset, leader_epoch)
+        source.lineage.read(found.batches, source.offset, found.leader_epoch)
         source.offset = found.next_offset
         source.at_boundary = True
         source.buffered_bytes += size_bytes

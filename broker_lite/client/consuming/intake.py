@@ -19,7 +19,6 @@ from broker_lite.client.arrays import fixed, topic_column
 from broker_lite.client.consuming.fetching import NO_EPOCHS, Arrival, FetchEngine
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.received import (
-    RawBatch,
     Record,
     Slice,
     decode,
@@ -43,6 +42,7 @@ from broker_lite.model import (
     TopicPartition,
 )
 from broker_lite.record.arrow import HEADERS_TYPE
+from broker_lite.record.walker import LogBatch
 
 TIMESTAMP_US = pa.timestamp("us", tz="UTC")
 ROW_SCHEMA = pa.schema(
@@ -98,7 +98,7 @@ class Intake:
         self._doubted: dict[TopicPartition, int] = {}
         """Where a damaged batch was fetched again: once for each, and each beginning."""
         self._paused: set[TopicPartition] = set()
-        self._batches: list[RawBatch] = []
+        self._batches: list[LogBatch] = []
         self._where: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker_lite.client.received import RawBatch
 from broker_lite.model import NO_EPOCH, OffsetAndEpoch
+from broker_lite.record.walker import LogBatch
 
 
 class Lineage:
@@ -45,7 +45,7 @@ class Lineage:
         self._epochs = []
         self._read_in = NO_EPOCH
 
-    def read(self, batches: Sequence[RawBatch], offset: int, leader_epoch: int) -> None:
+    def read(self, batches: Sequence[LogBatch], offset: int, leader_epoch: int) -> None:
         """Batches that were served in ``leader_epoch``, from ``offset`` on."""
         self._read_in = leader_epoch
         rows = self._epochs

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from broker_lite.client.consuming.lineage import Lineage
 from broker_lite.model import NO_EPOCH
+from broker_lite.record.walker import BatchWalker, WalkPolicy
+from broker_lite.wire.fetch import FetchedPartition
 
 
 class Source:
@@ -36,11 +38,18 @@ class Source:
         self.lane = ""
         self.high_watermark = -1
 
-    @property
-    def after_epoch(self) -> int:
-        """Below which no epoch may be that comes next: one that others committed is asked about,
-        only one that was read here is believed."""
-        return self.lineage.last_epoch if self.at_boundary else NO_EPOCH
+    def walker(self, answer: FetchedPartition, leader_epoch: int) -> BatchWalker:
+        """A walker over what a leader of that epoch answers from ``offset`` on.
+
+        No batch may be of an earlier leader epoch than the last one that was read here. The epoch
+        of a commit is not believed: the leader is asked about it.
+        """
+        return BatchWalker(
+            WalkPolicy(leader_epoch=leader_epoch, aborted=answer.aborted_transactions or ()),
+            self.offset,
+            epoch=max(self.lineage.last_epoch, 0) if self.at_boundary else 0,
+            at_boundary=self.at_boundary,
+        )
 
     def begin(
         self,

@@ -2,7 +2,7 @@
 
 A fetch that proves to come from this machine (``machine_id``) may be answered by where the records
 are stored; whoever may open that file reads it here, and the bytes pass no socket. Nothing is
-mapped: bytes are copied once, then cut and checked like received ones, so a file that is cut or
+mapped: bytes are copied once, then walked and checked like received ones, so a file that is cut or
 written anew meanwhile is found out as damage, and the caller asks the broker for the bytes. Errors
 are OSError. One object is used by one thread.
 """
@@ -14,12 +14,11 @@ import os
 import stat
 
 from broker_lite.client.in_place.disk_parts import DIRECT, NOWAIT, DiskParts, is_in_memory
-from broker_lite.client.received import Cut, cut
+from broker_lite.client.received import Walked, walk
 from broker_lite.client.transport.rooms import received_rooms
-from broker_lite.errors import CorruptMessageError
-from broker_lite.model import NO_EPOCH, TopicPartition
-from broker_lite.record.batch import read_header
+from broker_lite.model import TopicPartition
 from broker_lite.record.format import HEADER_BYTES
+from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 FILE_BYTES = 64 << 20
@@ -49,13 +48,13 @@ class LocalRange:
     def __init__(
         self,
         stored: StoredRange,
+        walker: BatchWalker,
         where: TopicPartition,
-        leader_epoch: int,
         *,
         reads_once: bool = False,
     ) -> None:
+        self._walker = walker
         self._where = where
-        self._leader_epoch = leader_epoch
         self._position = stored.position
         self._end = stored.position + stored.length
         self._asked = stored.position
@@ -77,27 +76,33 @@ class LocalRange:
         """Whether all of it was handed out."""
         return self._position >= self._end
 
-    def read(self, offset: int, at_boundary: bool, after_epoch: int = NO_EPOCH) -> Cut:
+    def read(self) -> Walked:
         """The next whole batches, at least one; none where ``damage`` says why, or the file ends
-        before the range does. Arguments are those of ``cut``."""
+        before the range does."""
         if self._passes_cache():
-            found = self._read_parts(offset, at_boundary, after_epoch)
+            found = self._read_parts()
             if found is not None:
                 return found
         size = max(READ_BYTES // max(self._batch_bytes, 1), 1) * self._batch_bytes + HEADER_BYTES
         data = self._pread(size if self._batch_bytes else READ_BYTES)
-        found = self._cut(data, offset, at_boundary, after_epoch)
-        if not found.batches and found.damage is not None:
-            needed = _size_of_first(data)
-            if len(data) < needed <= self._end - self._position:
-                data = self._pread(needed + HEADER_BYTES)
-                found = self._cut(data, offset, at_boundary, after_epoch)
+        found = self._walk(data)
+        needed = self._walker.needed_bytes
+        if not found.batches and len(data) < needed <= self._end - self._position:
+            found = self._walk(self._pread(needed + HEADER_BYTES))
+        self._advance(found)
+        # The next batch's header came too: what it says is how much to read, if it is alone.
+        self._batch_bytes = self._walker.needed_bytes
+        return found
+
+    def _walk(self, data: memoryview) -> Walked:
+        return walk(data, self._walker, self._where)
+
+    def _advance(self, found: Walked) -> int:
+        """Move behind the batches; how many bytes they take."""
         taken = sum(batch.header.size_bytes for batch in found.batches)
         self._position += taken
         self._let_go(self._position)
-        # The next batch's header came too: what it says is how much to read, if it is alone.
-        self._batch_bytes = _size_of_first(data[taken:])
-        return found
+        return taken
 
     def _passes_cache(self) -> bool:
         """Whether what is next is to be read past the page cache: some of it is not there. (A
@@ -122,13 +127,16 @@ class LocalRange:
             self._fd, fd, self._position, self._end, probed=not begins_in_memory
         )
 
-    def _read_parts(self, offset: int, at_boundary: bool, after_epoch: int) -> Cut | None:
+    def _read_parts(self) -> Walked | None:
         """None, and all is read by way of the cache from here on, where the disk does not give it
         this way or a batch is too large to be put together of parts."""
         assert self._parts is not None
         data = self._rest
-        left = self._end - self._position
-        while len(data) < (needed := max(HEADER_BYTES, _size_of_first(data))) <= left:
+        while True:
+            found = self._walk(data)
+            needed = max(HEADER_BYTES, self._walker.needed_bytes)
+            if found.batches or not len(data) < needed <= self._end - self._position:
+                break
             try:
                 more = self._parts.take(data) if needed <= PASSING_BYTES_MAX else None
             except OSError:
@@ -140,11 +148,7 @@ class LocalRange:
             if len(more) == len(data):
                 break
             data = more
-        found = self._cut(data, offset, at_boundary, after_epoch)
-        taken = sum(batch.header.size_bytes for batch in found.batches)
-        self._position += taken
-        self._rest = data[taken:]
-        self._let_go(self._position)
+        self._rest = data[self._advance(found) :]
         if not self._parts.is_under_way:
             self._leave_parts()
         return found
@@ -153,16 +157,6 @@ class LocalRange:
         if self._parts is not None:
             self._parts.close()
         self._parts, self._rest = None, _NOTHING
-
-    def _cut(self, data: memoryview, offset: int, at_boundary: bool, after_epoch: int) -> Cut:
-        return cut(
-            data,
-            self._where,
-            offset,
-            self._leader_epoch,
-            at_boundary=at_boundary,
-            after_epoch=after_epoch,
-        )
 
     def _pread(self, size: int) -> memoryview:
         size = min(size, self._end - self._position)
@@ -226,13 +220,3 @@ def _open(stored: StoredRange, how: int = 0) -> int:
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, "another file has this name", stored.path)
     return fd
-
-
-def _size_of_first(data: memoryview) -> int:
-    """The size of the batch whose header ``data`` begins with; 0 if that cannot be told."""
-    if len(data) < HEADER_BYTES:
-        return 0
-    try:
-        return read_header(data).size_bytes
-    except CorruptMessageError:
-        return 0

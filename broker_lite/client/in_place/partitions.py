@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from broker_lite.client.in_place.local_files import FILE_BYTES, LocalRange
-from broker_lite.client.received import Cut
+from broker_lite.client.received import Walked
 from broker_lite.machine import machine_id
 from broker_lite.model import Endpoint, TopicPartition
+from broker_lite.record.walker import BatchWalker
 from broker_lite.wire.fetch import StoredRange
 
 AHEAD_BYTES = 4 << 20
@@ -30,7 +31,7 @@ class InPlace:
 
     def __init__(self, is_here: Callable[[Endpoint, str], bool]) -> None:
         self._is_here = is_here
-        self._open: dict[TopicPartition, tuple[LocalRange, int]] = {}
+        self._open: dict[TopicPartition, LocalRange] = {}
         self._refused: set[TopicPartition] = set()
         self._was_read: set[TopicPartition] = set()
 
@@ -62,22 +63,20 @@ class InPlace:
             return [(lane, wheres)]
         return [(lane, [where for where in wheres if where not in sent]), ("sent", sent)]
 
-    def open(self, where: TopicPartition, stored: StoredRange, leader_epoch: int) -> None:
-        """A range that a leader of that epoch told."""
+    def open(self, where: TopicPartition, stored: StoredRange, walker: BatchWalker) -> None:
+        """Open the range that a leader named; ``walker`` stands where the reader goes on."""
         self.close(where)
         try:
-            self._open[where] = LocalRange(stored, where, leader_epoch), leader_epoch
+            self._open[where] = LocalRange(stored, walker, where)
         except OSError:
             self._refused.add(where)
 
-    def read(
-        self, where: TopicPartition, offset: int, at_boundary: bool, after_epoch: int
-    ) -> tuple[Cut, int] | None:
-        """The next batches and the epoch of the leader that told where they are; None where the
-        broker has to be asked: the range is over, or not what it was said to be."""
-        file, leader_epoch = self._open[where]
+    def read(self, where: TopicPartition) -> Walked | None:
+        """The next batches; None where the broker has to be asked: the range is over, or not what
+        it was said to be."""
+        file = self._open[where]
         try:
-            found = file.read(offset, at_boundary, after_epoch)
+            found = file.read()
         except OSError:
             found = None
         if found is None or not found.batches:
@@ -87,7 +86,7 @@ class InPlace:
         self._was_read.add(where)
         if file.is_read:
             self.close(where)
-        return found, leader_epoch
+        return found
 
     def was_read(self, where: TopicPartition) -> bool:
         """Whether what is damaged there may be whole all the same, since a file may be cut or
@@ -103,7 +102,7 @@ class InPlace:
         """Read no more of a range, if one is open."""
         found = self._open.pop(where, None)
         if found is not None:
-            found[0].close()
+            found.close()
 
     def end(self, where: TopicPartition) -> None:
         """Forget a partition."""

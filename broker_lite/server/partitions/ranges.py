@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker_lite.errors import CorruptMessageError, LogbusError, StorageError
 from broker_lite.model import NO_EPOCH
-from broker_lite.record import format as fmt
-from broker_lite.record.batch import BatchHeader, check_crc, read_header
+from broker_lite.record.batch import BatchHeader, check_crc
+from broker_lite.record.walker import BadBatch, BatchWalker, WalkPolicy
 from broker_lite.storage.log import Log
 from broker_lite.storage.reader import LogSlice
+from broker_lite.storage.scan import walk_range
 from broker_lite.wire.fetch import FileRange, HasFileno, Part, StoredRange
 
 CHUNK_BYTES = 1 << 20
@@ -186,28 +186,36 @@ def _warm(found: LogSlice) -> None:
 def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
     """Go through the batches: check each, and turn columns into rows if the reader needs that."""
     out = _Parts(found)
-    expected = checked_end = -1
+    checked_end = -1
+    walker = BatchWalker(
+        WalkPolicy(orders_epochs=False, checks_crc=row.check),
+        row.offset,
+        position=found.position,
+        end=found.position + found.length,
+    )
     try:
-        for position, buffer, header in _batches(found):
+        for batch in walk_range(found.file, walker, CHUNK_BYTES):
+            header = batch.header
             if row.check or header.is_columns:
-                _check(row, buffer, header, expected)
+                _check(row, header)
             if row.rows_only and header.is_columns:
-                rows = _as_rows(buffer, header)
+                if not row.check:
+                    check_crc(batch.buffer, header)
+                rows = _as_rows(batch.buffer, header)
                 if out.length and out.length + len(rows) > max_bytes:
                     break
                 out.add_bytes(rows)
             else:
                 if out.length and out.length + header.size_bytes > max_bytes:
                     break
-                out.add_range(position, header.size_bytes)
-            expected = header.next_offset
+                out.add_range(batch.position, header.size_bytes)
             if row.check:
-                checked_end = expected
-    except CorruptMessageError as error:
-        if not out.length:
-            offset = max(expected, row.offset)
-            return Prepared(error=error, error_offset=offset)
+                checked_end = header.next_offset
+    except (BadBatch, CorruptMessageError) as error:
         # What is before it is good: the reader meets the bad batch with its next fetch.
+        if not out.length:
+            damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))
+            return Prepared(error=damage, error_offset=row.offset)
     return Prepared(tuple(out.parts), out.length, checked_end)
 
 
@@ -218,41 +226,13 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
     return columns_to_rows(columns, header)
 
 
-def _batches(found: LogSlice) -> Iterator[tuple[int, memoryview, BatchHeader]]:
-    """Position, bytes and header of each batch of a slice, read in chunks."""
-    position, end = found.position, found.position + found.length
-    chunk, at = memoryview(b""), 0
-    while position < end:
-        if len(chunk) - at < fmt.HEADER_BYTES:
-            chunk, at = _read(found, position, CHUNK_BYTES, end), 0
-        header = read_header(chunk, at)
-        size = header.size_bytes
-        if size > end - position:
-            raise CorruptMessageError(f"a batch of {size} bytes ends beyond its range")
-        if size > len(chunk) - at:
-            chunk, at = _read(found, position, max(CHUNK_BYTES, size), end), 0
-        yield position, chunk[at : at + size], header
-        at += size
-        position += size
-
-
-def _read(found: LogSlice, position: int, size: int, end: int) -> memoryview:
-    return memoryview(found.file.pread(position, min(size, end - position)))
-
-
-def _check(row: Wanted, buffer: memoryview, header: BatchHeader, expected: int) -> None:
-    """The CRC, and what it does not cover: offsets that go on, and the leader epoch.
-
-    ``expected`` is -1 for the first batch, which may begin before the offset that was asked for.
-    Logs have no gaps as long as compaction is not built, so neither may what is sent.
-    """
-    check_crc(buffer, header)
+def _check(row: Wanted, header: BatchHeader) -> None:
+    """Compare what the CRC does not cover with the partition: its end, and the leader epoch."""
     base, following = header.base_offset, header.next_offset
-    goes_on = base <= row.offset < following if expected < 0 else base == expected
-    if not goes_on or following > row.end_offset:
+    if following > row.end_offset:
         raise CorruptMessageError(
-            f"a batch says that it is offsets {base} to {following - 1}; "
-            f"{row.offset if expected < 0 else expected} is due, before {row.end_offset}"
+            f"a batch of {row.log.key} has offsets {base} to {following - 1}, beyond the end of "
+            f"what may be read, {row.end_offset}"
         )
     # A batch may begin before the log does, where the epochs are not known any more.
     epoch = row.log.epoch_at(max(base, row.log.log_start_offset))

@@ -11,11 +11,12 @@ from broker_lite.client.received import (
     Item,
     Record,
     Skipped,
-    cut,
+    Walked,
     decode,
     decode_all,
     offsets_of,
     records,
+    walk,
 )
 from broker_lite.errors import CorruptMessageError
 from broker_lite.model import TopicPartition
@@ -23,6 +24,7 @@ from broker_lite.record import arrow
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 from broker_lite.record.batch import read_header, stamp
 from broker_lite.record.records import Row, encode_rows
+from broker_lite.record.walker import BatchWalker, WalkPolicy
 
 WHERE = TopicPartition("t", 1)
 
@@ -34,12 +36,26 @@ def batch(base: int, values: list[bytes | None], epoch: int = 3) -> bytearray:
     return buffer
 
 
+def taken(
+    data: memoryview,
+    where: TopicPartition,
+    offset: int,
+    leader_epoch: int,
+    *,
+    at_boundary: bool = False,
+    after_epoch: int = 0,
+) -> Walked:
+    policy = WalkPolicy(leader_epoch=leader_epoch)
+    walker = BatchWalker(policy, offset, epoch=after_epoch, at_boundary=at_boundary)
+    return walk(data, walker, where)
+
+
 def answer(*batches: bytes | bytearray) -> memoryview:
     return memoryview(bytearray(b"".join(batches)))
 
 
 def test_batches_one_after_the_other() -> None:
-    found = cut(answer(batch(10, [b"a", b"b"]), batch(12, [b"c"])), WHERE, 11, 3)
+    found = taken(answer(batch(10, [b"a", b"b"]), batch(12, [b"c"])), WHERE, 11, 3)
     assert [each.header.base_offset for each in found.batches] == [10, 12]
     assert (found.next_offset, found.damage) == (13, None)
     rows = decode(found.batches[0], WHERE, 11, None)
@@ -49,12 +65,12 @@ def test_batches_one_after_the_other() -> None:
 
 def test_a_batch_cut_at_the_end_is_left_for_the_next_fetch() -> None:
     whole, part = batch(0, [b"a"]), batch(1, [b"b"])
-    found = cut(answer(whole, part[:-5]), WHERE, 0, 3)
+    found = taken(answer(whole, part[:-5]), WHERE, 0, 3)
     assert (len(found.batches), found.next_offset, found.damage) == (1, 1, None)
 
 
 def test_a_range_cuts_both_ends() -> None:
-    (raw,) = cut(answer(batch(10, [b"a", b"b", b"c", b"d"])), WHERE, 11, 3).batches
+    (raw,) = taken(answer(batch(10, [b"a", b"b", b"c", b"d"])), WHERE, 11, 3).batches
     rows = decode(raw, WHERE, 11, 13)
     assert rows is not None
     assert (rows.first_row, rows.row_count) == (1, 2)
@@ -76,7 +92,7 @@ def test_a_range_cuts_both_ends() -> None:
 def test_what_lies_is_damage_at_its_offset(
     batches: list[bytes], offset: int, boundary: bool
 ) -> None:
-    found = cut(answer(*batches), WHERE, offset, 3, at_boundary=boundary)
+    found = taken(answer(*batches), WHERE, offset, 3, at_boundary=boundary)
     assert found.batches == []
     assert found.next_offset == offset
     assert found.damage is not None
@@ -85,20 +101,20 @@ def test_what_lies_is_damage_at_its_offset(
 
 def test_damage_behind_good_batches_stops_there() -> None:
     for second in (batch(2, [b"x"]), batch(1, [b"x"], epoch=2), bytearray(100)):
-        found = cut(answer(batch(0, [b"a"]), second), WHERE, 0, 3)
+        found = taken(answer(batch(0, [b"a"]), second), WHERE, 0, 3)
         assert (len(found.batches), found.next_offset) == (1, 1)
         assert found.damage is not None
 
 
 def test_epochs_do_not_go_back_from_one_answer_to_the_next() -> None:
-    found = cut(answer(batch(1, [b"x"], epoch=2)), WHERE, 1, 3, after_epoch=3)
+    found = taken(answer(batch(1, [b"x"], epoch=2)), WHERE, 1, 3, after_epoch=3)
     assert found.batches == [] and found.damage is not None
 
 
 def test_a_wrong_crc_is_never_delivered() -> None:
     buffer = batch(5, [b"value"])
     buffer[-1] ^= 1
-    (raw,) = cut(answer(buffer), WHERE, 5, 3).batches
+    (raw,) = taken(answer(buffer), WHERE, 5, 3).batches
     with pytest.raises(CorruptMessageError, match="'t' partition 1 offset 5"):
         decode(raw, WHERE, 5, None)
 
@@ -112,7 +128,7 @@ def test_rows_with_gaps_keep_their_offsets() -> None:
     buffer = bytearray(encode_rows(rows))
     header = read_header(buffer)
     stamp(buffer, header, 20, 3)
-    found = cut(answer(buffer), WHERE, 21, 3)
+    found = taken(answer(buffer), WHERE, 21, 3)
     assert found.next_offset == 28
     decoded = decode(found.batches[0], WHERE, 21, 27)
     assert decoded is not None
@@ -129,7 +145,7 @@ def test_records_of_all_columns() -> None:
     )
     buffer = bytearray(arrow.encode(columns, timestamp_ms=0))
     stamp(buffer, read_header(buffer), 0, 3)
-    (raw,) = cut(answer(buffer), WHERE, 0, 3).batches
+    (raw,) = taken(answer(buffer), WHERE, 0, 3).batches
     rows = decode(raw, WHERE, 0, None)
     assert rows is not None
     assert records(WHERE, rows) == [
@@ -162,7 +178,7 @@ def found_in(items: list[Item], start: int = 0, end: int = 1 << 40) -> list[list
 
 def test_small_batches_of_rows_are_read_as_one() -> None:
     batches = [small(2 * n, [b"%d" % (2 * n), b"%d" % (2 * n + 1)]) for n in range(6)]
-    items: list[Item] = list(cut(answer(*batches), WHERE, 0, 3).batches)
+    items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)
     assert found_in(items) == [list(range(12))]
     assert found_in(items, 3, 8) == [list(range(3, 8))]
     assert found_in(items, 12, 13) == []
@@ -186,7 +202,7 @@ def test_what_differs_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
         small(8, [b"8", b"9", b"10"], epoch=4),
     ]
     monkeypatch.setattr(received, "SMALL_ROWS", 3)
-    items: list[Item] = list(cut(answer(*batches), WHERE, 0, 4).batches)
+    items: list[Item] = list(taken(answer(*batches), WHERE, 0, 4).batches)
     assert found_in(items) == [[0, 1], [2], [3], [4], [5], [6, 7], [8, 9, 10]]
 
 
@@ -194,7 +210,7 @@ def test_what_differs_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_damaged_one_of_joined_batches_is_named(which: int) -> None:
     batches = [small(n, [b"%d" % n]) for n in range(4)]
     batches[which][-2] ^= 1
-    items: list[Item] = list(cut(answer(*batches), WHERE, 0, 3).batches)
+    items: list[Item] = list(taken(answer(*batches), WHERE, 0, 3).batches)
     seen = found_in(items)
     (bad,) = [each for each in seen if isinstance(each, Skipped)]
     assert (bad.first_offset, bad.next_offset) == (which, which + 1)

@@ -8,6 +8,7 @@ from threading import Event
 import pytest
 
 from broker_lite.cli.main import run
+from broker_lite.client.received import Walked
 from broker_lite.errors import (
     CorruptMessageError,
     LeaderNotAvailableError,
@@ -17,7 +18,6 @@ from broker_lite.errors import (
 from broker_lite.mirror.copies import Copy
 from broker_lite.mirror.mirror import Mirror
 from broker_lite.mirror.offset_map import OffsetMap
-from broker_lite.mirror.rewrite import Walked
 from broker_lite.model import TopicPartition
 
 WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -30,7 +30,7 @@ def test_a_partition_that_the_source_does_not_give_is_told_and_once_raised(
     mirror = Mirror("127.0.0.1:1", "127.0.0.1:1", tell=said.append)
     for where in (WHERE, OTHER):
         mirror.copies[where] = Copy(where, "s", "t", OffsetMap())
-    fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: Walked([], 7, [])}
+    fetched = {WHERE: LeaderNotAvailableError("nobody leads it"), OTHER: Walked([], 7)}
     assert list(mirror._advance(fetched)) == [OTHER] and not said, "an election takes a while"
     monkeypatch.setattr("broker_lite.mirror.mirror.REFUSED_MS", 0)
     for _ in range(2):

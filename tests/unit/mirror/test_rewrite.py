@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from broker_lite.client.received import RawBatch
 from broker_lite.errors import CorruptMessageError
-from broker_lite.mirror.rewrite import carry, piece_contents, signed, walk
+from broker_lite.mirror.rewrite import carry, piece_contents, signed
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import (
     read_header,
-    set_crc,
     set_log_append_time,
     stamp,
     validate_for_append,
 )
 from broker_lite.record.records import Row, encode_rows
-from broker_lite.wire.fetch import AbortedTransaction
+from broker_lite.record.walker import LogBatch
 
 WHERE = TopicPartition("t", 0)
 HEADERS = (("a", b"1"), ("none", None))
@@ -36,18 +33,8 @@ def batch_of(*offsets: int, codec: int = fmt.CODEC_ZSTD, **fields: int) -> bytea
     return buffer
 
 
-def control(offset: int, producer_id: int, *, abort: bool) -> bytearray:
-    key = b"\0\0\0\0" if abort else b"\0\0\0\1"
-    attributes = fmt.ATTRIBUTE_CONTROL | fmt.ATTRIBUTE_TRANSACTIONAL
-    buffer = encode_rows(
-        [Row(offset, 1, key, b"")], attributes=attributes, producer_id=producer_id, producer_epoch=0
-    )
-    stamp(buffer, read_header(buffer), offset, 3)
-    return buffer
-
-
-def raw(buffer: bytearray) -> RawBatch:
-    return RawBatch(read_header(buffer), memoryview(buffer))
+def raw(buffer: bytearray) -> LogBatch:
+    return LogBatch(read_header(buffer), memoryview(buffer))
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -105,50 +92,3 @@ def test_a_damaged_batch_is_not_carried() -> None:
         buffer[-1] ^= 1
         with pytest.raises(CorruptMessageError):
             carry(raw(buffer), WHERE, start)
-
-
-def test_aborted_records_and_markers_are_walked_over() -> None:
-    def of(producer_id: int, *offsets: int) -> bytearray:
-        return batch_of(
-            *offsets,
-            attributes=fmt.ATTRIBUTE_TRANSACTIONAL,
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=0,
-        )
-
-    data = b"".join(
-        (
-            of(1, 4, 5),
-            of(2, 6),
-            control(7, 1, abort=True),
-            of(1, 8),
-            control(9, 2, abort=False),
-            control(12, 1, abort=False),
-        )
-    )
-    aborted = [AbortedTransaction(1, 4)]
-    found = walk(memoryview(data), WHERE, 4, aborted)
-    assert [batch.header.base_offset for batch in found.batches] == [6, 8]
-    assert found.next_offset == 13
-
-
-def test_gaps_a_batch_before_and_a_cut_end_are_taken_as_kafka_sends_them() -> None:
-    data = bytes(batch_of(0, 1) + batch_of(5, 6) + batch_of(9))
-    found = walk(memoryview(data[:-3]), WHERE, 3, None)
-    assert [batch.header.base_offset for batch in found.batches] == [5]
-    assert found.next_offset == 7
-    with pytest.raises(CorruptMessageError):
-        walk(memoryview(bytes(batch_of(5, 6) + batch_of(5, 6))), WHERE, 0, None)
-    with pytest.raises(CorruptMessageError):
-        walk(memoryview(data[:40]), WHERE, 0, None)
-
-
-def test_an_empty_batch_that_compaction_left_is_passed() -> None:
-    buffer = bytearray(batch_of(3, 4, codec=fmt.CODEC_NONE)[: fmt.HEADER_BYTES])
-    header = read_header(buffer + bytes(200))
-    sized = header._replace(length=fmt.HEADER_BYTES - 12, record_count=0)
-    fmt.HEADER.pack_into(buffer, 0, *sized)
-    set_crc(buffer)
-    found = walk(memoryview(buffer), WHERE, 3, ())
-    assert found.batches == [] and found.next_offset == int(np.int64(5))

@@ -6,18 +6,18 @@ import pytest
 
 from broker_lite.client.arrays import binary_of
 from broker_lite.client.consuming.lineage import Lineage
-from broker_lite.client.received import RawBatch
 from broker_lite.model import OffsetAndEpoch
 from broker_lite.record import arrow
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, stamp
+from broker_lite.record.walker import LogBatch
 
 
-def batch(base: int, count: int, epoch: int) -> RawBatch:
+def batch(base: int, count: int, epoch: int) -> LogBatch:
     columns = Columns(count, None, binary_of([b"."] * count))
     buffer = bytearray(arrow.encode(columns, timestamp_ms=99))
     stamp(buffer, read_header(buffer), base, epoch)
-    return RawBatch(read_header(buffer), memoryview(buffer))
+    return LogBatch(read_header(buffer), memoryview(buffer))
 
 
 def read() -> Lineage:

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from stored_ranges import SIZES, WHERE, read_all, write
+from stored_ranges import SIZES, opened, read_all, write
 
 from broker_lite.client.in_place import disk_parts, local_files
 from broker_lite.client.in_place.disk_parts import ALIGNED_BYTES, DIRECT, NOWAIT, DiskParts
@@ -26,7 +26,7 @@ def forget(path: str) -> None:
     os.close(fd)
 
 
-def opened(path: str | Path) -> int:
+def open_count(path: str | Path) -> int:
     """How often a file is open in this process."""
     fds = (os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
     return sum(fd == os.path.realpath(path) for fd in fds)
@@ -59,7 +59,7 @@ def opens_direct(folder: Path) -> bool:
 
 def content(stored: StoredRange) -> bytes:
     """What is read of a range, batch by batch."""
-    return b"".join(b.buffer for b in read_all(LocalRange(stored, WHERE, 3, reads_once=True)))
+    return b"".join(b.buffer for b in read_all(opened(stored, reads_once=True)))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_cold_range_is_read_once_and_only_through_the_direct_descriptor(
         pytest.skip("this file system cannot open a file past the page cache")
     assert content(stored) == whole
     assert len(positions) == len(set(positions))
-    assert not opened(stored.path)
+    assert not open_count(stored.path)
 
 
 def test_a_range_whose_first_pages_alone_are_in_memory_passes_the_cache(
@@ -136,11 +136,11 @@ def test_whatever_is_in_memory_meanwhile(
     whole = (tmp_path / "0.log").read_bytes()
     assert content(stored) == whole
     skipped = chance.randrange(len(values))
-    found = LocalRange(stored, WHERE, 3, reads_once=True)
+    found = opened(stored, reads_once=True)
     before = sum(len(batch.buffer) for batch, _ in zip(read_all(found), range(skipped)))
     found.close()
     rest = stored._replace(position=before, length=stored.length - before)
-    batches = list(read_all(LocalRange(rest, WHERE, 3, reads_once=True), skipped))
+    batches = list(read_all(opened(rest, skipped, reads_once=True)))
     assert b"".join(batch.buffer for batch in batches) == whole[before:]
 
 
@@ -174,11 +174,11 @@ def test_a_disk_that_fails_is_asked_by_way_of_the_cache(
     assert content(stored) == whole
     failing.append(1 << 16)
     monkeypatch.setattr(os, "preadv", fails)
-    found = LocalRange(stored, WHERE, 3, reads_once=True)
+    found = opened(stored, reads_once=True)
     with pytest.raises(OSError, match="does not answer"):
         list(read_all(found))
     found.close()
-    assert not opened(stored.path)
+    assert not open_count(stored.path)
 
 
 def test_a_file_that_is_cut_while_parts_are_under_way_ends_there(
@@ -211,10 +211,10 @@ def test_a_reader_that_ends_early_leaves_nothing(tmp_path: Path) -> None:
     stored = write(tmp_path / "0.log", VALUES)
     forget(stored.path)
     for _ in range(3):
-        found = LocalRange(stored, WHERE, 3, reads_once=True)
-        assert found.read(0, at_boundary=True).batches
-        assert opened(stored.path)
+        found = opened(stored, reads_once=True)
+        assert found.read().batches
+        assert open_count(stored.path)
         found.close()
         found.close()
-    assert not opened(stored.path)
+    assert not open_count(stored.path)
     assert NOWAIT or not DIRECT

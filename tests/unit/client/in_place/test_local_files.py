@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from data_calls import columns_batch, rows_batch
-from stored_ranges import SIZES, WHERE, read_all, write
+from stored_ranges import SIZES, opened, read_all, write
 
 from broker_lite.client.in_place import local_files
-from broker_lite.client.in_place.local_files import LocalRange
 from broker_lite.client.received import check_crc
 
 
@@ -26,7 +25,7 @@ def test_every_batch_once_whatever_the_sizes(
 ) -> None:
     monkeypatch.setattr(local_files, "READ_BYTES", read_bytes)
     stored = write(tmp_path / "0.log", values)
-    seen = list(read_all(LocalRange(stored, WHERE, 3)))
+    seen = list(read_all(opened(stored)))
     assert [batch.header.base_offset for batch in seen] == list(range(len(values)))
     for batch in seen:
         check_crc(batch.buffer, batch.header)
@@ -38,7 +37,7 @@ def test_a_range_in_the_middle(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
     before = sum(len((rows_batch, columns_batch)[n % 2]([values[n]])) for n in range(3))
     middle = stored._replace(position=before, length=stored.length - before)
-    seen = list(read_all(LocalRange(middle, WHERE, 3), 3))
+    seen = list(read_all(opened(middle, 3)))
     assert [batch.header.base_offset for batch in seen] == list(range(3, len(values)))
 
 
@@ -57,7 +56,7 @@ def test_what_is_not_in_memory_is_read_from_the_disk(
         return len(data)
 
     monkeypatch.setattr(os, "preadv", cold)
-    assert len(list(read_all(LocalRange(stored, WHERE, 3)))) == len(values)
+    assert len(list(read_all(opened(stored)))) == len(values)
     assert [at for at, _ in told] == list(range(0, stored.length, told[0][1])), "each once"
 
 
@@ -86,7 +85,7 @@ def test_a_stream_lets_go_of_what_it_brought_in_and_of_nothing_else(
     monkeypatch.setattr(local_files, "AHEAD_BYTES", 100_000)
     monkeypatch.setattr(os, "posix_fadvise", advise)
     monkeypatch.setattr(os, "preadv", partly_cold)
-    found = LocalRange(stored, WHERE, 3, reads_once=reads_once)
+    found = opened(stored, reads_once=reads_once)
     assert len(list(read_all(found))) == len(values)
     gone = told.get(os.POSIX_FADV_DONTNEED, [])
     if not reads_once:
@@ -102,13 +101,13 @@ def test_a_file_that_was_cut_ends_the_range_without_a_batch(
     tmp_path: Path, values: list[bytes]
 ) -> None:
     stored = write(tmp_path / "0.log", values)
-    found = LocalRange(stored, WHERE, 3)
+    found = opened(stored)
     os.truncate(stored.path, 1000)
-    got = found.read(0, at_boundary=True)
+    got = found.read()
     assert [batch.header.base_offset for batch in got.batches] == [0]
-    assert not found.read(1, at_boundary=True).batches
+    assert not found.read().batches
     os.truncate(stored.path, 0)
-    assert not found.read(1, at_boundary=True).batches
+    assert not found.read().batches
     assert not found.is_read
     found.close()
     found.close()
@@ -116,13 +115,13 @@ def test_a_file_that_was_cut_ends_the_range_without_a_batch(
 
 def test_what_was_written_anew_in_its_place_is_damage(tmp_path: Path, values: list[bytes]) -> None:
     stored = write(tmp_path / "0.log", values)
-    found = LocalRange(stored, WHERE, 3)
+    found = opened(stored)
     write(tmp_path / "0.log", values, epoch=4)
-    got = found.read(0, at_boundary=True)
+    got = found.read()
     assert not got.batches
     assert "leader epoch 4" in str(got.damage)
     write(tmp_path / "0.log", values, base=7)
-    assert not found.read(0, at_boundary=True).batches
+    assert not found.read().batches
     found.close()
 
 
@@ -130,11 +129,11 @@ def test_a_deleted_file_is_read_on_and_not_opened_again(
     tmp_path: Path, values: list[bytes]
 ) -> None:
     stored = write(tmp_path / "0.log", values)
-    found = LocalRange(stored, WHERE, 3)
+    found = opened(stored)
     os.unlink(stored.path)
     assert len(list(read_all(found))) == len(values)
     with pytest.raises(FileNotFoundError):
-        LocalRange(stored, WHERE, 3)
+        opened(stored)
 
 
 def test_only_the_very_file_that_the_broker_has_is_read(
@@ -143,15 +142,15 @@ def test_only_the_very_file_that_the_broker_has_is_read(
     path = tmp_path / "0.log"
     stored = write(path, values)
     with pytest.raises(FileNotFoundError):
-        LocalRange(stored._replace(inode=stored.inode + 1), WHERE, 3)
+        opened(stored._replace(inode=stored.inode + 1))
     with pytest.raises(FileNotFoundError):
-        LocalRange(stored._replace(device=stored.device + 1), WHERE, 3)
+        opened(stored._replace(device=stored.device + 1))
     path.rename(tmp_path / "other")
     path.symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match=r"0\.log"):
-        LocalRange(stored, WHERE, 3)
+        opened(stored)
     path.unlink()
     os.mkfifo(path)
     status = path.stat()
     with pytest.raises(FileNotFoundError):
-        LocalRange(stored._replace(device=status.st_dev, inode=status.st_ino), WHERE, 3)
+        opened(stored._replace(device=status.st_dev, inode=status.st_ino))

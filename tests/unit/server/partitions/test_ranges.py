@@ -12,12 +12,12 @@ from data_calls import batches, columns_batch, rows_batch, values
 from broker_lite.errors import CorruptMessageError, StorageError
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
+from broker_lite.record.walker import BatchWalker, LogBatch
 from broker_lite.server.partitions import ranges
 from broker_lite.server.partitions.ranges import Prepared, Wanted, prepare, read_resident
-from broker_lite.storage.files import OsFiles
+from broker_lite.storage.files import File, OsFiles
 from broker_lite.storage.log import Log
 from broker_lite.storage.manager import LogManager
-from broker_lite.storage.reader import LogSlice
 from broker_lite.wire.fetch import FileRange
 
 
@@ -210,14 +210,14 @@ def test_a_read_error_is_of_one_partition(log: Log, monkeypatch: pytest.MonkeyPa
     of them lay on a bad sector."""
     append(log, rows_batch([b"0"]))
     append(log, rows_batch([b"1"]))
-    read, first = ranges._read, wanted(log, check=True)
+    read, first = ranges.walk_range, wanted(log, check=True)
 
-    def failing(found: LogSlice, position: int, size: int, end: int) -> memoryview:
-        if position == 0:
+    def failing(file: File, walker: BatchWalker, chunk_bytes: int) -> Iterator[LogBatch]:
+        if walker.position == 0:
             raise OSError(errno.EIO, "a bad sector")
-        return read(found, position, size, end)
+        return read(file, walker, chunk_bytes)
 
-    monkeypatch.setattr(ranges, "_read", failing)
+    monkeypatch.setattr(ranges, "walk_range", failing)
     bad, good = prepare([first, wanted(log, 1, check=True)], 1 << 20)
     assert (type(bad.error), bad.error_offset) == (StorageError, 0)
     assert values(content(good)) == [b"1"]
