@@ -28,6 +28,7 @@ from broker_lite.storage.checkpoint import (
     write_offsets,
 )
 from broker_lite.storage.files import Files, Lock
+from broker_lite.storage.refused_batches import RefusedBatches
 
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Faults that pass when somebody makes room."""
@@ -61,6 +62,7 @@ class DataDirectory:
         """Whether a write found no space and there is no room since."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
+        self.refused = RefusedBatches()
         self.warnings: list[str] = []
         self.unknown: set[str] = set()
         """Checkpoints that were found damaged, until they are written anew."""

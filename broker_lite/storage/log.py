@@ -91,13 +91,18 @@ class Log(LogBounds):
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
         OutOfOrderSequenceError, and StorageError (nothing of the batch is visible then; see
         ``failed`` for whether the directory has stopped). A repeated batch is answered with its
-        first offsets.
+        first offsets, a batch behind one that ``note_refused`` was told of with that one's error.
         """
         if self._data.failure or self._retired:
             self._check_usable()
         config = self.config
         if header.producer_id != NO_PRODUCER:
-            known = self.producers.check(header, may_have_forgotten=self.log_start_offset > 0)
+            refused = self._data.refused
+            known = self.producers.check(
+                header,
+                may_have_forgotten=self.log_start_offset > 0,
+                refused=refused.find(self.key, header) if refused else None,
+            )
             if known is not None:
                 return Appended(known.base_offset, known.next_offset, NO_TIMESTAMP, True)
         if self._data.is_full:
@@ -121,6 +126,10 @@ class Log(LogBounds):
         header = stamp(buffer, header, base, leader_epoch)
         self._write(buffer, (header,), now_ms, keep)
         return Appended(base, self._tail[0], append_time, False)
+
+    def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
+        """Refuse the batches behind this one, which its producer sent already, with ``error``."""
+        self._data.refused.note(self.key, header, error)
 
     def append_as_follower(
         self, buffer: memoryview, leader_epoch: int, now_ms: int, *, keep: bool = True

@@ -22,6 +22,7 @@ from broker_lite.storage.directory import (
 from broker_lite.storage.files import Files
 from broker_lite.storage.log import Log
 from broker_lite.storage.recovery import RecoveryReport, create_log, open_log
+from broker_lite.storage.refused_batches import RefusedBatches
 from broker_lite.storage.strays import Strays
 
 
@@ -64,6 +65,11 @@ class LogManager:
     @property
     def directory(self) -> str:
         return self._data.path
+
+    @property
+    def refused(self) -> RefusedBatches:
+        """The batches that producers are to send again."""
+        return self._data.refused
 
     @property
     def directory_id(self) -> str:

@@ -17,6 +17,7 @@ from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceErro
 from broker_lite.model import NO_OFFSET, NO_PRODUCER
 from broker_lite.record.batch import BatchHeader
 from broker_lite.record.crc32c import crc32c
+from broker_lite.storage.refused_batches import RefusedBatch
 
 BATCHES_MAX = 5
 SEQUENCE_MASK = 0x7FFFFFFF
@@ -83,16 +84,25 @@ class ProducerState:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
-    def check(self, header: BatchHeader, *, may_have_forgotten: bool) -> ProducedBatch | None:
+    def check(
+        self, header: BatchHeader, *, may_have_forgotten: bool, refused: RefusedBatch | None = None
+    ) -> ProducedBatch | None:
         """Judge a client's batch: None to append it, or the batch that it repeats.
 
         ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
-        continue. Raises InvalidProducerEpochError or OutOfOrderSequenceError.
+        continue. ``refused``: the producer's batch that was refused last, in the same epoch.
+        Raises InvalidProducerEpochError, OutOfOrderSequenceError, or the error of ``refused`` for a
+        batch behind it.
         """
         producer = self._producers.get(header.producer_id)
         first = header.base_sequence
         if producer is None:
-            if first == 0 or may_have_forgotten or self.forgot:
+            if first == 0:
+                return None
+            is_known = not (may_have_forgotten or self.forgot)
+            if refused is not None and refused.makes_gap(0 if is_known else None, first):
+                raise refused.error
+            if not is_known:
                 return None
             raise OutOfOrderSequenceError(
                 f"producer {header.producer_id} is new here and must begin at sequence 0, not "
@@ -112,6 +122,8 @@ class ProducerState:
                     return batch
             expected = (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK
         if first != expected:
+            if refused is not None and refused.makes_gap(expected, first):
+                raise refused.error
             raise OutOfOrderSequenceError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
                 f"{first} where {expected} comes next"

@@ -8,9 +8,11 @@ the connection is ended, which is how Kafka's clients learn that they must refre
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 from broker_lite.errors import (
+    CorruptMessageError,
     InvalidRecordError,
     InvalidRequiredAcksError,
     InvalidTxnStateError,
@@ -19,6 +21,7 @@ from broker_lite.errors import (
     NotLeaderError,
     wire_code,
 )
+from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.broker_context import Parts
@@ -121,12 +124,24 @@ class _Produce:
 
     def _refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
         self._parts.metrics.count("produce_errors", label=error.name)
+        self._note_refused(t, p, partition, error)
         row = wire.ProducedPartition(partition, wire_code(error), error_message=error.message)
         if isinstance(error, NotLeaderError):
             topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
             leader_id, leader_epoch = snapshot.leader(topic.name, topic.topic_id, partition)
             row = row._replace(leader_id=leader_id, leader_epoch=leader_epoch)
         self._rows[t][p] = row
+
+    def _note_refused(self, t: int, p: int, partition: int, error: LogbusError) -> None:
+        """Let the batches behind this one, which are on their way, be refused as it was: also
+        where this broker is about to lead the partition, or to have enough replicas."""
+        topic, snapshot = self._message.topics[t], self._parts.registry.snapshot
+        view = snapshot.topics_by_id.get(topic.topic_id) or snapshot.topics.get(topic.name)
+        records = topic.partitions[p][1]
+        if view is not None and records is not None and error.retriable:
+            with contextlib.suppress(CorruptMessageError):
+                key = PartitionKey(view.topic_id, partition)
+                self._parts.replicas.refused.note(key, read_header(records), error)
 
     def _one_less(self) -> None:
         self._left -= 1

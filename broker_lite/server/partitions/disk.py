@@ -231,6 +231,8 @@ def _append(job: AppendJob, now_ms: int) -> Event:
             batch.buffer, batch.header, job.leader_epoch, now_ms, keep=job.keep
         )
     except LogbusError as error:
+        # At once: the batch behind it may wait in this group.
+        log.note_refused(batch.header, error)
         return AppendFailed(job.token, error)
     except Exception:
         logger.exception("%s: append", log.key)

@@ -114,6 +114,7 @@ class ReplicaManager:
     ) -> None:
         self.clock = clock
         self.disk = disk
+        self.refused = logs.refused
         self.unread_cached_bytes = config.unread_cached_bytes
         self.local = ReplicaId(config.broker_id, logs.directory_id)
         self._loop = loop

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from stored import batch
 
+from broker_lite import errors
 from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from broker_lite.record.batch import read_header
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState, decode
+from broker_lite.storage.refused_batches import RefusedBatch
 
 LAST = (1 << 31) - 1
 
@@ -89,6 +91,58 @@ def test_unknown_producer_begins_at_zero_unless_it_may_have_been_forgotten(
         judge(made, 17)
     made.forgot = marked
     assert judge(made, 17, forgot=forgot) is None
+
+
+@pytest.mark.parametrize(
+    ("sequence", "expected"),
+    [
+        (3, None),
+        (4, errors.StorageError),
+        (8, errors.StorageError),
+        (LAST, OutOfOrderSequenceError),
+    ],
+)
+def test_batch_behind_a_refused_one_gets_its_error(
+    sequence: int, expected: type[Exception] | None
+) -> None:
+    refused = RefusedBatch(0, 3, errors.StorageError.code, "full")
+    assert behind(state(0, 1, 2), refused, sequence) is expected
+
+
+def test_gap_before_or_behind_the_refused_batch_is_refused_as_any_gap() -> None:
+    appended = RefusedBatch(0, 2, errors.StorageError.code, "full")
+    assert behind(state(0, 1, 2), appended, 4) is OutOfOrderSequenceError
+    later = RefusedBatch(0, 9, errors.StorageError.code, "full")
+    assert behind(state(0, 1, 2), later, 4) is OutOfOrderSequenceError
+
+
+@pytest.mark.parametrize("forgot", [False, True])
+def test_new_producer_does_not_begin_behind_its_refused_batch(forgot: bool) -> None:
+    """Where records were deleted an unknown producer may begin anywhere: then the batch behind the
+    refused one was appended, and the refused one could never be."""
+    refused = RefusedBatch(0, 0, errors.NotEnoughReplicasError.code, "1 of 2")
+    made = ProducerState()
+    assert behind(made, refused, 5, forgot) is errors.NotEnoughReplicasError
+    assert behind(made, refused, 0, forgot) is None
+
+
+def test_refused_batch_around_the_wrap_of_sequences() -> None:
+    made = ProducerState()
+    made.update(header(LAST - 1), 0, 0)
+    refused = RefusedBatch(0, LAST, errors.StorageError.code, "full")
+    assert behind(made, refused, 0) is errors.StorageError
+    assert behind(made, refused, LAST) is None
+
+
+def behind(
+    made: ProducerState, refused: RefusedBatch, sequence: int, forgot: bool = False
+) -> type[Exception] | None:
+    """The error that a batch of ``sequence`` gets."""
+    try:
+        made.check(header(sequence), may_have_forgotten=forgot, refused=refused)
+    except errors.LogbusError as error:
+        return type(error)
+    return None
 
 
 def test_expiry_forgets_the_idle_and_remembers_that_it_did() -> None:

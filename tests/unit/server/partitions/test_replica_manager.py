@@ -347,6 +347,36 @@ def test_columns_are_known_before_a_reader_can_see_them() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("starts_at", [0, 2])
+def test_batches_behind_one_that_a_full_disk_refused_get_its_error(starts_at: int) -> None:
+    """All of one group: librdkafka would begin a new producer epoch at OUT_OF_ORDER_SEQUENCE, and
+    send again what is in the log. Where records were deleted, a new producer's second batch would
+    be appended before its first."""
+
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic())
+        replica = await shell.leader()
+        await shell.append(replica)
+        await shell.disk.run_on(replica.key, lambda: replica.log.delete_records_before(starts_at))
+        shell.files.fail_next("write", errno.ENOSPC, path=".log")
+
+        def pipeline() -> list[asyncio.Future[Appended]]:
+            return [
+                shell.begin(replica, producer_id=5, producer_epoch=0, base_sequence=2 * n)
+                for n in range(4)
+            ]
+
+        refused = await asyncio.gather(*pipeline(), return_exceptions=True)
+        assert [type(error) for error in refused] == [errors.StorageError] * 4
+        again = await asyncio.gather(*pipeline())
+        assert [appended.base_offset for appended in again] == [2, 4, 6, 8]
+        ahead = shell.begin(replica, producer_id=5, producer_epoch=0, base_sequence=99)
+        with pytest.raises(errors.OutOfOrderSequenceError):
+            await ahead
+
+    run(test)
+
+
 @pytest.mark.parametrize("operation", ["datasync", "write"])
 def test_a_disk_error_stops_the_directory_loudly(
     operation: str, caplog: pytest.LogCaptureFixture

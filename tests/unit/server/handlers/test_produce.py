@@ -1,0 +1,119 @@
+"""Produces over real replicas, their logs in memory. What is on disks is in tests/cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from data_calls import Place, produce_request, rows_batch
+from handler_world import received
+from replica_world import TOPIC_ID, Node, World, part_bytes, run
+
+from broker_lite.config import BrokerConfig
+from broker_lite.errors import (
+    CorruptMessageError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+)
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers import produce
+from broker_lite.wire import produce as wire
+
+
+class Producer:
+    """An idempotent client's end of its connection; its batches hold one record each."""
+
+    def __init__(self, node: Node, version: int = 13) -> None:
+        nothing = cast(Any, None)
+        cluster = cast(Any, SimpleNamespace(snapshot=node.snapshot))
+        self.version = version
+        self.parts = Parts(
+            BrokerConfig(broker_id=node.id.broker_id), node.clock, cluster, node.manager,
+            node.logs, node.disk, node.metrics, node.view.endpoint, nothing,
+        )  # fmt: skip
+
+    def send(self, sequence: int, *, broken: bool = False) -> asyncio.Future[int]:
+        """Begin a produce of one batch; the error code of its answer."""
+        batch = bytearray(
+            rows_batch([b"x"], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        )
+        batch[-1] ^= broken
+        place = Place("t", TOPIC_ID, 1, "")
+        sent = produce_request(place, bytes(batch), version=self.version)
+        frame = memoryview(bytearray(sent))[4:]
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def answer(parts: Any) -> None:
+            octets = b"".join(part_bytes(part) for part in parts)
+            response = wire.decode_response(memoryview(octets)[4:], self.version)
+            done.set_result(response.topics[0].partitions[0].error_code)
+
+        reply = cast(Any, SimpleNamespace(answer=answer))
+        produce.handle(self.parts, received(frame), frame, reply)
+        return done
+
+    async def finds_its_pipeline_refused(self, code: int) -> None:
+        """Send what is behind a refused batch 0: all is refused with its error; then all again."""
+        assert [await self.send(sequence) for sequence in (1, 2)] == [code] * 2
+        assert [await self.send(sequence) for sequence in (0, 1, 2)] == [0] * 3
+        assert await self.send(9) == OutOfOrderSequenceError.code
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_batches_behind_one_that_came_before_the_replica_was_added_get_its_error(
+    version: int,
+) -> None:
+    async def body(world: World) -> None:
+        world.assigned = {0: (1, 3)}
+        world.publish()
+        await world.until(lambda: not world.nodes[2].manager.replicas)
+        producer = Producer(world.nodes[2], version)
+        assert await producer.send(0) == NotLeaderError.code
+        world.assigned.clear()
+        world.publish()
+        await world.until(lambda: bool(world.nodes[2].manager.replicas))
+        world.elect(2, isr=[2, 1, 3])
+        await world.serves(2)
+        await producer.finds_its_pipeline_refused(NotLeaderError.code)
+
+    run(body, brokers=3)
+
+
+def test_batches_behind_one_that_a_follower_refused_get_its_error() -> None:
+    async def body(world: World) -> None:
+        await world.serves(1)
+        await world.until(lambda: bool(world.nodes[2].manager.replicas))
+        producer = Producer(world.nodes[2])
+        assert await producer.send(0) == NotLeaderError.code
+        world.elect(2)
+        await world.serves(2)
+        await producer.finds_its_pipeline_refused(NotLeaderError.code)
+
+    run(body, brokers=2)
+
+
+def test_batches_behind_one_that_too_few_replicas_refused_get_its_error() -> None:
+    async def body(world: World) -> None:
+        world.config = {"min.insync.replicas": "2"}
+        world.elect(1, isr=[1])
+        await world.serves(1)
+        producer = Producer(world.nodes[1])
+        assert await producer.send(0) == NotEnoughReplicasError.code
+        world.elect(1, isr=[1, 2])
+        await world.serves(1)
+        await producer.finds_its_pipeline_refused(NotEnoughReplicasError.code)
+
+    run(body, brokers=2)
+
+
+def test_batches_behind_one_that_was_damaged_on_its_way_get_its_error() -> None:
+    async def body(world: World) -> None:
+        await world.serves(1)
+        producer = Producer(world.nodes[1])
+        assert await producer.send(0, broken=True) == CorruptMessageError.code
+        await producer.finds_its_pipeline_refused(CorruptMessageError.code)
+
+    run(body, brokers=1)
