@@ -3,7 +3,7 @@
 Spark finds ``DefaultSource`` here by name (any importable ``pyspark_*`` package is asked), in a
 process where an exception would disable every such package: so this module imports nothing until a
 name is used, and importing it never fails. ``connect``, ``aconnect``, ``LocalCluster``,
-``spark_conf``, ``register`` and ``errors`` are the public face.
+``spark_conf``, ``register``, ``read`` and ``errors`` are the public face.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from pyspark_logbus.datasource import register as register
     from pyspark_logbus.progress_listener import LagListener as LagListener
     from pyspark_logbus.settings import spark_conf as spark_conf
+    from pyspark_logbus.topic_frame import read as read
 
 _HOMES = {
     "DefaultSource": "pyspark_logbus.datasource",
     "register": "pyspark_logbus.datasource",
     "LagListener": "pyspark_logbus.progress_listener",
     "spark_conf": "pyspark_logbus.settings",
+    "read": "pyspark_logbus.topic_frame",
     "connect": "broker_lite.bus",
     "aconnect": "broker_lite.bus",
     "LocalCluster": "broker_lite.local.cluster",
     "errors": "broker_lite",
 }
-_SPARK_NAMES = ("DefaultSource", "register", "LagListener")
+_SPARK_NAMES = ("DefaultSource", "register", "LagListener", "read")
 
 __all__ = [
     "DefaultSource",
@@ -40,6 +42,7 @@ __all__ = [
     "aconnect",
     "connect",
     "errors",
+    "read",
     "register",
     "spark_conf",
 ]

@@ -63,6 +63,17 @@ def flag(name: str, value: str) -> bool:
     return value.strip().lower() == "true"
 
 
+def no_pushed_filters(name: str, value: str) -> bool:
+    """``false`` alone."""
+    if flag(name, value):
+        raise InvalidConfigError(
+            f"{name}={value!r} is refused: Spark 4.3.0 keeps the filters of one query for all "
+            "later queries of the same DataFrame, which then read too few rows. Use "
+            "logbus.read(spark, topic, since=..., until=..., partitions=[...], columns=[...])"
+        )
+    return False
+
+
 def one_of(*choices: str) -> Callable[[str, str], str]:
     """One of these lower-case words, in any case."""
 

@@ -189,6 +189,12 @@ OPTIONS: tuple[Option, ...] = (
     _read(
         "localReads", kind.flag, "read the files of a broker on the same machine in place", "true"
     ),
+    _read(
+        "pushFilters",
+        kind.no_pushed_filters,
+        "only false: Spark 4.3.0 reads wrong rows with pushed filters; use logbus.read",
+        "false",
+    ),
     _write("topic", kind.text, "where rows go; wins over the topic column"),
     _write(
         "useTimestampColumn",

@@ -7,21 +7,17 @@ h, d). Parsing is pure; ``resolve`` asks the cluster.
 
 from __future__ import annotations
 
-import datetime
-import re
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
+from broker_lite.config.time_text import parse_time_ms
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
     from broker_lite.client.administration.admin import Admin
-
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGO = re.compile(r"-(\d+)([smhd])")
 
 
 class Moment(NamedTuple):
@@ -42,27 +38,13 @@ def parse(text: str, now_ms: int | None = None) -> Moment:
     if text[:1] in ("+", "-") and text[1:].isdigit():
         return Moment("after_earliest" if text[0] == "+" else "before_latest", int(text[1:]))
     if text.startswith("@"):
-        found = _time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
+        found = parse_time_ms(text[1:], int(time.time() * 1000) if now_ms is None else now_ms)
         if found is not None:
             return Moment("time", found)
     raise click.BadParameter(
         f"{text!r}: give earliest, latest, an offset, +N, -N, @2026-11-20, "
         "@2026-11-20T10:00:00Z, @MILLISECONDS or @-1h"
     )
-
-
-def _time_ms(text: str, now_ms: int) -> int | None:
-    if ago := _AGO.fullmatch(text):
-        return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
-    if text.isdigit() and len(text) > 8:
-        return int(text)
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)
 
 
 class Place(NamedTuple):

@@ -15,6 +15,7 @@ from broker_lite.wire import fetch
 from broker_lite.wire.api import parse_header
 from pyspark_logbus.datasource import DefaultSource
 from pyspark_logbus.read_task import ReadTask
+from pyspark_logbus.topic_frame import plan_part
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,18 @@ def test_records_deleted_after_the_first_action_fail_with_the_way_to_plan_again(
         list(reader.read(task))
     [task] = reader.partitions()
     assert sum(found.num_rows for found in reader.read(task)) == 2
+
+
+def test_a_day_of_a_month_reads_a_thirtieth_of_the_records(bus, make_topic):
+    topic, hour_ms, start_ms = make_topic(0), 3_600_000, 1_700_006_400_000
+    with bus.producer() as producer:
+        for hour in range(30 * 24):
+            stamp = start_ms + hour * hour_ms
+            producer.send(topic, b"", partition=0, timestamp_ms=stamp)
+    day = plan_part(topic, since=start_ms + 240 * hour_ms, until=start_ms + 264 * hour_ms, now_ms=0)
+    assert batch(bus, **day.options) == [(0, 240, 265)]
+    newest = plan_part(topic, since=start_ms + 1000 * hour_ms, now_ms=0)
+    assert batch(bus, **newest.options) == []
 
 
 def test_a_cluster_is_found_by_its_zookeeper(cluster, make_topic):
