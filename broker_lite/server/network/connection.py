@@ -30,43 +30,118 @@ WRITE_TURN_BYTES = 1 << 20
 """What one connection may send before the others get their turn: under 1 ms on loopback."""
 GATHER_MAX = 64
 """Buffers of one sendmsg; the kernel takes 1024, but longer lists only cost Python time."""
+UNFINISHED_SHARE = 0.5
+"""Of a budget: what frames that have not arrived whole may hold."""
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
 class Budget:
-    """Produced bytes in memory, of all connections together.
+    """The memory of requests, of all connections together: at most the limit and one frame.
 
-    A frame under way is admitted as a whole before its body is received, so whatever was admitted
-    can always be finished: a full budget never blocks itself.
+    A frame that has not arrived whole counts with the memory that it has, not with its declared
+    length. Such frames share ``UNFINISHED_SHARE`` of the limit, so that they cannot keep the broker
+    from reading small requests. Where that is used up, one frame at a time goes on beyond it until
+    it is whole: unfinished frames that wait for each other cannot block the broker.
     """
 
-    __slots__ = ("_waiting", "limit_bytes", "used_bytes")
+    __slots__ = (
+        "_finisher",
+        "_growing",
+        "_starting",
+        "_unfinished_bytes",
+        "limit_bytes",
+        "used_bytes",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._waiting: deque[Connection] = deque()
+        self._unfinished_bytes = 0
+        self._finisher: Connection | None = None
+        # Connections that wait for memory: to begin another request, or for more of one begun.
+        self._starting: dict[Connection, None] = {}
+        self._growing: dict[Connection, int] = {}
 
-    def has_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be taken; one frame always may when nothing is held."""
-        return self.used_bytes == 0 or self.used_bytes + size <= self.limit_bytes
+    @property
+    def is_exceeded(self) -> bool:
+        return self.used_bytes > self.limit_bytes
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a connection is not read for want of memory."""
+        return bool(self._starting or self._growing)
+
+    def may_start(self, connection: Connection) -> bool:
+        """Whether another request may be received; if not, ``resume_soon`` is called later."""
+        if self.is_exceeded:
+            self._starting[connection] = None
+            return False
+        return True
+
+    def may_grow(self, connection: Connection, size: int) -> bool:
+        """Whether a frame may take ``size`` more; if not, ``resume_soon`` is called later."""
+        if size <= self._growth_left:
+            return True
+        if self._finisher is None and self._may_finish:
+            self._finisher = connection
+        if self._finisher is connection:
+            return True
+        self._growing[connection] = size
+        return False
+
+    @property
+    def _growth_left(self) -> float:
+        share = self.limit_bytes * UNFINISHED_SHARE
+        return min(self.limit_bytes - self.used_bytes, share - self._unfinished_bytes)
+
+    @property
+    def _may_finish(self) -> bool:
+        """Whether a frame may go beyond its share. Beyond the limit: only where unfinished frames
+        hold all of the memory, and no request under way will give any back."""
+        return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
 
     def take(self, size: int) -> None:
+        """Count the memory of a whole request."""
         self.used_bytes += size
 
-    def give(self, size: int) -> None:
-        """Return what was taken; connections that waited for room read on."""
-        self.used_bytes -= size
-        while self._waiting and self.used_bytes < self.limit_bytes:
-            self._waiting.popleft().resume_soon()
+    def take_unfinished(self, size: int) -> None:
+        """Count memory of a frame that has not arrived whole."""
+        self.used_bytes += size
+        self._unfinished_bytes += size
 
-    def wait(self, connection: Connection) -> None:
-        if connection not in self._waiting:
-            self._waiting.append(connection)
+    def finish(self, connection: Connection, size: int) -> None:
+        """Count a frame of ``size`` bytes as a whole request from now on."""
+        self._unfinished_bytes -= size
+        if self._finisher is connection:
+            self._finisher = None
+        self._wake()
+
+    def give(self, size: int) -> None:
+        """Return what was taken; connections that waited for memory read on."""
+        self.used_bytes -= size
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._starting and not self.is_exceeded:
+            self._starting.popitem()[0].resume_soon()
+        left = self._growth_left
+        while self._growing:
+            connection, size = next(iter(self._growing.items()))
+            left -= size
+            if left < 0:
+                if self._finisher is not None or not self._may_finish:
+                    return
+                self._finisher = connection
+            del self._growing[connection]
+            connection.resume_soon()
 
     def forget(self, connection: Connection) -> None:
-        if connection in self._waiting:
-            self._waiting.remove(connection)
+        """Give nothing more to a connection that is closed."""
+        self._starting.pop(connection, None)
+        self._growing.pop(connection, None)
+        if self._finisher is connection:
+            self._finisher = None
+            self._wake()
 
 
 class Reply:
@@ -116,7 +191,6 @@ class Connection:
     """``begin`` is called with each frame; ``ended`` once, when the connection is closed."""
 
     __slots__ = (
-        "_admitted_bytes",
         "_backlog",
         "_begin",
         "_clock",
@@ -130,6 +204,7 @@ class Connection:
         "_replies",
         "_requests_max",
         "_socket",
+        "_unfinished_bytes",
         "_writing",
         "active_ms",
         "budget",
@@ -162,7 +237,7 @@ class Connection:
         self._replies: deque[Reply] = deque()
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
-        self._admitted_bytes = 0
+        self._unfinished_bytes = 0
         self._reading = False
         self._writing = False
         self._flush_due = False
@@ -181,6 +256,11 @@ class Connection:
     # Reading.
 
     def _readable(self) -> None:
+        if self.budget.is_exceeded:
+            # By what others received in this turn of the loop.
+            self.resume()
+            if not self._reading:
+                return
         try:
             count = self._socket.recv_into(self._receiver.buffer())
         except (BlockingIOError, InterruptedError):
@@ -201,6 +281,8 @@ class Connection:
         if frames:
             self.frame_began_ms = 0
             self._take(frames)
+        if self._receiver.pending_bytes and not self._unfinished_bytes:
+            self._count_unfinished(self._receiver.pending_bytes)
         if self._receiver.is_between_frames:
             self.frame_began_ms = 0
         elif self.frame_began_ms == 0:
@@ -210,11 +292,16 @@ class Connection:
 
     def _take(self, frames: list[memoryview]) -> None:
         for frame in frames:
-            if self._admitted_bytes:
-                self._admitted_bytes = 0
+            if self._unfinished_bytes:
+                self._finish()
             else:
                 self.budget.take(len(frame))
         self._backlog.extend(frames)
+
+    def _finish(self) -> None:
+        """From here on the frame that had begun counts as a request, or is given back."""
+        self.budget.finish(self, self._unfinished_bytes)
+        self._unfinished_bytes = 0
 
     def resume(self) -> None:
         """Start what may start of the requests that wait, then read on if there is room."""
@@ -250,17 +337,20 @@ class Connection:
 
     def _admit(self) -> bool:
         """Whether what comes next may be received; if not, the budget calls ``resume`` later."""
-        pending = self._receiver.pending_bytes
-        if pending and not self._admitted_bytes:
-            if not self.budget.has_room(pending):
-                self.budget.wait(self)
+        receiver = self._receiver
+        if not receiver.pending_bytes:
+            return self.budget.may_start(self)
+        growth = receiver.growth_bytes
+        if growth:
+            if not self.budget.may_grow(self, growth):
                 return False
-            self.budget.take(pending)
-            self._admitted_bytes = pending
-        elif not pending and not self.budget.has_room(0):
-            self.budget.wait(self)
-            return False
+            receiver.grow()
+            self._count_unfinished(growth)
         return True
+
+    def _count_unfinished(self, size: int) -> None:
+        self._unfinished_bytes += size
+        self.budget.take_unfinished(size)
 
     # Writing.
 
@@ -375,7 +465,8 @@ class Connection:
         self.budget.forget(self)
         self._socket.close()
         self._out.clear()
-        held = self._admitted_bytes + sum(map(len, self._backlog))
+        held = self._unfinished_bytes + sum(map(len, self._backlog))
+        self._finish()
         self._backlog.clear()
         if held:
             self.budget.give(held)

@@ -32,6 +32,8 @@ ACCEPTS_PER_TURN = 64
 """So that a storm of connections leaves time for those that are there."""
 SWEEP_S = 5.0
 """How late an idle or stuck connection may be ended, where the limits are not shorter still."""
+STALLED_MS = 5000
+"""A request that stops arriving holds its memory so long where others wait for memory."""
 ACCEPT_PAUSE_S = 0.5
 """After the process ran out of file descriptors."""
 
@@ -157,7 +159,10 @@ class Listener:
             sock,
             Session(self._admitted, peer),
             receiver=FrameReceiver(
-                config.frame_bytes_max, scratch=self._scratch, allocate=self._frames.take
+                config.frame_bytes_max,
+                scratch=self._scratch,
+                allocate=self._frames.take,
+                grows=True,
             ),
             budget=self._budget,
             clock=self._clock,
@@ -178,10 +183,16 @@ class Listener:
         now_ms = self._clock.monotonic_ms()
         idle_before = now_ms - self._config.connection_idle_ms
         began_before = now_ms - self._config.frame_timeout_ms
+        silent_before = now_ms - STALLED_MS if self._budget.is_waited_for else 0
         for connection in list(self._connections):
             if connection.frame_began_ms and connection.frame_began_ms < began_before:
                 limit = self._config.frame_timeout_ms
                 connection.close(f"a request was not whole within {limit} ms")
+            elif connection.frame_began_ms and connection.active_ms < silent_before:
+                connection.close(
+                    f"nothing of a request that had begun came for {STALLED_MS} ms, while others "
+                    f"wait for its memory (queued.max.bytes)"
+                )
             elif connection.active_ms < idle_before and connection.is_idle:
                 connection.close("idle", quiet=True)
         self._frames.sweep()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_lite.errors import ProtocolError
-from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
+from broker_lite.wire.frame import FIRST_BYTES, GROWTH, SCRATCH_BYTES, FrameReceiver
 
 
 def framed(body: bytes) -> bytes:
@@ -63,6 +63,24 @@ def test_a_large_frame_is_received_straight_into_its_own_memory() -> None:
     assert frame.obj is rest.obj
     assert len(frame.obj) == len(body)
     assert frame == body
+
+
+@pytest.mark.parametrize("size", [FIRST_BYTES - 1, SCRATCH_BYTES, 5 << 20])
+@pytest.mark.parametrize("step", [9 << 10, 1 << 30])
+def test_memory_of_a_frame_grows_with_the_bytes_that_arrive(size: int, step: int) -> None:
+    receiver = FrameReceiver(size, grows=True)
+    body = bytes(range(251)) * (size // 251 + 1)
+    left, arrived, found = framed(body[:size]), 0, []
+    while left:
+        if receiver.growth_bytes:
+            receiver.grow()
+        buffer = receiver.buffer()
+        count = min(len(buffer), len(left), step)
+        buffer[:count] = left[:count]
+        left, arrived = left[count:], arrived + count
+        found += receiver.received(count)
+        assert receiver.pending_bytes <= max(FIRST_BYTES, GROWTH * arrived)
+    assert [bytes(frame) for frame in found] == [body[:size]]
 
 
 def test_the_end_of_a_stream_is_clean_only_between_frames() -> None:

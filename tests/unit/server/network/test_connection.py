@@ -15,7 +15,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.network.connection import Budget, Connection, Reply
 from broker_lite.server.network.context import Session
 from broker_lite.wire.fetch import FileRange
-from broker_lite.wire.frame import FrameReceiver
+from broker_lite.wire.frame import FIRST_BYTES, SCRATCH_BYTES, FrameReceiver
 
 
 def framed(body: bytes) -> bytes:
@@ -43,7 +43,7 @@ class Peer:
             self.loop,
             theirs,
             Session(1, "127.0.0.1:40000"),
-            receiver=FrameReceiver(frame_bytes_max),
+            receiver=FrameReceiver(frame_bytes_max, grows=True),
             budget=budget or Budget(1 << 30),
             clock=Clock(),
             requests_max=requests_max,
@@ -205,32 +205,103 @@ def test_a_client_that_does_not_read_is_not_read_either() -> None:
     run(main)
 
 
-def test_reading_stops_while_too_many_bytes_are_held() -> None:
+async def turns(count: int = 50) -> None:
+    """Let the loop do all that it can."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_reading_stops_while_requests_hold_more_than_the_budget() -> None:
     async def main() -> None:
         budget = Budget(1000)
         replies: list[Reply] = []
-
-        def begin(frame: memoryview, reply: Reply) -> None:
-            replies.append(reply)
-
-        first, second = Peer(begin, budget=budget), Peer(begin, budget=budget)
-        await first.send(framed(bytes(900)))
+        first, second = (Peer(lambda _, reply: replies.append(reply), budget=budget) for _ in "ab")
+        await first.send(framed(bytes(1001)))
         await first.until(lambda: len(replies) == 1)
-        assert budget.used_bytes == 900
-        # Begun but not admitted: its bytes stay in the socket until there is room.
-        big = framed(bytes(100_000))
-        await second.send(big[:90_000])
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert budget.used_bytes == 900
+        await second.send(framed(b"waits in the socket"))
+        await turns()
+        assert (len(replies), budget.used_bytes) == (1, 1001)
         replies[0].answer([b"ok"])
-        await second.send(big[90_000:])
         await second.until(lambda: len(replies) == 2)
-        assert budget.used_bytes == 100_000
         replies[1].answer([b"ok"])
         assert budget.used_bytes == 0
         first.close()
         second.close()
+
+    run(main)
+
+
+def test_an_unfinished_request_counts_with_the_bytes_that_arrived() -> None:
+    """Declared lengths take no memory, and do not keep others from being served."""
+
+    async def main() -> None:
+        budget = Budget(4 << 20)
+        answered = Peer(lambda _, reply: reply.answer([b"ok"]), budget=budget)
+        hostile = [
+            Peer(lambda _, reply: None, budget=budget, frame_bytes_max=64 << 20) for _ in range(200)
+        ]
+        for peer in hostile:
+            await peer.send(struct.pack(">i", 64 << 20) + bytes(14))
+        await turns()
+        assert 200 * 14 <= budget.used_bytes <= 200 * FIRST_BYTES
+        await answered.send(framed(b"ApiVersions"))
+        assert await answered.receive(2) == b"ok"
+        for peer in hostile:
+            peer.socket.close()
+        await answered.until(lambda: all(peer.ended for peer in hostile))
+        assert budget.used_bytes == 0
+        answered.close()
+
+    run(main)
+
+
+def test_unfinished_requests_leave_half_of_the_budget_to_others() -> None:
+    async def main() -> None:
+        budget = Budget(8 << 20)
+        answered = Peer(lambda _, reply: reply.answer([b"ok"]), budget=budget)
+        hostile = [Peer(lambda _, reply: None, budget=budget) for _ in range(20)]
+        for peer in hostile:
+            await peer.send(framed(bytes(1 << 20))[: 70 << 10])
+        await turns()
+        # Their half, one frame that may go on beyond it, and what the others have received.
+        assert budget.used_bytes <= (5 << 20) + 20 * SCRATCH_BYTES
+        assert budget.is_waited_for
+        await answered.send(framed(b"ApiVersions"))
+        assert await answered.receive(2) == b"ok"
+        for peer in hostile:
+            peer.close()
+        assert budget.used_bytes == 0
+        answered.close()
+
+    run(main)
+
+
+def test_unfinished_requests_that_wait_for_each_other_are_finished_one_by_one() -> None:
+    async def main() -> None:
+        budget = Budget(256 << 10)
+        sizes: list[int] = []
+        most = 0
+
+        def begin(frame: memoryview, reply: Reply) -> None:
+            nonlocal most
+            sizes.append(len(frame))
+            most = max(most, budget.used_bytes)
+            reply.answer([b"ok"])
+
+        peers = [Peer(begin, budget=budget) for _ in range(10)]
+        for peer in peers:
+            await peer.send(framed(bytes(1 << 20))[: 100 << 10])
+        await turns()
+        assert budget.is_exceeded and not sizes
+        rest = framed(bytes(1 << 20))[100 << 10 :]
+        await asyncio.gather(*(peer.send(rest) for peer in peers))
+        for peer in peers:
+            assert await peer.receive(2) == b"ok"
+        assert sizes == [1 << 20] * 10
+        assert most <= (256 << 10) + (1 << 20) + SCRATCH_BYTES
+        assert budget.used_bytes == 0
+        for peer in peers:
+            peer.close()
 
     run(main)
 

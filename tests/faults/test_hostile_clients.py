@@ -1,0 +1,56 @@
+"""Clients that take a broker's memory, by mistake or not: the broker's memory stays bounded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from data_calls import make_topic
+from faults.hostile_clients import MIB, descriptors, resident_bytes, unfinished
+from patience import until
+from plain_connection import PlainConnection
+
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.wire.calls.cluster import ApiVersionsRequest
+
+Make = Callable[..., LocalCluster]
+CONNECTIONS = 30
+"""So few that a broker which fails here does not take all memory of the machine; the figures of
+thousands are those of ``hostile_clients``."""
+
+
+@pytest.fixture
+def broker(make_cluster: Make) -> tuple[str, int]:
+    """Address and process of a broker of the test's own."""
+    cluster = make_cluster(1)
+    pid = cluster.brokers[0].pid
+    assert pid is not None
+    return make_topic(cluster, f"hostile-{os.getpid()}").address, pid
+
+
+def test_declared_lengths_of_requests_take_no_memory(broker: tuple[str, int]) -> None:
+    """30 requests of 64 MiB, of which 14 bytes come."""
+    address, pid = broker
+    before, files = resident_bytes(pid), descriptors(pid)
+    with PlainConnection(address) as bystander:
+        with unfinished(address, CONNECTIONS):
+            until(lambda: descriptors(pid), lambda count: count > CONNECTIONS)
+            assert bystander.call(ApiVersionsRequest("tests", "1")).error_code == 0
+            assert resident_bytes(pid) - before < 100 * MIB
+        until(lambda: descriptors(pid), lambda count: count <= files + 10)
+        assert bystander.call(ApiVersionsRequest("tests", "1")).error_code == 0
+
+
+def test_unfinished_requests_give_their_memory_back_when_their_clients_are_gone(
+    broker: tuple[str, int],
+) -> None:
+    """192 MB arrive, more than unfinished requests may hold: some connections are not read."""
+    address, pid = broker
+    files = descriptors(pid)
+    with unfinished(address, 384, declared_bytes=MIB, sent_bytes=512 << 10):
+        until(lambda: resident_bytes(pid), lambda size: size > 100 * MIB)
+        assert resident_bytes(pid) < 400 * MIB
+    until(lambda: descriptors(pid), lambda count: count <= files + 10)
+    with PlainConnection(address) as bystander:
+        assert bystander.call(ApiVersionsRequest("tests", "1")).error_code == 0
