@@ -107,8 +107,15 @@ def _reassign(held: Holding, event: ReassignmentRequested) -> list[ControllerEff
 
 
 def _check_target(held: Holding, key: TopicPartition, factor: int) -> None:
+    topic = held.topics[key.topic]
+    most = topics.partitions_max(topic.name, factor)
+    if len(topic.partitions) > most:
+        raise InvalidReplicaAssignmentError(
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions; with replication "
+            f"factor {factor} it can have {most}: give fewer replicas"
+        )
     try:
-        topics.checked_config(key.topic, held.topics[key.topic].config, factor)
+        topics.checked_config(key.topic, topic.config, factor)
     except InvalidConfigError as error:
         raise InvalidReplicaAssignmentError(error.message) from None
 

@@ -35,9 +35,9 @@ from broker_lite.replication.controller_events import (
 from broker_lite.replication.holding import Holding
 from broker_lite.replication.placement import check_rows, default_factor, place
 
-PARTITIONS_PER_TOPIC_MAX = 1000
 WRITE_BYTES_MAX = 985_000
-"""A topic is created by one write, of which ZooKeeper takes 1 MB at once, the notices included."""
+"""A topic is created, reassigned and deleted by one write each, of which ZooKeeper takes 1 MB at
+once, the notices included. Creation is the largest: it bounds a topic's partitions."""
 REPLICATION_LEVEL = 2
 """The level of the feature "metadata" from which all brokers replicate."""
 
@@ -55,16 +55,12 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
     if event.name in held.topics:
         raise TopicExistsError(f"topic {event.name!r} exists already")
     count = event.partition_count if event.assignment is None else len(event.assignment)
-    if not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
-        raise InvalidPartitionsError(
-            f"topic {event.name!r}: {count} partitions; give 1 to {PARTITIONS_PER_TOPIC_MAX}, "
-            "the limit of one topic"
-        )
     factor = event.replication_factor
+    # Before the replicas are placed: a request may name 2**31 partitions.
+    _check_count(event.name, count, _replica_count(held, event))
     if event.assignment is None and factor is not None and factor < 1:
         raise InvalidReplicationFactorError(f"replication_factor={factor}: give at least 1")
     rows = _rows(held, count, factor, event.assignment)
-    _check_size(event.name, count, len(rows[0]))
     config = checked_config(event.name, event.config, len(rows[0]))
     partitions = tuple(_partition(held, number, row) for number, row in enumerate(rows))
     return TopicView(event.name, event.topic_id, partitions, config)
@@ -74,12 +70,13 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
     """Raises the error of whatever cannot be added."""
     topic = held.topic_named(event.name)
     present = len(topic.partitions)
-    if not present < event.partition_count <= PARTITIONS_PER_TOPIC_MAX:
+    factor = len(topic.partitions[0].target)
+    most = partitions_max(event.name, factor)
+    if not present < event.partition_count <= most:
         raise InvalidPartitionsError(
             f"topic {event.name!r} has {present} partitions; {event.partition_count} were "
-            f"asked for: give more, and at most {PARTITIONS_PER_TOPIC_MAX}, the limit of one topic"
+            f"asked for: give more, and at most {most}"
         )
-    factor = len(topic.partitions[0].target)
     added = event.partition_count - present
     if event.assignment is not None and len(event.assignment) != added:
         raise InvalidReplicaAssignmentError(
@@ -92,7 +89,6 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
             f"topic {event.name!r} has replication factor {factor}; each added partition needs "
             "as many replicas"
         )
-    _check_size(event.name, added, factor)
     partitions = tuple(_partition(held, present + i, row) for i, row in enumerate(rows))
     return dataclasses.replace(topic, partitions=topic.partitions + partitions)
 
@@ -172,13 +168,27 @@ def _rows(
         ) from None
 
 
-def _check_size(name: str, count: int, factor: int) -> None:
-    """Two znodes a partition: both have the name in their path, one names every replica."""
-    each = 2 * len(name) + 310 + 58 * factor
-    if count * each > WRITE_BYTES_MAX:
+def partitions_max(name: str, factor: int) -> int:
+    """How many partitions of so many replicas a topic of this name can have: those that one write
+    creates. Two znodes a partition: both have the name in their path, one names every replica."""
+    return WRITE_BYTES_MAX // (2 * len(name) + 310 + 58 * factor)
+
+
+def _replica_count(held: Holding, event: TopicCreationRequested) -> int:
+    """The replicas of each partition that a request asks for; a wrong number is refused later."""
+    if event.assignment:
+        wanted = len(event.assignment[0])
+    else:
+        wanted = event.replication_factor or default_factor(len(held.known))
+    return min(max(wanted, 1), max(len(held.known), 1))
+
+
+def _check_count(name: str, count: int, factor: int) -> None:
+    most = partitions_max(name, factor)
+    if not 1 <= count <= most:
         raise InvalidPartitionsError(
-            f"topic {name[:60]!r}: {count} partitions of {factor} replicas are too much for one "
-            f"write: take {WRITE_BYTES_MAX // each} at a time (logbus topic alter --partitions)"
+            f"topic {name[:60]!r}: {count} partitions; give 1 to {most} with replication factor "
+            f"{factor}: one write to ZooKeeper, which takes 1 MB, creates them all"
         )
 
 

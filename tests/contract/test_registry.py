@@ -106,8 +106,9 @@ def test_requests_that_cannot_be_met_name_the_cure(world: World) -> None:
         wrong: list[tuple[NewTopic, type[LogbusError], str]] = [
             (NewTopic("a/b", 1, 1), InvalidTopicError, "letters"),
             (NewTopic("there", 1, 1), TopicExistsError, "exists"),
-            (NewTopic("n", 0, 1), InvalidPartitionsError, "1 to 1000"),
-            (NewTopic("n", 5000, 1), InvalidPartitionsError, "1 to 1000"),
+            (NewTopic("n", 0, 1), InvalidPartitionsError, "1 to 2662"),
+            (NewTopic("n", 2663, 1), InvalidPartitionsError, "1 to 2662 with replication factor 1"),
+            (NewTopic("n", 2**31 - 1), InvalidPartitionsError, "with replication factor 2: one"),
             (NewTopic("n", 1, 0), InvalidReplicationFactorError, "at least 1"),
             (NewTopic("n", 1, 3), InvalidReplicationFactorError, "only 2 brokers live"),
             (NewTopic("n", 1, 1, [[9]]), InvalidReplicaAssignmentError, "live brokers: [1, 2]"),

@@ -23,6 +23,7 @@ from worlds import SimWorld, World, until
 
 from broker_lite.errors import (
     InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
     UnsupportedVersionError,
 )
 from broker_lite.metadata import znodes
@@ -34,6 +35,7 @@ from broker_lite.model import (
     StateChange,
     TopicPartition,
 )
+from broker_lite.replication.topics import partitions_max
 from broker_lite.server.cluster.registry import NewTopic
 
 
@@ -465,28 +467,37 @@ def test_a_topic_is_deleted_and_grows_while_a_broker_is_away(world: World) -> No
     run(world, body)
 
 
-def test_as_many_partitions_as_a_topic_may_have(world: World) -> None:
-    """With the longest name and real directory ids; then all of them move at once."""
+@pytest.mark.parametrize("name", ["n" * 249, "n" * 10])
+def test_as_many_partitions_as_a_topic_may_have(world: World, name: str) -> None:
+    """With real directory ids; then all of them move at once, and are deleted at once."""
+    most = partitions_max(name, 3)
 
     async def body(cluster: Cluster) -> None:
-        name = "n" * 249
         for number in (1, 2, 3, 4):
             await cluster.start(number, directory=f"{number}" * 22)
         await until(lambda: all(len(b.registry.snapshot.brokers) == 4 for b in cluster.running))
         controller = cluster.controller().registry
-        [made] = await controller.create_topics([NewTopic(name, assignment=[[1, 2, 3]] * 1000)])
+        [made] = await controller.create_topics([NewTopic(name, assignment=[[1, 2, 3]] * most)])
         assert made.error is None, made.error
-        rows = {TopicPartition(name, number): [3, 2, 1] for number in range(1000)}
+        rows = {TopicPartition(name, number): [3, 2, 1] for number in range(most)}
         outcomes = await controller.reassign(rows)
         assert set(outcomes.values()) == {None}
         await controller.elect_leaders(None)
         topic = controller.snapshot.topics[name]
         assert {view.state.leader for view in topic.partitions} == {3}
+        grown = await controller.create_partitions(name, most + 1)
+        assert isinstance(grown.error, InvalidPartitionsError)
+        assert f"at most {most}" in str(grown.error)
+        outcomes = await controller.reassign({TopicPartition(name, 0): [4, 3, 2, 1]})
+        [error] = outcomes.values()
+        assert isinstance(error, InvalidReplicaAssignmentError)
+        assert f"with replication factor 4 it can have {partitions_max(name, 4)}" in str(error)
         [refused] = await controller.create_topics(
             [NewTopic("n" * 248, assignment=[[1, 2, 3, 4]] * 1000)]
         )
         assert isinstance(refused.error, InvalidPartitionsError)
-        assert "take 948 at a time" in str(refused.error)
+        assert "give 1 to 948" in str(refused.error)
+        assert "with replication factor 4: one write to ZooKeeper" in str(refused.error)
         result = await controller.delete_topics([name])
         assert result[0].error is None
 

@@ -22,7 +22,7 @@ from broker_lite.errors import (
     UnknownTopicOrPartitionError,
     wire_code,
 )
-from broker_lite.replication.topics import PARTITIONS_PER_TOPIC_MAX
+from broker_lite.replication.topics import partitions_max
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.primitives import uuid_bytes
 
@@ -90,7 +90,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (topic("t", 1, 0), InvalidReplicationFactorError, "at least 1"),
     (topic("t", 1, 2), InvalidReplicationFactorError, ""),
     (topic("t", 1_000_000, 1), InvalidPartitionsError,
-     f"topic 't': 1000000 partitions; give 1 to {PARTITIONS_PER_TOPIC_MAX}"),
+     f"topic 't': 1000000 partitions; give 1 to {partitions_max('t', 1)} with replication"),
     (topic("there"), TopicExistsError, "there"),
     (topic("t", configs=[setting("retention.msx", "1")]), InvalidConfigError, "'retention.ms'"),
     (topic("t", configs=[setting("retention.ms", None)]), InvalidConfigError, "no value"),
