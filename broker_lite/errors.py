@@ -288,6 +288,10 @@ class InvalidRecordError(LogbusError):
     code, name = 87, "INVALID_RECORD"
 
 
+class InvalidUpdateVersionError(LogbusError):
+    code, name = 95, "INVALID_UPDATE_VERSION"
+
+
 class UnknownTopicIdError(RetriableError):
     """The topic was deleted, or made again under the same name: that is another topic."""
 

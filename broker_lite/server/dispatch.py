@@ -36,6 +36,8 @@ from broker_lite.server.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -43,6 +45,7 @@ from broker_lite.server.handlers import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_partition_reassignments,
@@ -57,6 +60,7 @@ from broker_lite.server.handlers import (
     replace_configs,
     sync_group,
     unregister_broker,
+    update_features,
 )
 from broker_lite.server.network.connection import Reply
 from broker_lite.server.network.context import RequestContext
@@ -103,6 +107,10 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments.handle,
     ApiKey.UNREGISTER_BROKER: unregister_broker.handle,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
+    ApiKey.UPDATE_FEATURES: update_features.handle,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources.handle,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
     ApiKey.OFFSETS_FOR_BYTES: offsets_for_bytes.handle,
     ApiKey.RECORD_TIMES: record_times.handle,
 }

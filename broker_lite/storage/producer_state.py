@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from broker_lite.errors import InvalidProducerEpochError, OutOfOrderSequenceError
@@ -62,6 +62,11 @@ class Producer:
         self.last_append_ms = -1
         self.transaction_start = NO_OFFSET
 
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of its last record; -1 before the first."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
 
 class ProducerState:
     """All producers of one log."""
@@ -77,6 +82,9 @@ class ProducerState:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._producers.items())
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._producers

@@ -70,6 +70,10 @@ DescribeClusterResponse: Any = admin.DescribeClusterResponse
 DescribeLogDirsResponse: Any = admin.DescribeLogDirsResponse
 ListGroupsResponse: Any = admin.ListGroupsResponse
 DescribeGroupsResponse: Any = admin.DescribeGroupsResponse
+UpdateFeaturesResponse: Any = admin.UpdateFeaturesResponse
+DescribeProducersResponse: Any = admin.DescribeProducersResponse
+ListConfigResourcesResponse: Any = admin.ListConfigResourcesResponse
+DescribeTopicPartitionsResponse: Any = admin.DescribeTopicPartitionsResponse
 
 REQUESTS: dict[int, Any] = {
     ApiKey.API_VERSIONS: metadata.ApiVersionsRequest,
@@ -100,6 +104,10 @@ REQUESTS: dict[int, Any] = {
     ApiKey.DESCRIBE_LOG_DIRS: admin.DescribeLogDirsRequest,
     ApiKey.LIST_GROUPS: admin.ListGroupsRequest,
     ApiKey.DESCRIBE_GROUPS: admin.DescribeGroupsRequest,
+    ApiKey.UPDATE_FEATURES: admin.UpdateFeaturesRequest,
+    ApiKey.DESCRIBE_PRODUCERS: admin.DescribeProducersRequest,
+    ApiKey.LIST_CONFIG_RESOURCES: admin.ListConfigResourcesRequest,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: admin.DescribeTopicPartitionsRequest,
 }
 """Request classes by API; Produce, Fetch, UnregisterBroker and our own are coded by hand."""
 
@@ -240,6 +248,10 @@ _MESSAGES = frozenset(
         DescribeLogDirsResponse,
         ListGroupsResponse,
         DescribeGroupsResponse,
+        UpdateFeaturesResponse,
+        DescribeProducersResponse,
+        ListConfigResourcesResponse,
+        DescribeTopicPartitionsResponse,
     )
 )
 

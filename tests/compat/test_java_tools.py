@@ -249,6 +249,22 @@ def test_replicas_are_verified(tools: Tools, name: str, note: OwnNote, bus: Bus)
     note("kafka-replica-verification", "served")
 
 
+def test_the_producers_of_a_partition(
+    tools: Tools, name: str, note: OwnNote, bus: Bus, cluster: LocalCluster
+) -> None:
+    bus.create_topic(name, partitions=1)
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True}
+    producer = confluent_kafka.Producer(settings)
+    for n in range(5):
+        producer.produce(name, b"%d" % n, partition=0)
+    assert producer.flush(WAIT_SECONDS) == 0
+    at = ("--topic", name, "--partition", "0")
+    for broker in ((), ("--broker-id", "0"), ("--broker-id", "1")):
+        said = tools(TRANSACTIONS, "describe-producers", *at, *broker)
+        assert re.search(r"^\d+\s+0\s+-1\s+4\s+\d{13}\s+None", said, re.M), said
+    note("kafka-transactions describe-producers", "served")
+
+
 def test_groups_offsets(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:
     bus.create_topic(name, partitions=2)
     with bus.producer() as producer:
@@ -347,8 +363,15 @@ def test_what_is_not_served_is_refused(tools: Tools, name: str, note: OwnNote, b
     note("group.protocol=consumer", "refused: UnsupportedVersion, with the cure")
     tools(QUORUM, "describe", "--status", code=1, says="UnsupportedVersionException")
     note("kafka-metadata-quorum", "refused: UnsupportedVersion")
-    tools(FEATURES, "describe", says="Feature: columns")
+    described = tools(FEATURES, "describe")
+    [level] = re.findall(r"Feature: columns.*FinalizedVersionLevel: (\d+)", described)
+    tools(FEATURES, "upgrade", "--feature", f"columns={level}", says=f"upgraded to {level}")
+    tools(FEATURES, "upgrade", "--feature", "columns=9", code=1, says="upgrade all brokers")
+    tools(FEATURES, "upgrade", "--feature", "group.version=1", code=1, says="has no feature")
     note("kafka-features describe", "served")
+    note("kafka-features upgrade", "a present level is confirmed; any other is refused")
+    assert tools(f"{TOOLS}ClientMetricsCommand", "--list").strip() == ""
+    note("kafka-client-metrics list", "none")
 
 
 def test_the_producer_perf_tool(tools: Tools, name: str, note: OwnNote, bus: Bus) -> None:

@@ -91,10 +91,7 @@ def test_kafka_pythons_administration(
         "describe_acls": lambda: admin.describe_acls(every),
         "describe_user_scram_credentials": lambda: admin.describe_user_scram_credentials(["a"]),
         "describe_metadata_quorum": admin.describe_metadata_quorum,
-        "list_config_resources": admin.list_config_resources,
-        "describe_topic_partitions": lambda: admin.describe_topic_partitions([topic]),
         "list_transactions": admin.list_transactions,
-        "describe_producers": lambda: admin.describe_producers([kafka.TopicPartition(topic, 0)]),
     }
     for name, ask in asked.items():
         with pytest.raises(

@@ -106,16 +106,17 @@ def _topic(view: TopicView, snapshot: MetadataSnapshot) -> Any:
         error_code=0,
         name=view.name,
         topic_id=uuid(view.topic_id),
-        partitions=[_partition(each, snapshot) for each in view.partitions],
+        partitions=[partition_row(_Partition, each, snapshot) for each in view.partitions],
     )
 
 
-def _partition(view: PartitionView, snapshot: MetadataSnapshot) -> Any:
+def partition_row(kind: Any, view: PartitionView, snapshot: MetadataSnapshot) -> Any:
+    """A partition as a row of ``kind``: its leader, replicas and ISR as this broker knows them."""
     state, live = view.state, snapshot.brokers
     leader = state.leader if state.leader in live else NO_BROKER
     replicas = list(view.replicas)
     return build(
-        _Partition,
+        kind,
         error_code=LeaderNotAvailableError.code if leader == NO_BROKER else 0,
         partition_index=view.partition,
         leader_id=leader,

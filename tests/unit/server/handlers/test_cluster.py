@@ -12,6 +12,7 @@ from broker_lite.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidTopicError,
+    InvalidUpdateVersionError,
     LeaderNotAvailableError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -203,5 +204,120 @@ def test_the_cluster_is_described(version: int) -> None:
         if version >= 1:
             refused = await world.ask("DescribeCluster", version, endpoint_type=2)
             assert refused.error_code == InvalidRequestError.code
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.LIST_CONFIG_RESOURCES))
+def test_topics_and_brokers_are_listed_as_having_settings(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start(2)
+        await world.make_topic("t")
+
+        async def listed(*kinds: int) -> list[tuple[int, str]]:
+            fields = {"resource_types": list(kinds)} if version else {}
+            answer = await world.ask("ListConfigResources", version, **fields)
+            assert answer.error_code == 0
+            return [(row.resource_type, row.resource_name) for row in answer.config_resources]
+
+        if version == 0:
+            assert await listed() == [], "version 0 asks for client metrics alone"
+            return
+        assert await listed() == [(2, "t"), (4, "1"), (4, "2")]
+        assert await listed(4) == [(4, "1"), (4, "2")]
+        assert await listed(8, 16, 32) == []
+
+    run(body)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.UPDATE_FEATURES))
+def test_the_present_level_of_a_feature_is_confirmed_and_any_other_refused(version: int) -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        level = world.brokers[1].registry.snapshot.features["metadata"]
+
+        async def update(**levels: int) -> tuple[int, str, dict[str, int]]:
+            rows = [
+                struct("UpdateFeatures", "FeatureUpdateKey", feature=name, max_version_level=level)
+                for name, level in levels.items()
+            ]
+            answer = await world.ask("UpdateFeatures", version, feature_updates=rows)
+            found = answer.results if version < 2 else []
+            said = " ".join(filter(None, [answer.error_message, *(r.error_message for r in found)]))
+            return answer.error_code, said, {row.feature: row.error_code for row in found}
+
+        code = InvalidUpdateVersionError.code
+        rows = {"metadata": 0} if version < 2 else {}
+        assert await update(metadata=level) == (0, "", rows)
+        whole, said, found = await update(metadata=level + 1)
+        assert f"is at level {level}, not {level + 1}" in said
+        assert (whole, found) == ((0, {"metadata": code}) if version < 2 else (code, {}))
+        whole, said, found = await update(**{"kraft.version": 1})
+        assert "no feature 'kraft.version'; its features are" in said
+        assert (whole, found) == ((0, {"kraft.version": code}) if version < 2 else (code, {}))
+        assert world.brokers[1].registry.snapshot.features["metadata"] == level
+
+    run(body)
+
+
+def test_topics_are_described_in_pages() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        for name, partitions in (("b", 3), ("a", 2), ("c", 1)):
+            await world.make_topic(name, partitions)
+
+        async def pages(limit: int, *names: str) -> list[list[tuple[str, int]]]:
+            found, cursor = [], None
+            rows = [struct("DescribeTopicPartitions", "TopicRequest", name=each) for each in names]
+            while True:
+                answer = await world.ask(
+                    "DescribeTopicPartitions", 0, topics=rows,
+                    response_partition_limit=limit, cursor=cursor,
+                )  # fmt: skip
+                found.append(
+                    [
+                        (topic.name, row.partition_index)
+                        for topic in answer.topics
+                        for row in topic.partitions
+                    ]
+                )
+                if answer.next_cursor is None:
+                    return found
+                cursor = struct(
+                    "DescribeTopicPartitions", "Cursor",
+                    topic_name=answer.next_cursor.topic_name,
+                    partition_index=answer.next_cursor.partition_index,
+                )  # fmt: skip
+
+        every = [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
+        assert await pages(2000) == [every]
+        assert await pages(2) == [every[:2], every[2:4], every[4:]]
+        assert await pages(4) == [every[:4], every[4:]]
+        assert await pages(-1) == [[one] for one in every]
+        assert await pages(2, "c", "b") == [every[2:4], every[4:]]
+
+    run(body)
+
+
+def test_a_described_topic_has_the_facts_of_its_metadata() -> None:
+    async def body(world: World) -> None:
+        await world.start()
+        made = await world.make_topic("t")
+        rows = [
+            struct("DescribeTopicPartitions", "TopicRequest", name=name)
+            for name in ("t", "none", "not a name")
+        ]
+        answer = await world.ask("DescribeTopicPartitions", 0, topics=rows)
+        none, invalid, found = answer.topics
+        assert (none.name, none.error_code) == ("none", UnknownTopicOrPartitionError.code)
+        assert (invalid.name, invalid.error_code) == ("not a name", InvalidTopicError.code)
+        assert (found.error_code, found.topic_id) == (0, made.topic_id)
+        [row] = found.partitions
+        assert (row.error_code, row.leader_id, row.leader_epoch) == (0, 1, 0)
+        assert (row.replica_nodes, row.isr_nodes, row.offline_replicas) == ([1], [1], [])
+        assert row.eligible_leader_replicas == row.last_known_elr == []
+        cursor = struct("DescribeTopicPartitions", "Cursor", topic_name="t", partition_index=-1)
+        with pytest.raises(InvalidRequestError, match="the first is 0"):
+            await world.ask("DescribeTopicPartitions", 0, topics=[], cursor=cursor)
 
     run(body)

@@ -1,0 +1,63 @@
+"""DescribeProducers 0: the idempotent producers that a partition's log remembers.
+
+Any replica answers, as in Kafka, each by its own log. Transactions are not built: no producer has
+an open one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, LogbusError, wire_code
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
+from broker_lite.storage.producer_state import Producer
+from broker_lite.wire.tables import DescribeProducersResponse as Response
+from broker_lite.wire.tables import build
+
+_Topic = Response.TopicResponse
+_Partition = _Topic.PartitionResponse
+_Producer = _Partition.ProducerState
+
+
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+    """Each partition has its own error."""
+    topics = []
+    for topic in message.topics:
+        rows = [await _describe(parts, topic.name, index) for index in topic.partition_indexes]
+        topics.append(build(_Topic, name=topic.name, partitions=rows))
+    return Response(topics=topics)
+
+
+async def _describe(parts: Parts, topic: str, partition: int) -> Any:
+    try:
+        log = parts.replicas.find(topic, partition).log
+        # The log's writer alone changes its producers.
+        producers = await parts.disk.run_on(log.key, lambda: [_row(*p) for p in log.producers])
+    except LogbusError as error:
+        return build(
+            _Partition,
+            partition_index=partition,
+            error_code=wire_code(error),
+            error_message=error.message,
+            active_producers=[],
+        )
+    return build(
+        _Partition,
+        partition_index=partition,
+        error_code=NO_ERROR,
+        error_message=None,
+        active_producers=producers,
+    )
+
+
+def _row(producer_id: int, producer: Producer) -> Any:
+    return build(
+        _Producer,
+        producer_id=producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_append_ms,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_start,
+    )

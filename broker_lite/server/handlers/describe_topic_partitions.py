@@ -1,0 +1,85 @@
+"""DescribeTopicPartitions 0: topics and their partitions, in pages (KIP-966).
+
+Topics come in the order of their names. A cursor names the first partition of the next page. No
+partition has eligible leaders outside of its ISR. Authorized operations are not computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidRequestError,
+    InvalidTopicError,
+    UnknownTopicOrPartitionError,
+)
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.model import NULL_TOPIC_ID, PartitionView, is_valid_name
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers.metadata import partition_row
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.tables import DescribeTopicPartitionsResponse as Response
+from broker_lite.wire.tables import build, uuid
+
+_Topic = Response.DescribeTopicPartitionsResponseTopic
+_Partition = _Topic.DescribeTopicPartitionsResponsePartition
+_Cursor = Response.Cursor
+
+PAGE_MAX = 2000
+"""Partitions in one answer, as Kafka's ``max.request.partition.size.limit``."""
+
+
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+    """Answers from the snapshot. Raises InvalidRequestError for a cursor before partition 0."""
+    snapshot, cursor = parts.registry.snapshot, message.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise InvalidRequestError(
+            f"the cursor is at partition {cursor.partition_index}; the first is 0"
+        )
+    first_name, first = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
+    names = {row.name for row in message.topics} or snapshot.topics.keys()
+    left = max(min(message.response_partition_limit, PAGE_MAX), 1)
+    topics: list[Any] = []
+    for name in sorted(name for name in names if name >= first_name):
+        start = first if name == first_name else 0
+        if left == 0:
+            return Response(topics=topics, next_cursor=_cursor(name, start))
+        topic = _topic(snapshot, name, start, start + left)
+        topics.append(topic)
+        left -= len(topic.partitions)
+        view = snapshot.topics.get(name)
+        end = start + len(topic.partitions)
+        if view is not None and end < len(view.partitions):
+            return Response(topics=topics, next_cursor=_cursor(name, end))
+    return Response(topics=topics, next_cursor=None)
+
+
+def _cursor(name: str, partition: int) -> Any:
+    return build(_Cursor, topic_name=name, partition_index=partition)
+
+
+def _topic(snapshot: MetadataSnapshot, name: str, start: int, end: int) -> Any:
+    view = snapshot.topics.get(name)
+    if view is None:
+        error = UnknownTopicOrPartitionError if is_valid_name(name) else InvalidTopicError
+        return build(
+            _Topic,
+            error_code=error.code,
+            name=name,
+            topic_id=uuid(NULL_TOPIC_ID),
+            partitions=[],
+        )
+    return build(
+        _Topic,
+        error_code=NO_ERROR,
+        name=name,
+        topic_id=uuid(view.topic_id),
+        partitions=[_partition(each, snapshot) for each in view.partitions[start:end]],
+    )
+
+
+def _partition(view: PartitionView, snapshot: MetadataSnapshot) -> Any:
+    row = partition_row(_Partition, view, snapshot)
+    row.eligible_leader_replicas = row.last_known_elr = []
+    return row

@@ -1,0 +1,36 @@
+"""ListConfigResources 0-1: the topics and the brokers, which have settings.
+
+Version 0 asks for client metrics alone, which are not built: its list is empty, as are those of
+groups and of brokers' loggers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers.topic_settings import RESOURCE_BROKER, RESOURCE_TOPIC
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.tables import ListConfigResourcesResponse as Response
+from broker_lite.wire.tables import build
+
+TYPES_FROM = 1
+"""First version that names the types of resources; none of them asks for all."""
+
+
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+    """Answers from the snapshot; needs no ZooKeeper."""
+    snapshot = parts.registry.snapshot
+    every: list[tuple[int, str]] = []
+    if request.api_version >= TYPES_FROM:
+        wanted = message.resource_types or (RESOURCE_TOPIC, RESOURCE_BROKER)
+        if RESOURCE_TOPIC in wanted:
+            every += [(RESOURCE_TOPIC, name) for name in snapshot.topics]
+        if RESOURCE_BROKER in wanted:
+            every += [(RESOURCE_BROKER, str(broker_id)) for broker_id in snapshot.brokers]
+    rows = [
+        build(Response.ConfigResource, resource_name=name, resource_type=kind)
+        for kind, name in sorted(every)
+    ]
+    return Response(error_code=NO_ERROR, config_resources=rows)

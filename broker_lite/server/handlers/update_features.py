@@ -1,0 +1,51 @@
+"""UpdateFeatures 0-2: confirm the level of a feature; no request changes one.
+
+The controller raises a feature by itself once every broker supports the next level, and never
+lowers it. Any broker answers, from its snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_lite.errors import NO_ERROR, InvalidUpdateVersionError
+from broker_lite.metadata.cache import MetadataSnapshot
+from broker_lite.server.broker_context import Parts
+from broker_lite.server.network.context import RequestContext
+from broker_lite.wire.tables import UpdateFeaturesResponse as Response
+from broker_lite.wire.tables import build
+
+ROWS_UNTIL = 1
+"""Last version whose answer has a row for each feature; later ones have one error for all."""
+
+
+async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
+    """Refuse a level that the cluster does not have with INVALID_UPDATE_VERSION."""
+    snapshot = parts.registry.snapshot
+    reasons = {row.feature: _why_not(snapshot, row) for row in message.feature_updates}
+    rows = [
+        build(
+            Response.UpdatableFeatureResult,
+            feature=feature,
+            error_code=InvalidUpdateVersionError.code if reason else NO_ERROR,
+            error_message=reason or None,
+        )
+        for feature, reason in reasons.items()
+    ]
+    whole = "; ".join(filter(None, reasons.values()))
+    if request.api_version <= ROWS_UNTIL or not whole:
+        return Response(error_code=NO_ERROR, error_message=None, results=rows)
+    return Response(error_code=InvalidUpdateVersionError.code, error_message=whole)
+
+
+def _why_not(snapshot: MetadataSnapshot, row: Any) -> str:
+    level = snapshot.features.get(row.feature, 0)
+    if row.max_version_level == level:
+        return ""
+    if not level:
+        known = ", ".join(sorted(snapshot.features))
+        return f"this cluster has no feature {row.feature!r}; its features are {known}"
+    return (
+        f"feature {row.feature!r} is at level {level}, not {row.max_version_level}: the controller "
+        "raises it once every broker supports the next level; upgrade all brokers for that"
+    )
