@@ -28,6 +28,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -57,8 +58,10 @@ _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
 _RECONNECT_DELAY_S = 0.05
-_RECONNECT_DELAY_MAX_S = 1.0
+_RECONNECT_DELAY_MAX_S = 0.2
 """kazoo's own would grow to a minute: a ZooKeeper that is back must be found at once."""
+_HANDSHAKE_S = 0.5
+"""The first wait for the answer to a handshake; each unanswered one doubles the wait."""
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (NodeExistsError, "exists"),
@@ -365,7 +368,27 @@ def _client(hosts: str, timeout_s: float) -> KazooClient:
         backoff=2,
         max_delay=_RECONNECT_DELAY_MAX_S,
     )
-    return KazooClient(hosts=hosts, timeout=timeout_s, connection_retry=retry, logger=_kazoo_log)
+    client = KazooClient(hosts=hosts, timeout=timeout_s, connection_retry=retry, logger=_kazoo_log)
+    client._connection = _Connection(client, retry.copy(), logger=_kazoo_log)
+    return client
+
+
+class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """A connection that does not wait a whole session timeout for the answer to a handshake.
+
+    A ZooKeeper that is starting accepts connections, and at times never answers the first request.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._handshake_s = _HANDSHAKE_S
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        wait_s = min(timeout, self._handshake_s)
+        self._handshake_s *= 2
+        answer = super()._invoke(wait_s, request, xid)
+        self._handshake_s = _HANDSHAKE_S
+        return answer
 
 
 @contextlib.contextmanager
