@@ -92,7 +92,20 @@ def empty(base: int, end: int) -> bytes:
     return finished(buffer, base, end, record_count=0)
 
 
-ABORTED = [AbortedTransaction(1, 11), AbortedTransaction(3, 29), AbortedTransaction(5, 45)]
+_MARKERS = {
+    AbortedTransaction(1, 11): 19,
+    AbortedTransaction(3, 29): 34,
+    AbortedTransaction(5, 45): 46,
+}
+"""Each aborted transaction, and the offset of its abort marker."""
+ABORTED = list(_MARKERS)
+
+
+def aborted_from(offset: int) -> list[AbortedTransaction]:
+    """What a broker lists in an answer to a fetch from ``offset`` to the end."""
+    return [each for each, end in _MARKERS.items() if end >= offset]
+
+
 COMMITTED = [0, 1, 2, 3, 6, 13, 14, 16, 17, 24, 25, 32, 33, 40, 43, 47]
 """The offsets that a reader with read_committed sees."""
 UNCOMMITTED = sorted([*COMMITTED, 11, 12, 18, 29, 30, 31, 45])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hand_made_log as by_hand
 import numpy as np
 import pytest
 
@@ -218,3 +219,21 @@ def test_the_damaged_one_of_joined_batches_is_named(which: int) -> None:
     assert [n for each in seen if isinstance(each, list) for n in each] == [
         n for n in range(4) if n != which
     ]
+
+
+def test_void_batches_between_small_ones_have_no_rows() -> None:
+    policy = WalkPolicy(aborted=by_hand.ABORTED)
+    data = answer(*by_hand.contiguous())
+    items: list[Item] = list(walk(data, BatchWalker(policy, 0), WHERE).batches)
+    found = list(decode_all([items], WHERE, 0, by_hand.END))
+    rows = [row for each in found if not isinstance(each, Skipped) for row in records(WHERE, each)]
+    assert [row.offset for row in rows] == by_hand.COMMITTED
+    assert [row.value for row in rows] == [by_hand.value_at(at) for at in by_hand.COMMITTED]
+
+
+def test_void_batch_with_a_wrong_crc_is_damage() -> None:
+    buffer = bytearray(by_hand.marker(0, 1, by_hand.COMMIT))
+    buffer[-1] ^= 1
+    (marker,) = walk(answer(buffer), BatchWalker(WalkPolicy(), 0), WHERE).batches
+    with pytest.raises(CorruptMessageError, match="'t' partition 1 offset 0"):
+        decode(marker, WHERE, 0, None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hand_made_log as by_hand
 import pyarrow as pa
 import pytest
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.mirror.rewrite import carry, piece_contents, signed
+from broker_lite.mirror.source import Source
 from broker_lite.model import TopicPartition
 from broker_lite.record import arrow
 from broker_lite.record import format as fmt
@@ -18,6 +20,7 @@ from broker_lite.record.batch import (
 )
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.record.walker import LogBatch
+from broker_lite.wire.fetch import FetchedPartition
 
 WHERE = TopicPartition("t", 0)
 HEADERS = (("a", b"1"), ("none", None))
@@ -92,3 +95,17 @@ def test_a_damaged_batch_is_not_carried() -> None:
         buffer[-1] ^= 1
         with pytest.raises(CorruptMessageError):
             carry(raw(buffer), WHERE, start)
+
+
+def test_gaps_of_compaction_are_copied_over_and_aborted_records_left_out() -> None:
+    source = Source("127.0.0.1:1", "test")
+    answer = FetchedPartition(
+        0, 0, by_hand.END, by_hand.END, 0, memoryview(b"".join(by_hand.with_gaps())),
+        by_hand.ABORTED, None, -1, -1,
+    )  # fmt: skip
+    walked = source._walked(WHERE, 0, answer)
+    source.close()
+    pieces = [carry(batch, WHERE, 0) for batch in walked.batches]
+    runs = [run for piece in pieces if piece is not None for run in piece.runs]
+    assert [first + at for first, count in runs for at in range(count)] == by_hand.COMMITTED
+    assert (walked.next_offset, len(walked.batches)) == (by_hand.END, len(by_hand.with_gaps()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import hand_made_log as by_hand
 import pytest
 from client_world import ONE, OTHER_ID, TOPIC_ID, TWO, Asked, World, view
 
@@ -538,3 +539,25 @@ def test_all_partitions_together_have_a_bound_too() -> None:
     assert bench.fetches() == []
     bench.begin({T0: 50})
     assert asked_offsets(bench.fetch())[0] == 50
+
+
+def test_positions_pass_void_batches_and_only_committed_records_are_handed_out() -> None:
+    bench = Bench()
+    bench.begin({T0: 0})
+    answer = PartitionAnswer(
+        0, 0, by_hand.END, by_hand.END, 0, by_hand.contiguous(), by_hand.aborted_from(0)
+    )
+    bench.fetch().fetched([answer])
+    bench.world.run()
+    assert bench.values() == [by_hand.value_at(at) for at in by_hand.COMMITTED]
+    assert bench.intake.position(T0) == by_hand.END
+    assert asked_offsets(bench.fetch("tail")) == {0: by_hand.END}
+
+
+def test_answer_of_void_batches_alone_moves_the_position() -> None:
+    bench = Bench()
+    bench.begin({T0: 34})
+    bench.give(bench.fetch(), *by_hand.contiguous()[18:20])
+    assert bench.values() == []
+    assert bench.intake.position(T0) == 40
+    assert asked_offsets(bench.fetch()) == {0: 40}
