@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+from log_batches import iter_headers
 from plain_connection import PlainConnection
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.record import arrow
-from broker_lite.record.batch import BatchHeader, check_crc, iter_headers
+from broker_lite.record.batch import BatchHeader, check_crc
 from broker_lite.record.records import Row, decode_rows, encode_rows
 from broker_lite.wire import fetch, produce
 from broker_lite.wire.api import BY_TOPIC_ID

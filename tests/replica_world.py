@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from data_calls import rows_batch
+from log_batches import iter_headers
 
 from broker_lite.config import BrokerConfig, TopicConfig
 from broker_lite.errors import ClosedError, LogbusError, NetworkError, RetriableError
@@ -22,7 +23,7 @@ from broker_lite.model import (
     StateChange,
     TopicView,
 )
-from broker_lite.record.batch import iter_headers, read_header
+from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics

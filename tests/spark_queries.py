@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from log_batches import iter_headers
+
 from broker_lite.model import LATEST_TIMESTAMP
-from broker_lite.record.batch import iter_headers
 
 _NUMBERS = itertools.count()
 

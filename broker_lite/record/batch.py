@@ -8,7 +8,6 @@ in or is recovered, and by clients for every batch that they read; pure, any thr
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker_lite.errors import (
@@ -109,17 +108,6 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if header.last_offset_delta < 0 or header.record_count < 0:
         raise CorruptMessageError("a batch's counts are negative")
     return header
-
-
-def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch; a batch cut at the end is not yielded."""
-    position, end = 0, len(buffer)
-    while end - position >= fmt.HEADER_BYTES:
-        header = read_header(buffer, position)
-        if header.size_bytes > end - position:
-            return
-        yield position, header
-        position += header.size_bytes
 
 
 def stamp(

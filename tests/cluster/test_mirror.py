@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from log_batches import iter_headers
 from patience import until
 
 from broker_lite.bus import Bus, connect
@@ -32,7 +33,7 @@ from broker_lite.mirror.rewrite import Piece
 from broker_lite.mirror.source import Source
 from broker_lite.mirror.target import Target
 from broker_lite.model import CommittedOffset, PartitionKey, TopicPartition
-from broker_lite.record.batch import iter_headers, read_header
+from broker_lite.record.batch import read_header
 from broker_lite.record.format import HEADER_BYTES
 from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage import OsFiles, paths

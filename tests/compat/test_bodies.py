@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from client_programs import GO_MODULES, Note
 from client_rows import CODECS, ROWS, Aiokafka, KafkaPython, Librdkafka, Row, RowClient
+from log_batches import iter_headers
 from program_rows import Console, GoProgram, Kafkajs, Kcat, Platformatic
 from spark_queries import Queries
 
 from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
-from broker_lite.record.batch import iter_headers
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from log_batches import iter_headers
 from patience import until
 from spark_planning import begin_query, ends, fails, fill, rows, step, values_of
 
@@ -14,7 +15,6 @@ import pyspark_logbus as logbus
 from broker_lite.client.administration.admin import Admin
 from broker_lite.errors import DataLossError, UnknownTopicOrPartitionError
 from broker_lite.model import TopicPartition
-from broker_lite.record.batch import iter_headers
 from broker_lite.record.format import HEADER_BYTES
 from pyspark_logbus import options
 from pyspark_logbus.partition_reader import skipped

@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 from faults.history import WAIT_S, read_log
 from faults.replicated import POLL_S, Replicated, content
+from log_batches import iter_headers
 
 from broker_lite.bus import Bus
 from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.model import EARLIEST_TIMESTAMP, ListedOffset, TopicPartition
-from broker_lite.record.batch import iter_headers
 
 PARTITIONS = 3
 BATCHES = 100

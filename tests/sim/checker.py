@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from log_batches import iter_headers
 from sim.scheduler import OWNER
 
 from broker_lite.metadata import znodes
 from broker_lite.metadata.store import Create, Delete, Operation, Set
 from broker_lite.model import NO_BROKER, LeaderAndIsr, PartitionKey, ReplicaId
-from broker_lite.record.batch import iter_headers
 from broker_lite.replication.effects import AnswerFollower, AppendFetched, StartAt, Truncate
 from broker_lite.replication.events import Fetched, FollowerFetched, Truncated
 from broker_lite.replication.partition import Partition
