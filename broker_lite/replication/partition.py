@@ -168,7 +168,8 @@ class Partition:
         """
         role = self.role
         if isinstance(role, Offline):
-            raise role.error
+            # Raised again, an exception keeps the frames of every time before.
+            raise role.error.with_traceback(None)
         known = role.state.leader_epoch
         if leader_epoch != NO_EPOCH and leader_epoch != known:
             if leader_epoch < known:

@@ -174,7 +174,7 @@ class _Fetch:
             follower = owner.follower(message.replica_id, message.replica_epoch)
         except LogbusError as error:
             for row in self._rows:
-                row.error = error
+                row.error = error.with_traceback(None)
         else:
             for topic, rows in self._topics:
                 for row in rows:
@@ -210,7 +210,7 @@ class _Fetch:
                 )
             )
         except LogbusError as error:
-            row.error = error
+            row.error = error.with_traceback(None)
         else:
             row.error, row.diverging = verdict.error, verdict.diverging
 
@@ -243,7 +243,8 @@ class _Fetch:
         try:
             replica.check_leader(row.wanted.current_leader_epoch)
         except LogbusError as error:
-            row.error = error
+            # The traceback refers to this fetch and its replicas: a cycle.
+            row.error = error.with_traceback(None)
 
     def end_wait(self) -> None:
         """Answer with what there is."""

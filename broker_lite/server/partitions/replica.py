@@ -180,10 +180,10 @@ class Replica:
         """Raise what a request to a replica that does not lead, or of another epoch, must get."""
         try:
             self.role.check_leader(leader_epoch)
+            return
         except NotLeaderError:
-            raise NotLeaderError(
-                f"this broker does not lead {self}; refresh the metadata"
-            ) from None
+            pass  # Not the context of the one below: a kept context keeps these frames.
+        raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
     def deliver(self, event: Event) -> None:
         """Something happened to this replica."""

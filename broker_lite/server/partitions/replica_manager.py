@@ -209,7 +209,7 @@ class ReplicaManager:
                 f"topic {view.name!r} has {len(view.partitions)} partitions, none is {partition}"
             )
         if self._failure is not None:
-            return self._failure
+            return self._failure.with_traceback(None)
         return NotLeaderError(
             f"this broker does not lead {view.name}-{partition}; refresh the metadata"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 
 import pytest
 
@@ -142,3 +143,15 @@ def test_a_storage_failure_is_for_good() -> None:
     assert partition.step(0, LeaderAndIsrChanged(again, frozenset((7,)))) == []
     with pytest.raises(StorageError):
         partition.check_leader()
+
+
+def test_an_offline_replica_refuses_without_keeping_frames() -> None:
+    """Clients of a failed disk ask again for ever."""
+    partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
+    partition.step(0, StorageFailed(StorageError("the disk is gone")))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(StorageError) as caught:
+            partition.check_leader()
+        depths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
+    assert depths[0] == depths[2]
