@@ -48,6 +48,13 @@ class CorruptMessageError(RetriableError):
     code, name = 2, "CORRUPT_MESSAGE"
 
 
+class UndecodableBatchError(CorruptMessageError):
+    """A batch whose CRC is right but whose records cannot be decoded. Its producer wrote it so, and
+    every replica has the same: the disk is sound."""
+
+    name = "UNDECODABLE_BATCH"
+
+
 class UnknownTopicOrPartitionError(RetriableError):
     code, name = 3, "UNKNOWN_TOPIC_OR_PARTITION"
 

@@ -435,7 +435,10 @@ class LogReader:
         # As in _first_in_batch.
         from broker_lite.record.row_times import newest_row
 
-        return newest_row(whole[1], found.header, first)
+        try:
+            return newest_row(whole[1], found.header, first)
+        except CorruptMessageError:
+            return found.header.max_timestamp
 
     @_translated
     def first_at(self, offset: int, end: int) -> ListedOffset | None:
@@ -500,7 +503,12 @@ class LogReader:
         # Loads pyarrow and numpy, which a broker that nobody asks for times does without.
         from broker_lite.record.row_times import first_row
 
-        row = first_row(whole[1], header, first, timestamp)
+        try:
+            row = first_row(whole[1], header, first, timestamp)
+        except CorruptMessageError:
+            # Its producer wrote it so. A reader that begins there gets the error; a lookup that
+            # failed here would hide all that follows.
+            row = first, header.max_timestamp
         return None if row is None else ListedOffset(*row, header.leader_epoch)
 
     @_translated

@@ -7,12 +7,18 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
+import poison
 import pytest
+from data_calls import columns_batch, find_topic, send_batch
+from plain_connection import PlainConnection
+from replicated import Watched
 
-from broker_lite.bus import connect
+from broker_lite.bus import Bus, connect
 from broker_lite.cli.main import run
 from broker_lite.client import EndOffsetsWatch, read_range
 from broker_lite.errors import CorruptMessageError, DeliveryTimedOutError, RetriableError
@@ -177,6 +183,46 @@ def test_a_damaged_batch_is_named_or_skipped_and_never_delivered(
             while len(found) < 3:
                 found += [record.offset for record in consumer.poll(5.0)]
             assert found == [0, 1, 4]
+
+
+def test_a_batch_that_no_reader_can_decode_is_an_error_of_its_readers_alone(
+    cluster: LocalCluster, bus: Bus
+) -> None:
+    """Its CRC is right, so all replicas have it: nobody leaves the ISR, and readers may skip it."""
+    bus.create_topic("poison", 1, 3)
+    place, where = find_topic(cluster, "poison"), TopicPartition("poison", 0)
+    with PlainConnection(place.address) as leader:
+        for batch in (columns_batch([b"0"]), poison.backwards(3, "lz4"), columns_batch([b"4"])):
+            assert send_batch(leader, place, batch).error_code == 0
+    watched = Watched(cluster, bus, "poison")
+    before = watched.state()
+    read = partial(
+        read_range, where, place.topic_id, before[1], 0, 5, bootstrap=bus.bootstrap_servers
+    )
+    named = "topic 'poison' partition 0 offset 1"
+    with pytest.raises(CorruptMessageError, match=named):
+        list(read())
+    skipped: list[tuple[TopicPartition, int, int]] = []
+    found = read(on_corrupt="skip", on_skipped=lambda *row: skipped.append(row))
+    assert [rows.header.base_offset for rows in found] == [0, 4]
+    assert skipped == [(where, 1, 4)]
+    with bus.consumer("poison", start="earliest") as consumer:
+        assert [record.value for record in consumer.poll(5.0)] == [b"0"]
+        with pytest.raises(CorruptMessageError, match=named):
+            consumer.poll(5.0)
+        consumer.seek("poison", 0, 4)
+        assert [record.value for record in consumer.poll(5.0)] == [b"4"]
+    settings = {"bootstrap.servers": bus.bootstrap_servers, "group.id": "poison"}
+    kafka = confluent_kafka.Consumer(settings)
+    try:
+        kafka.assign([confluent_kafka.TopicPartition("poison", 0, 1)])
+        error = kafka.poll(30).error()
+        assert error.code() == CorruptMessageError.code
+        kafka.assign([confluent_kafka.TopicPartition("poison", 0, 4)])
+        assert kafka.poll(30).value() == b"4"
+    finally:
+        kafka.close()
+    assert watched.state() == before
 
 
 def test_a_producer_that_gave_up_on_a_full_disk_says_so(

@@ -11,7 +11,7 @@ import errno
 import os
 from typing import NamedTuple
 
-from broker_lite.errors import CorruptMessageError, LogbusError, StorageError
+from broker_lite.errors import CorruptMessageError, LogbusError, StorageError, UndecodableBatchError
 from broker_lite.model import NO_EPOCH
 from broker_lite.record.batch import BatchHeader, check_crc
 from broker_lite.record.walker import BadBatch, BatchWalker, WalkPolicy
@@ -223,7 +223,14 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
     # Loads pyarrow and numpy, which a broker does without until such a reader comes.
     from broker_lite.record.transcode import columns_to_rows
 
-    return columns_to_rows(columns, header)
+    try:
+        return columns_to_rows(columns, header)
+    except CorruptMessageError as error:
+        raise UndecodableBatchError(
+            f"the batch of offsets {header.base_offset} to {header.last_offset} has a right CRC, "
+            f"but its producer wrote columns that cannot be decoded: {error.message}; go on from "
+            f"offset {header.next_offset}"
+        ) from error
 
 
 def _check(row: Wanted, header: BatchHeader) -> None:

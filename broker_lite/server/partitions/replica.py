@@ -18,6 +18,7 @@ from broker_lite.errors import (
     LogbusError,
     NotLeaderError,
     StorageError,
+    UndecodableBatchError,
 )
 from broker_lite.model import LeaderAndIsr, ReplicaId
 from broker_lite.replication.effects import (
@@ -59,6 +60,9 @@ from broker_lite.server.partitions.replica_fetcher import Fetchers
 from broker_lite.storage.log import Log
 
 logger = logging.getLogger("logbus.replicas")
+
+CORRUPT_OFFSETS_MAX = 1000
+"""Offsets of bad batches that a replica remembers as logged."""
 
 
 class Owner(Protocol):
@@ -419,18 +423,24 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """A reader met a bad batch; said once per offset, however often it is met."""
+        """Log a bad batch that a reader met, once per offset. Unless its producer wrote it so, let
+        a replica lead whose copy is whole."""
+        is_damage = not isinstance(error, UndecodableBatchError)
         if offset not in self._corrupt_offsets:
+            if len(self._corrupt_offsets) >= CORRUPT_OFFSETS_MAX:
+                self._corrupt_offsets.clear()
             self._corrupt_offsets.add(offset)
             logger.error(
-                "topic %s partition %d offset %d: corrupt batch on disk in %s: %s",
+                "topic %s partition %d offset %d: %s in %s: %s",
                 self.topic,
                 self.partition,
                 offset,
+                "corrupt batch on disk" if is_damage else "undecodable batch",
                 self.key,
                 error.message,
             )
-        self.deliver(CorruptionFound(offset))
+        if is_damage:
+            self.deliver(CorruptionFound(offset))
 
     def say_what_is_lost(self, before: LeaderAndIsr | None) -> None:
         """Of an unclean election: one write made the leader of a replica that was not in sync."""

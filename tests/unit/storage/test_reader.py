@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import poison
 import pyarrow as pa
 import pytest
 from stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_name
@@ -187,6 +188,18 @@ def test_the_newest_time_is_not_that_of_a_deleted_record(make: object) -> None:
         assert log.max_timestamp(7) == ListedOffset(*wanted, 1)
     log.delete_records_before(7)
     assert log.max_timestamp(7) is None
+
+
+def test_a_lookup_by_time_names_the_batch_that_cannot_be_decoded() -> None:
+    """What is behind it would not be found any more if the lookup failed."""
+    log = Disk().log
+    append(log, bytearray(poison.backwards(3, "lz4")))
+    append(log, columns(2000))
+    assert log.offset_for_timestamp(500, 4) == ListedOffset(0, 1000, 1)
+    assert log.offset_for_timestamp(1001, 4) == ListedOffset(3, 2000, 1)
+    assert log.first_at(1, 4) == ListedOffset(1, 1000, 1)
+    log.delete_records_before(1)
+    assert log.max_timestamp(3) == ListedOffset(1, 1000, 1)
 
 
 def test_times_are_found_across_segments_and_restarts() -> None:

@@ -8,21 +8,25 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import poison
 import pytest
 from handler_world import context_of, received, versions
 from replica_world import TOPIC_ID, Node, World, part_bytes, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import (
+    CorruptMessageError,
     FencedLeaderEpochError,
     LogbusError,
     NotLeaderError,
     UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
+from broker_lite.record.batch import read_header
 from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers import fetch, list_offsets
 from broker_lite.server.partitions.crc_cache import Trust
+from broker_lite.server.partitions.disk import Batch
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import ApiKey
 
@@ -118,6 +122,40 @@ def test_a_follower_answers_the_debugging_consumer_alone() -> None:
         assert newer.error_code == UnknownLeaderEpochError.code
 
     run(body, brokers=2)
+
+
+def test_a_batch_that_cannot_be_decoded_leaves_leadership_and_isr_as_they_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Readers of rows get CORRUPT_MESSAGE at its offset, however often they ask, and go on behind
+    it. The follower has the same bytes: to elect it would only repeat the error there."""
+
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        buffer = memoryview(bytearray(poison.backwards(3, "lz4")))
+        stored = world.loop.create_future()
+        batch = Batch(buffer, read_header(buffer), 1 << 20)
+        deadline_ms = leader.clock.monotonic_ms() + 30_000
+        leader.manager.append(
+            leader.replica(), -1, batch, deadline_ms, lambda *outcome: stored.set_result(outcome)
+        )
+        assert (await stored)[1] is None
+        await leader.append([b"b"])
+        reader = Reader(leader)
+        codes = []
+        for offset in (1, 1, 2, 4):
+            reader.answers.clear()
+            reader.fetch(offset, -1)
+            await world.until(lambda: bool(reader.answers))
+            codes.append(reader.answers[0].topics[0].partitions[0].error_code)
+        assert codes == [CorruptMessageError.code] * 3 + [0]
+        await world.agree()
+        assert (world.states[0].leader_epoch, world.isr()) == (0, {1, 2})
+
+    run(body, brokers=2)
+    logged = [r.getMessage() for r in caplog.records if "undecodable batch" in r.getMessage()]
+    assert len(logged) == 2 and logged[0].startswith("topic t partition 0 offset 1:")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,16 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+import poison
 import pytest
 from data_calls import batches, columns_batch, rows_batch, values
 
-from broker_lite.errors import CorruptMessageError, StorageError
+from broker_lite.errors import (
+    CorruptMessageError,
+    StorageError,
+    UndecodableBatchError,
+    wire_code,
+)
 from broker_lite.model import PartitionKey
 from broker_lite.record.batch import read_header
 from broker_lite.record.walker import BatchWalker, LogBatch
@@ -119,6 +125,23 @@ def test_good_batches_before_a_bad_one_are_sent(log: Log) -> None:
     (bad,) = prepare([wanted(log, 1, check=True)], 1 << 20)
     assert isinstance(bad.error, CorruptMessageError)
     assert bad.error_offset == 1
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_columns_that_cannot_be_decoded_under_a_right_crc_are_no_damage(
+    log: Log, check: bool
+) -> None:
+    append(log, columns_batch([b"good"]))
+    append(log, poison.backwards(3, "lz4"))
+    append(log, columns_batch([b"behind"]))
+    (before,) = prepare([wanted(log, check=check, rows_only=True)], 1 << 20)
+    assert values(content(before)) == [b"good"]
+    (bad,) = prepare([wanted(log, 2, check=check, rows_only=True)], 1 << 20)
+    assert isinstance(bad.error, UndecodableBatchError)
+    assert (bad.error_offset, wire_code(bad.error)) == (2, CorruptMessageError.code)
+    assert "go on from offset 4" in bad.error.message
+    (behind,) = prepare([wanted(log, 4, check=check, rows_only=True)], 1 << 20)
+    assert values(content(behind)) == [b"behind"]
 
 
 def test_damage_outside_the_checksum_is_found_too(log: Log) -> None:
