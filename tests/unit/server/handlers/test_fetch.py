@@ -45,10 +45,12 @@ class Reader:
             node.logs, node.disk, node.metrics, node.view.endpoint, nothing,
         )  # fmt: skip
 
-    def fetch(self, offset: int, leader_epoch: int, replica_id: int = -1) -> None:
+    def fetch(
+        self, offset: int, leader_epoch: int, replica_id: int = -1, max_wait_ms: int = 0
+    ) -> None:
         wanted = wire.FetchPartition(0, offset, 1 << 20, current_leader_epoch=leader_epoch)
         topics = (wire.FetchTopic("", TOPIC_ID, (wanted,)),)
-        request = wire.FetchRequest(topics, 0, replica_id=replica_id)
+        request = wire.FetchRequest(topics, max_wait_ms, replica_id=replica_id)
         sent = wire.encode_request(request, correlation_id=1, client_id="c", version=18)
         frame = memoryview(sent)[4:]
         fetch.handle(self.parts, received(frame), frame, cast(Any, self))
@@ -122,6 +124,40 @@ def test_a_follower_answers_the_debugging_consumer_alone() -> None:
         assert newer.error_code == UnknownLeaderEpochError.code
 
     run(body, brokers=2)
+
+
+def test_a_consumer_of_another_leader_epoch_is_fenced() -> None:
+    """Also one whose fetch waits for records while the epoch ends. -1 is no epoch: any may read."""
+
+    async def body(world: World) -> None:
+        leader = await world.serves(1)
+        await leader.append([b"a"])
+        world.elect(1)
+        await world.serves(1)
+        current = leader.replica().leader_epoch
+        codes = {}
+        for epoch in (-1, current - 1, current, current + 1):
+            reader = Reader(leader)
+            reader.fetch(0, epoch)
+            await world.until(lambda found=reader.answers: bool(found))
+            row = reader.answers[0].topics[0].partitions[0]
+            codes[epoch] = row.error_code
+            assert bool(len(row.records)) is not bool(row.error_code)
+        assert codes == {
+            -1: 0,
+            current - 1: FencedLeaderEpochError.code,
+            current: 0,
+            current + 1: UnknownLeaderEpochError.code,
+        }
+        waiting = Reader(leader)
+        waiting.fetch(1, current, max_wait_ms=15_000)
+        assert not waiting.answers
+        world.elect(1)
+        await world.until(lambda: bool(waiting.answers))
+        [row] = waiting.answers[0].topics[0].partitions
+        assert row.error_code == FencedLeaderEpochError.code
+
+    run(body, brokers=1)
 
 
 def test_a_batch_that_cannot_be_decoded_leaves_leadership_and_isr_as_they_are(
