@@ -39,11 +39,14 @@ def newest_row(data: Buffer, header: BatchHeader, offset: int) -> int:
 
 
 def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int64s] | None:
-    """Of each row; None where all rows have one time."""
+    """Of each row; None where all rows have one time and no offset is missing."""
     columns = decode(data, header) if header.is_columns else rows_to_columns(data, header)
-    if columns.timestamp is None:
-        return None
-    times = numpy_of(columns.timestamp, np.int64)
     deltas = columns.offset_deltas
+    if columns.timestamp is not None:
+        times = numpy_of(columns.timestamp, np.int64)
+    elif header.record_count <= header.last_offset_delta:
+        times = np.full(columns.row_count, header.constant_timestamp, np.int64)
+    else:
+        return None
     rows = np.arange(len(times)) if deltas is None else deltas
     return header.base_offset + rows.astype(np.int64), times

@@ -389,7 +389,7 @@ class LogReader:
                         damage.append(item)
                     continue
                 found = item[1]
-                if found.header.max_timestamp >= timestamp and not found.header.is_control:
+                if found.header.max_timestamp >= timestamp and not found.is_void:
                     listed = self._first_in_batch(segment, found, timestamp)
                     if listed is not None:
                         return listed if listed.offset < end else None
@@ -444,19 +444,23 @@ class LogReader:
     def first_at(self, offset: int, end: int) -> ListedOffset | None:
         """The first record at or after ``offset`` and below ``end``, and its timestamp.
 
-        Damage that is known is passed by. Decodes one batch where ``offset`` lies inside of one
-        whose rows have times of their own: not for the loop thread.
+        Known damage and void batches are passed by. Decodes a batch where ``offset`` lies inside
+        of one whose rows have times of their own: not for the loop thread.
         """
         end = min(end, self._tail[0])
         offset = self.next_readable(max(offset, self.log_start_offset))
-        if offset >= end:
-            return None
-        segment, found = self._locate(offset)
-        header = found.header
-        if offset <= header.base_offset or header.is_log_append_time or header.is_control:
-            time_ms = header.constant_timestamp
-            return ListedOffset(max(offset, header.base_offset), time_ms, header.leader_epoch)
-        return self._first_in_batch(segment, found, first=offset)
+        while offset < end:
+            segment, found = self._locate(offset)
+            header = found.header
+            if not found.is_void:
+                if offset <= header.base_offset or header.is_log_append_time:
+                    base = max(offset, header.base_offset)
+                    return ListedOffset(base, header.constant_timestamp, header.leader_epoch)
+                listed = self._first_in_batch(segment, found, first=offset)
+                if listed is not None:
+                    return listed
+            offset = self.next_readable(header.next_offset)
+        return None
 
     def _headers(self, segment: Segment, start: int, end: int) -> Iterator[LogBatch]:
         """Batches of one segment from ``start`` to below ``end``, past any damage. Of what is known

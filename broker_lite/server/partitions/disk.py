@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from broker_lite.errors import LogbusError, StorageError, UnknownServerError
 from broker_lite.model import PartitionKey
-from broker_lite.record import format as fmt
-from broker_lite.record.batch import BatchHeader, read_header, validate_for_append
+from broker_lite.record.batch import BatchHeader, validate_for_append
+from broker_lite.record.walker import BatchWalker, WalkPolicy
 from broker_lite.replication.events import (
     Appended,
     AppendFailed,
@@ -260,13 +260,12 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
 
 def _columns_end(buffer: memoryview, end_offset: int) -> int:
     """Where the last batch of columns ends, of those below ``end_offset``; -1 if there is none."""
-    position, next_offset, end = 0, -1, -1
-    while next_offset < end_offset and len(buffer) - position >= fmt.HEADER_BYTES:
-        header = read_header(buffer, position)
-        next_offset = header.next_offset
-        if header.is_columns:
-            end = next_offset
-        position += header.size_bytes
+    end = -1
+    for batch in BatchWalker(WalkPolicy(allows_gaps=True, orders_epochs=False), 0).walk(buffer):
+        if batch.header.next_offset > end_offset:
+            break
+        if batch.header.is_columns:
+            end = batch.header.next_offset
     return end
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import hand_made_log as by_hand
 import poison
 import pyarrow as pa
 import pytest
@@ -247,6 +248,20 @@ def test_the_time_of_the_first_record_at_or_after_an_offset(make: object) -> Non
     assert log.first_at(4, 4) is None
     log.delete_records_before(2)
     assert log.first_at(0, 8) == ListedOffset(2, 20, 1)
+
+
+def test_record_times_pass_void_batches_and_missing_offsets() -> None:
+    log = Disk().log
+    log.append_as_follower(memoryview(b"".join(by_hand.contiguous())), by_hand.EPOCH, 0)
+    following = {1: 1, 4: 6, 7: 11, 15: 16, 19: 24, 26: 29, 34: 40, 41: 43, 44: 45, 46: 47}
+    for offset, expected in following.items():
+        assert log.first_at(offset, by_hand.END) == ListedOffset(
+            expected, by_hand.TIME_MS, by_hand.EPOCH
+        )
+    assert log.first_at(48, by_hand.END) is None
+    log.delete_records_before(19)
+    found = log.offset_for_timestamp(by_hand.TIME_MS, by_hand.END)
+    assert found == ListedOffset(24, by_hand.TIME_MS, by_hand.EPOCH)
 
 
 def test_the_time_of_what_follows_damage() -> None:
