@@ -1,7 +1,7 @@
 """DescribeCluster 0-2: cluster id, controller and live brokers.
 
 Endpoint type 2 (a quorum of controllers) does not exist here and is refused. Fenced brokers are
-none. Authorized operations are not computed.
+none.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from broker_lite.errors import InvalidRequestError
 from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.metadata import brokers, controller
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeClusterResponse as Response
@@ -28,9 +29,11 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
             cluster_id=snapshot.cluster_id,
             brokers=[],
         )
+    on_cluster = message.include_cluster_authorized_operations
     return Response(
         endpoint_type=ENDPOINT_BROKERS,
         cluster_id=snapshot.cluster_id,
         controller_id=controller(snapshot),
         brokers=brokers(parts, snapshot, Response.DescribeClusterBroker, "broker_id"),
+        authorized_operations=operations.ON_CLUSTER if on_cluster else None,
     )

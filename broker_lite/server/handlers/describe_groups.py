@@ -17,6 +17,7 @@ from broker_lite.errors import NO_ERROR, GroupIdNotFoundError, LogbusError, wire
 from broker_lite.metadata import znodes
 from broker_lite.metadata.native_members import NativeMember
 from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.consumer_protocol import encode_assignment, encode_subscription
 from broker_lite.wire.tables import DescribeGroupsResponse as Response
@@ -31,9 +32,11 @@ _Group = Response.DescribedGroup
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
     """A group that cannot be read carries the error; the others are answered."""
-    return Response(
-        groups=[await _describe(parts, group, request.api_version) for group in message.groups]
-    )
+    rows = [await _describe(parts, group, request.api_version) for group in message.groups]
+    if message.include_authorized_operations:
+        for row in rows:
+            row.authorized_operations = None if row.error_code else operations.ON_GROUP
+    return Response(groups=rows)
 
 
 async def _describe(parts: Parts, group: str, version: int) -> Any:

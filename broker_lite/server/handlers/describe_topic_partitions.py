@@ -1,7 +1,7 @@
 """DescribeTopicPartitions 0: topics and their partitions, in pages (KIP-966).
 
 Topics come in the order of their names. A cursor names the first partition of the next page. No
-partition has eligible leaders outside of its ISR. Authorized operations are not computed.
+partition has eligible leaders outside of its ISR.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from broker_lite.errors import (
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import NULL_TOPIC_ID, PartitionView, is_valid_name
 from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.metadata import partition_row
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import DescribeTopicPartitionsResponse as Response
@@ -25,6 +26,8 @@ from broker_lite.wire.tables import build, uuid
 _Topic = Response.DescribeTopicPartitionsResponseTopic
 _Partition = _Topic.DescribeTopicPartitionsResponsePartition
 _Cursor = Response.Cursor
+
+_OPERATIONS = sum(1 << operation for operation in operations.ON_TOPIC)
 
 PAGE_MAX = 2000
 """Partitions in one answer, as Kafka's ``max.request.partition.size.limit``."""
@@ -75,6 +78,7 @@ def _topic(snapshot: MetadataSnapshot, name: str, start: int, end: int) -> Any:
         error_code=NO_ERROR,
         name=name,
         topic_id=uuid(view.topic_id),
+        topic_authorized_operations=_OPERATIONS,
         partitions=[_partition(each, snapshot) for each in view.partitions[start:end]],
     )
 

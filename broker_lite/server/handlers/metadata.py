@@ -1,8 +1,7 @@
 """Metadata 0-12: live brokers, controller, topics by name or by id, who leads what.
 
 With ``auto.create.topics.enable`` unknown topics are created first. A topic that stays unknown, and
-a partition without a living leader, carry their errors while the rest is answered. Authorized
-operations are not computed.
+a partition without a living leader, carry their errors while the rest is answered.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from broker_lite.model import (
     is_valid_name,
 )
 from broker_lite.server.broker_context import Parts
+from broker_lite.server.handlers import authorized_operations as operations
 from broker_lite.server.handlers.topic_creation import create_missing
 from broker_lite.server.network.context import RequestContext
 from broker_lite.wire.tables import MetadataResponse as Response
@@ -53,11 +53,16 @@ async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
         topics = [_topic(view, snapshot) for view in snapshot.topics.values()]
     else:
         topics = [_wanted(row, snapshot, request.api_version, failed) for row in wanted]
+    if message.include_topic_authorized_operations:
+        for row in topics:
+            row.authorized_operations = None if row.error_code else operations.ON_TOPIC
+    on_cluster = message.include_cluster_authorized_operations
     return Response(
         brokers=brokers(parts, snapshot, Response.MetadataResponseBroker, "node_id"),
         cluster_id=snapshot.cluster_id,
         controller_id=controller(snapshot),
         topics=topics,
+        authorized_operations=operations.ON_CLUSTER if on_cluster else None,
     )
 
 

@@ -321,3 +321,38 @@ def test_a_described_topic_has_the_facts_of_its_metadata() -> None:
             await world.ask("DescribeTopicPartitions", 0, topics=[], cursor=cursor)
 
     run(body)
+
+
+ON_TOPIC, ON_GROUP = {3, 4, 5, 6, 7, 8, 10, 11}, {3, 6, 8, 10, 11}
+ON_CLUSTER = {5, 7, 8, 9, 10, 11, 12}
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_every_operation_is_authorized_where_a_request_asks(is_asked: bool) -> None:
+    """As from a broker of Kafka without an authorizer; -2147483648 where nothing was asked."""
+
+    def seen(found: set[int] | None) -> set[int] | None:
+        assert is_asked or found is None
+        return found
+
+    async def body(world: World) -> None:
+        await world.start()
+        await world.make_topic("t")
+        asked = {"include_cluster_authorized_operations": is_asked}
+        both = {**asked, "include_topic_authorized_operations": is_asked}
+        answer = await world.ask("Metadata", 10, topics=by_name("t", "none"), **both)
+        found, unknown = answer.topics
+        cluster = await world.ask("DescribeCluster", 2, **asked)
+        given = (found, answer, cluster)
+        operations = [seen(each.authorized_operations) for each in given]
+        assert operations == ([ON_TOPIC, ON_CLUSTER, ON_CLUSTER] if is_asked else [None] * 3)
+        assert unknown.authorized_operations is None
+        rows = [struct("DescribeTopicPartitions", "TopicRequest", name="t")]
+        [topic] = (await world.ask("DescribeTopicPartitions", 0, topics=rows)).topics
+        assert topic.topic_authorized_operations == sum(1 << each for each in ON_TOPIC)
+        groups = await world.ask(
+            "DescribeGroups", 5, groups=["g"], include_authorized_operations=is_asked
+        )
+        assert groups.groups[0].authorized_operations == (ON_GROUP if is_asked else None)
+
+    run(body)
