@@ -120,6 +120,12 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
     if row.configs and not wanted and row.resource_type in (RESOURCE_BROKER, RESOURCE_TOPIC):
         return
     if row.resource_type == RESOURCE_BROKER:
+        rates = [change.name for change in wanted if change.name in THROTTLES]
+        if rates:
+            raise InvalidConfigError(
+                f"{rates[0]} is not built: replication is not throttled. Reassign without "
+                "--throttle, a few partitions at a time"
+            )
         raise InvalidRequestError(
             "a broker's settings are read from its file when it starts; change them there"
         )

@@ -319,9 +319,20 @@ def test_taking_a_throttle_away_that_was_never_there_is_done_already() -> None:
         answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
         codes = [row.error_code for row in answer.responses]
         assert codes == [0, 0, UnknownTopicOrPartitionError.code]
-        resources = [change(BROKER, "1", (rate[0], OPERATION_SET, "5"))]
+
+    run(body)
+
+
+def test_setting_a_throttle_is_refused_with_the_way_round_it() -> None:
+    """`kafka-reassign-partitions --throttle` sets brokers' rates before it moves anything."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        resources = [change(BROKER, "1", ("leader.replication.throttled.rate", OPERATION_SET, "5"))]
         answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
-        assert answer.responses[0].error_code == InvalidRequestError.code
+        [row] = answer.responses
+        assert row.error_code == InvalidConfigError.code
+        assert "Reassign without --throttle" in row.error_message
 
     run(body)
 
