@@ -31,6 +31,9 @@ GO_MODULES = {
 OLD_KAFKA = "3.1.2"
 """The oldest that a mirror copies from."""
 
+LIBRDKAFKA, LIBRDKAFKA_VERSION = "@confluentinc/kafka-javascript@1.10.1", "2.15.1"
+"""An npm package that brings librdkafka's source with its tests, and which librdkafka that is."""
+
 SPARK_CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -146,6 +149,7 @@ def names() -> dict[str, str]:
     rdkafka = confluent_kafka.libversion()[0]
     return {
         "librdkafka": f"confluent-kafka {version('confluent-kafka')} (librdkafka {rdkafka})",
+        "librdkafka suite": f"librdkafka's own tests {LIBRDKAFKA_VERSION}",
         "kafka-python": f"kafka-python {version('kafka-python')}",
         "aiokafka": f"aiokafka {version('aiokafka')}",
         "kcat": _kcat_name(),

@@ -14,7 +14,8 @@ from broker_lite.wire.api import VERSIONS, ApiKey
 PAGE = Path(broker_lite.wire.__file__).with_name("PROTOCOL.md")
 TESTS = Path(__file__).parents[2]
 FETCHED = ("java", "java clients", "broker", "old broker", "connect", "streams", "kafkajs",
-           "platformatic", "franz-go", "sarama", "old sarama", "spark")  # fmt: skip
+           "platformatic", "franz-go", "sarama", "old sarama", "spark",
+           "librdkafka suite")  # fmt: skip
 """Clients whose versions are in a package manager's file in this repository."""
 MIRRORED = "broker"
 """What `logbus mirror` reads is no client."""

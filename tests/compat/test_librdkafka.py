@@ -1,0 +1,197 @@
+"""librdkafka's own test runner, unchanged, against three brokers.
+
+An npm package brings its source, with tests, and this machine's compiler builds it in about three
+minutes. Without npm, make or a C++ compiler these tests skip. Its tests run four at a time; a test
+that fails runs once more by itself, since some of them measure times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from client_programs import JAVA, LIBRDKAFKA, Note, OwnNote
+from fetched import fetched
+
+from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.zookeeper import find_java
+
+pytestmark = [pytest.mark.compat, pytest.mark.timeout(1500)]
+
+SOURCE = "package/deps/librdkafka/"
+BUILD_SECONDS = 900
+RUN_SECONDS = 900
+OUTPUT_LINES = 40
+AS_KAFKA = "4.3.0.0"
+"""The broker's version that its tests are to expect."""
+
+SETTINGS = {
+    "num.partitions": "4",
+    "default.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "100",
+}
+"""As its own test cluster of Kafka has them."""
+
+NOT_BUILT = {
+    "compacted topics": ("0077",),
+    "transactions": ("0098", "0103", "0129"),
+    "ACLs": ("0109", "0115", "0119"),
+    "share groups": (
+        "0170", "0171", "0172", "0173", "0174", "0175", "0176", "0177", "0178", "0179", "0180",
+        "0181", "0184", "0185",
+    ),
+}  # fmt: skip
+"""Its tests, by number, of features that README names as not built."""
+
+IN_PARTS = {
+    "0011": (
+        "test_single_partition", "test_partitioner", "test_per_message_partition_flag",
+        "test_message_partitioner_wo_per_message_flag",
+    ),
+    "0081": (
+        "unclean_destroy", "DeleteTopics", "CreatePartitions",
+        "DescribeConfigs", "DeleteRecords", "ListConsumerGroups", "DescribeConsumerGroups",
+        "DescribeTopics", "DescribeCluster", "DeleteGroups", "DeleteConsumerGroupOffsets",
+        "ListOffsets", "AlterConsumerGroupOffsets",
+        "ListConsumerGroupOffsets",
+    ),
+}  # fmt: skip
+"""Tests of which some parts need a feature that is not built (compacted topics; ACLs, SCRAM users,
+``compression.type=lz4``), and the parts that run."""
+
+Run = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of its tests, with the runner built in it."""
+    for tool in ("make", "gcc", "g++"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed, and librdkafka's tests are built with it")
+    folder = tmp_path_factory.mktemp("librdkafka")
+    fetched(["npm", "pack", "--silent", LIBRDKAFKA], folder, "librdkafka's source")
+    (archive,) = folder.glob("*.tgz")
+    with tarfile.open(archive) as source:
+        wanted = [member for member in source if member.name.startswith(SOURCE)]
+        source.extractall(folder, wanted, filter="data")
+    root = folder / SOURCE
+    for command in (
+        ["./configure"],
+        *(["make", "-j2", "-C", part] for part in ("src", "src-cpp")),
+        ["make", "-j2", "-C", "tests", "build"],
+    ):
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return root / "tests"
+
+
+@pytest.fixture(scope="module")
+def kafka_path(tmp_path_factory: pytest.TempPathFactory, class_path: str) -> Path:
+    """Where its tests find ``bin/kafka-topics.sh``: Kafka's own tool, by the user's Maven."""
+    folder = tmp_path_factory.mktemp("kafka")
+    script = folder / "bin" / "kafka-topics.sh"
+    script.parent.mkdir()
+    log = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
+    jvm = f"'{find_java()}' -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx256m '{log}'"
+    tool = "org.apache.kafka.tools.TopicCommand"
+    script.write_text(f"#!/bin/sh\nexec {jvm} -cp '{class_path}' {tool} \"$@\"\n", "utf-8")
+    script.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def run(
+    built: Path, kafka_path: Path, make_cluster: Callable[..., LocalCluster], tmp_path: Path
+) -> Run:
+    """Run its tests against a new cluster; the state of each that was not left out."""
+
+    def start(scenario: str) -> dict[str, str]:
+        creates = "false" if scenario == "noautocreate" else "true"
+        cluster = make_cluster(3, config={**SETTINGS, "auto.create.topics.enable": creates})
+        servers = cluster.bootstrap_servers
+        (tmp_path / "test.conf").write_text(
+            f"test.timeout.multiplier=2\nbootstrap.servers={servers}\n", "utf-8"
+        )
+        return {
+            **os.environ,
+            "BROKERS": servers,
+            "KAFKA_PATH": str(kafka_path),
+            "LD_LIBRARY_PATH": f"{built.parent / 'src'}:{built.parent / 'src-cpp'}",
+            "RDKAFKA_TEST_CONF": str(tmp_path / "test.conf"),
+            "TEST_KAFKA_VERSION": AS_KAFKA,
+            "TEST_REPORT": str(tmp_path / "report.json"),
+            "TEST_SCENARIO": scenario,
+        }
+
+    started: dict[str, dict[str, str]] = {}
+
+    def call(scenario: str = "default", *, at_once: int = 4, **environment: str) -> dict[str, str]:
+        if scenario not in started:
+            started[scenario] = start(scenario)
+        with (tmp_path / "output").open("a") as output:
+            subprocess.run(
+                ["./test-runner", "-L", "-Q", "-E", "-K", f"-p{at_once}"],
+                cwd=built,
+                env={**started[scenario], **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=RUN_SECONDS,
+            )
+        report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+        states = {name: row["state"] for name, row in report["tests"].items()}
+        return {
+            name: state for name, state in states.items() if state not in ("DNS", "SKIPPED")
+        } | {"<MAIN>": "PASSED"}
+
+    return call
+
+
+def said(folder: Path, name: str) -> str:
+    """The last lines that a test of the runner printed."""
+    output = re.sub(r"\x1b\[[0-9;]*m", "", (folder / "output").read_text("utf-8", "replace"))
+    return "\n".join([line for line in output.splitlines() if name in line][-OUTPUT_LINES:])
+
+
+@pytest.fixture
+def note(answered: Note, versions: dict[str, str]) -> OwnNote:
+    return lambda asked, answer: answered(versions["librdkafka suite"], asked, answer)
+
+
+@pytest.mark.parametrize("scenario", ["default", "noautocreate"])
+def test_its_tests_pass_but_for_what_is_not_built(
+    scenario: str, run: Run, note: OwnNote, tmp_path: Path
+) -> None:
+    left_out = {number for numbers in NOT_BUILT.values() for number in numbers} | IN_PARTS.keys()
+    states = run(scenario, TESTS_SKIP=",".join(sorted(left_out)))
+    for name in [name for name, state in states.items() if state != "PASSED"]:
+        again = run(scenario, at_once=1, TESTS=name[:4])
+        assert again[name] == "PASSED", said(tmp_path, name)
+    count = len(states) - 1
+    assert count > (60 if scenario == "default" else 3), states
+    note(f"its tests with brokers, scenario {scenario}", f"all pass ({count})")
+    if scenario == "default":
+        for feature, numbers in NOT_BUILT.items():
+            note(f"tests {', '.join(numbers)}", f"left out: {feature} (not built)")
+
+
+def test_the_parts_that_are_built_of_its_other_tests_pass(
+    run: Run, note: OwnNote, tmp_path: Path
+) -> None:
+    for number, parts in IN_PARTS.items():
+        for part in parts:
+            states = run(TESTS=number, SUBTESTS=part, at_once=1)
+            (name,) = states.keys() - {"<MAIN>"}
+            assert states[name] == "PASSED", said(tmp_path, name)
+            assert f"{part}" in said(tmp_path, name), "no part of that name ran"
+        note(f"test {number}: {', '.join(parts)}", "all pass")
