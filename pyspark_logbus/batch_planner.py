@@ -8,10 +8,11 @@ from broker_lite.errors import InvalidConfigError
 from broker_lite.model import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, OffsetAndEpoch, TopicPartition
 from pyspark_logbus import offset_ranges as plan
 from pyspark_logbus import offsets
-from pyspark_logbus.offset_ranges import Loss, OffsetRange
+from pyspark_logbus.offset_ranges import Loss
 from pyspark_logbus.offset_reader import OffsetReader
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 from pyspark_logbus.query_options import ReadOptions
+from pyspark_logbus.range_tasks import Task, make_tasks
 
 log = logging.getLogger("pyspark_logbus")
 
@@ -19,7 +20,7 @@ NAMED_MAX = 5
 """Partitions that an error names."""
 
 
-def plan_batch(options: ReadOptions) -> list[tuple[OffsetRange, ...]]:
+def plan_batch(options: ReadOptions) -> list[Task]:
     """The tasks of a batch query. Raises DataLossError for an explicit end that is not there, and
     InvalidConfigError for a start behind the end."""
     reader = OffsetReader(options)
@@ -28,20 +29,9 @@ def plan_batch(options: ReadOptions) -> list[tuple[OffsetRange, ...]]:
         if isinstance(options.ending, offsets.PerPartition):
             end = _existing(options, reader, end)
         _check_order(options, reader, start, end)
-        parts = plan.split_ranges(
-            plan.ranges_between(start, end), options.partitions_min, options.partition_rows_max
-        )
-        view = reader.view
+        return make_tasks(plan.ranges_between(start, end), options, reader, reader.view)
     finally:
         reader.close()
-    located = [
-        item._replace(
-            leader=view.leader(TopicPartition(item.topic, item.partition)),
-            leader_epoch=view.leader_epoch(TopicPartition(item.topic, item.partition)),
-        )
-        for item in parts
-    ]
-    return plan.join_ranges(located, options.partitions_max)
 
 
 def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> SourceOffset:

@@ -7,6 +7,7 @@ model; sums are in whole numbers, so nothing overflows or rounds twice. Driver o
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -23,6 +24,7 @@ class OffsetRange(NamedTuple):
     ``start_epoch`` is the leader epoch under which ``start`` was the log's end: the record before
     has no later one, unless the log was cut and written anew (-1: not known, or within a range).
     ``end_epoch`` is the same for ``end``: so no record of the range has a later one.
+    ``stored_bytes`` is about how much the log stores of the range (-1: not asked).
     """
 
     topic: str
@@ -34,6 +36,7 @@ class OffsetRange(NamedTuple):
     leader: Endpoint | None = None
     start_epoch: int = -1
     end_epoch: int = -1
+    stored_bytes: int = -1
 
     @property
     def size(self) -> int:
@@ -415,24 +418,66 @@ def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
         remaining -= size
         if size:
             epoch = item.start_epoch if at == item.start else -1
-            found.append(item._replace(start=at, end=at + size, start_epoch=epoch))
+            stored = item.stored_bytes * size // item.size if item.stored_bytes >= 0 else -1
+            found.append(
+                item._replace(start=at, end=at + size, start_epoch=epoch, stored_bytes=stored)
+            )
         at += size
     return found
+
+
+TASKS_MIN = 8
+"""Ranges up to this count are a task each. Spark tells a source nothing of its parallelism."""
+TASK_BYTES = 4 << 20
+"""Of stored records: a few times what Spark reads while it starts one task of Python's."""
+RANGE_BYTES = 32 << 10
+"""What a range costs beside its own bytes: about the time that so many bytes take."""
 
 
 def join_ranges(
     ranges: Sequence[OffsetRange], partitions_max: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Ranges as tasks: one each, or at most ``partitions_max`` tasks of about equal size.
+    """Ranges as tasks: one each, or at most ``partitions_max`` tasks of about equal cost.
 
-    Each range goes, largest first, to the task with the fewest rows; within a task the order stays.
+    Each range goes, most costly first, to the task with the least cost; within a task the order
+    stays. The cost is in bytes, or in rows where the bytes are not known.
     """
     if not partitions_max or len(ranges) <= partitions_max:
         return [(item,) for item in ranges]
+    costs = [_cost(item) for item in ranges]
     tasks: list[list[int]] = [[] for _ in range(partitions_max)]
-    loads = [0] * partitions_max
-    for index in sorted(range(len(ranges)), key=lambda i: (-ranges[i].size, i)):
-        target = loads.index(min(loads))
-        tasks[target].append(index)
-        loads[target] += ranges[index].size
+    loads = [(0, number) for number in range(partitions_max)]
+    for index in sorted(range(len(ranges)), key=lambda i: (-costs[i], i)):
+        load, number = heapq.heappop(loads)
+        tasks[number].append(index)
+        heapq.heappush(loads, (load + costs[index], number))
     return [tuple(ranges[i] for i in sorted(task)) for task in sorted(tasks, key=min) if task]
+
+
+def join_small_ranges(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    """Ranges as tasks of about ``TASK_BYTES``: a larger range is a task of its own, smaller ones
+    are joined. Up to ``TASKS_MIN`` ranges are a task each."""
+    if len(ranges) <= TASKS_MIN:
+        return [(item,) for item in ranges]
+    small = [item for item in ranges if 0 <= item.stored_bytes < TASK_BYTES]
+    tasks = [(item,) for item in ranges if not 0 <= item.stored_bytes < TASK_BYTES]
+    cost = sum(_cost(item) for item in small)
+    return tasks + join_ranges(small, max(TASKS_MIN - len(tasks), -(-cost // TASK_BYTES), 1))
+
+
+def _cost(item: OffsetRange) -> int:
+    return item.size if item.stored_bytes < 0 else item.stored_bytes + RANGE_BYTES
+
+
+def with_stored_bytes(
+    ranges: Iterable[OffsetRange], reach: Mapping[TopicPartition, tuple[int, int]]
+) -> list[OffsetRange]:
+    """The ranges with their bytes, by the density of the log behind each start. ``reach`` answers
+    how far ``TASK_BYTES`` go: (end offset, bytes)."""
+    found = []
+    for item in ranges:
+        end, size = reach.get(TopicPartition(item.topic, item.partition), (item.start, 0))
+        if end > item.start:
+            item = item._replace(stored_bytes=size * item.size // (end - item.start))
+        found.append(item)
+    return found

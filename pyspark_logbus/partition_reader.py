@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker_lite.client.administration.admin import Admin
 from broker_lite.client.consuming.fetcher import FetchedBatch, read_range
+from broker_lite.client.consuming.first_answers import RangeStart, fetch_first_answers
 from broker_lite.client.received import offsets_of, timestamps_of
 from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.errors import (
@@ -32,6 +34,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import EARLIEST_TIMESTAMP, NO_TIMESTAMP, TopicPartition
 from broker_lite.record.arrays import bitmap, fixed, lengths_of
+from broker_lite.wire.fetch import FetchedPartition
 from pyspark_logbus.offset_ranges import CURE, OffsetRange
 from pyspark_logbus.read_task import ReadPlan
 
@@ -39,12 +42,16 @@ log = logging.getLogger("pyspark_logbus")
 
 SMALL_ROWS = 1_000
 """Batches with fewer rows are put together: each costs Spark about as much as a thousand rows."""
+SMALL_RANGE_BYTES = 256 << 10
+"""Ranges up to this size are fetched many at once; larger ones may be read out of files."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
 """Of decoded rows: what the log stores may be a thousand times smaller."""
 ROWS_MAX = 1 << 16
 """Of a batch for Spark. The log's may hold millions of rows in a few bytes; with their topic's name
 beside each they would be more than the 2 GiB that a column of Arrow's addresses."""
+ROW_BYTES = 48
+"""Of a row's topic, partition, offset and times, with the offsets of its other columns."""
 OFFSET_MAX = (1 << 63) - 1
 MILLIS_MAX = OFFSET_MAX // 1000
 
@@ -87,7 +94,68 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return _resize(
-        build(item, part) for item in ranges for rows in _fetch(item, plan) for part in _parts(rows)
+        (build(item, part), _size(part))
+        for item, first in _with_first_answers(ranges, plan)
+        for rows in _fetch(item, plan, first)
+        for part in _parts(rows)
+    )
+
+
+def _size(rows: FetchedBatch) -> int:
+    """About the bytes of rows as Spark gets them, at least those of their keys, values and headers.
+    ``RecordBatch.nbytes`` takes longer than to read a small batch."""
+    columns = rows.columns
+    size = ROW_BYTES * rows.row_count
+    for column in (columns.key, columns.value, columns.headers):
+        if column is not None:
+            size += sum(buffer.size for buffer in column.buffers() if buffer is not None)
+    return size
+
+
+def _with_first_answers(
+    ranges: Iterable[OffsetRange], plan: ReadPlan
+) -> Iterator[tuple[OffsetRange, FetchedPartition | None]]:
+    """The ranges in their order, small ones with an answer that was fetched for many at once."""
+    left = deque(ranges)
+    while left:
+        group = [left.popleft()]
+        size, names = group[0].stored_bytes, {_name(group[0])}
+        while (
+            left
+            and _is_small(group[0])
+            and _is_small(left[0])
+            and _name(left[0]) not in names
+            and size + left[0].stored_bytes <= plan.fetch_bytes
+        ):
+            group.append(left.popleft())
+            size += group[-1].stored_bytes
+            names.add(_name(group[-1]))
+        answers = _first_answers(group, plan) if len(group) > 1 else {}
+        for item in group:
+            yield item, answers.pop(_name(item), None)
+
+
+def _is_small(item: OffsetRange) -> bool:
+    return 0 <= item.stored_bytes <= SMALL_RANGE_BYTES and item.leader is not None
+
+
+def _name(item: OffsetRange) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)
+
+
+def _first_answers(
+    group: Iterable[OffsetRange], plan: ReadPlan
+) -> dict[TopicPartition, FetchedPartition]:
+    return fetch_first_answers(
+        [
+            RangeStart(_name(item), item.topic_id, item.leader_epoch, item.leader, item.start)
+            for item in group
+            if item.leader is not None
+        ],
+        pool=shared_pool(plan.client_id),
+        fetch_bytes=plan.fetch_bytes,
+        isolation=plan.isolation,
+        request_timeout_ms=plan.request_timeout_ms,
     )
 
 
@@ -101,15 +169,18 @@ def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
         yield rows._replace(first_row=rows.first_row + at, row_count=count)
 
 
-def _fetch(item: OffsetRange, plan: ReadPlan) -> Iterator[FetchedBatch]:
-    where = TopicPartition(item.topic, item.partition)
+def _fetch(
+    item: OffsetRange, plan: ReadPlan, first: FetchedPartition | None
+) -> Iterator[FetchedBatch]:
+    where = _name(item)
     start = item.start
     on_corrupt = "fail" if plan.fail_on_data_loss else "skip"
     while start < item.end:
         try:
             if start == item.start and 0 <= item.start_epoch < item.leader_epoch:
                 _check_continuity(where, item, plan)
-            for rows in _range(where, item, start, plan, on_corrupt=on_corrupt):
+            answer, first = first, None
+            for rows in _range(where, item, start, plan, on_corrupt=on_corrupt, first=answer):
                 if 0 <= item.end_epoch < rows.header.leader_epoch:
                     reason = _rewritten(rows, f"offset {start}", item.end_epoch)
                     _lose(where, start, item.end, reason, plan)
@@ -157,7 +228,13 @@ def _rewritten(rows: FetchedBatch, what: str, epoch: int) -> str:
 
 
 def _range(
-    where: TopicPartition, item: OffsetRange, start: int, plan: ReadPlan, *, on_corrupt: str
+    where: TopicPartition,
+    item: OffsetRange,
+    start: int,
+    plan: ReadPlan,
+    *,
+    on_corrupt: str,
+    first: FetchedPartition | None = None,
 ) -> Iterator[FetchedBatch]:
     return read_range(
         where,
@@ -175,6 +252,7 @@ def _range(
         pool=shared_pool(plan.client_id),
         local_reads=plan.local_reads,
         reads_once=plan.reads_once,
+        first_answer=first,
         on_skipped=lambda at, first, end: skipped.add(at, first, end, "corrupt batch"),
     )
 
@@ -352,19 +430,21 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
     )
 
 
-def _resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _resize(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
     """Put small batches together, by their rows and decoded bytes; rows stay in order.
+
+    Each batch comes with its bytes.
 
     What is put together is under twice JOINED_BYTES, however well it was compressed in the log.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        is_small = batch.num_rows < SMALL_ROWS and batch.nbytes < JOINED_BYTES
+    for batch, batch_bytes in batches:
+        is_small = batch.num_rows < SMALL_ROWS and batch_bytes < JOINED_BYTES
         if is_small:
             waiting.append(batch)
             rows += batch.num_rows
-            size += batch.nbytes
+            size += batch_bytes
         if waiting and (not is_small or rows >= JOINED_ROWS or size >= JOINED_BYTES):
             yield from _join(waiting)
             waiting, rows, size = [], 0, 0

@@ -38,6 +38,7 @@ from pyspark_logbus.offset_ranges import Admission, Limits, Live, Loss, OffsetRa
 from pyspark_logbus.offset_reader import OffsetReader, default_group, matching
 from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
+from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
 PATIENCE_S = 0.02
@@ -162,7 +163,7 @@ class StreamPlanner:
             self._report = (at, key, document)
         return self._report[2]
 
-    def ranges(self, start: Document, end: Document) -> list[tuple[OffsetRange, ...]]:
+    def ranges(self, start: Document, end: Document) -> list[Task]:
         """The tasks of a batch, with whom to ask."""
         begin, until = offsets.from_json(start), offsets.from_json(end)
         if until.begin is None:
@@ -183,9 +184,7 @@ class StreamPlanner:
             # A batch that is repeated after a restart: no planning call has claimed the group.
             committed = begin.topics if until.begin is None else until.begin
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
-        options = self.options
-        parts = plan.split_ranges(found, options.partitions_min, options.partition_rows_max)
-        return plan.join_ranges(self._located(parts), options.partitions_max)
+        return make_tasks(found, self.options, self._reader, self._live.view)
 
     def stop(self) -> None:
         """Publish what is pending and close everything; a second call does nothing."""
@@ -428,17 +427,6 @@ class StreamPlanner:
             kind, reason = plan.RECREATED, "the topic was deleted and made again"
         self._losses.judge([Loss(kind, item.topic, item.partition, item.start, end, reason)])
         return False
-
-    def _located(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """The ranges with their leaders' addresses, so that tasks need not ask."""
-        view = self._live.view
-        found = []
-        for item in ranges:
-            where = TopicPartition(item.topic, item.partition)
-            found.append(
-                item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))
-            )
-        return found
 
 
 def _new_query() -> str:

@@ -9,11 +9,15 @@ import socket
 import pytest
 from spark_planning import DEADLINE_S, batch, fill, step, values_of
 
+from broker_lite.client.consuming import fetcher
+from broker_lite.client.consuming.first_answers import RangeStart, fetch_first_answers
+from broker_lite.client.transport.blocking import shared_pool
 from broker_lite.errors import DataLossError, InvalidConfigError, LogbusError
 from broker_lite.model import Endpoint, TopicPartition
 from broker_lite.wire import fetch
 from broker_lite.wire.api import parse_header
 from pyspark_logbus.datasource import DefaultSource
+from pyspark_logbus.offset_ranges import TASKS_MIN
 from pyspark_logbus.read_task import ReadTask
 from pyspark_logbus.topic_frame import plan_part
 
@@ -148,6 +152,61 @@ def test_a_day_of_a_month_reads_a_thirtieth_of_the_records(bus, make_topic):
     assert batch(bus, **day.options) == [(0, 240, 265)]
     newest = plan_part(topic, since=start_ms + 1000 * hour_ms, now_ms=0)
     assert batch(bus, **newest.options) == []
+
+
+def test_many_small_partitions_are_few_tasks_that_fetch_once_from_each_leader(
+    bus, make_topic, monkeypatch
+):
+    topic = make_topic(*range(1, 41))
+    source = DefaultSource({"bootstrap.servers": bus.bootstrap_servers, "subscribe": topic})
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    assert len(tasks) == TASKS_MIN
+    asked = []
+    ask = fetcher._Session._ask
+    monkeypatch.setattr(fetcher._Session, "_ask", lambda *given: asked.append(1) or ask(*given))
+    found = [row for task in tasks for part in reader.read(task) for row in part.to_pylist()]
+    assert not asked
+    # The order of each partition's rows stays.
+    for partition in range(40):
+        rows = [row for row in found if row["partition"] == partition]
+        assert [row["offset"] for row in rows] == list(range(partition + 1))
+        assert [row["value"] for row in rows] == [b"%d" % n for n in range(partition + 1)]
+    for given, count in (({"minPartitions": "1"}, 40), ({"maxPartitions": "3"}, 3)):
+        other = DefaultSource(source.options | given)
+        assert len(other.reader(other.schema()).partitions()) == count
+
+
+def test_a_micro_batch_of_many_small_partitions_is_few_tasks(planner, make_topic):
+    topic = make_topic(*[2] * 20)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    tasks = plan.ranges(start, step(plan, start, unlimited=True))
+    assert len(tasks) == TASKS_MIN
+    assert sorted((item.partition, item.start, item.end) for task in tasks for item in task) == [
+        (partition, 0, 2) for partition in range(20)
+    ]
+
+
+def test_a_first_answer_that_does_not_fit_is_fetched_again(bus, planner, make_topic):
+    topic = make_topic(5)
+    plan = planner(subscribe=topic, startingOffsets="earliest")
+    start = plan.initial_offset()
+    [(item,)] = plan.ranges(start, step(plan, start))
+    where = TopicPartition(topic, 0)
+    [answer] = fetch_first_answers(
+        [RangeStart(where, item.topic_id, item.leader_epoch, item.leader, item.start)],
+        pool=shared_pool(), fetch_bytes=1 << 20, isolation="read_uncommitted",
+        request_timeout_ms=DEADLINE_S * 1000,
+    ).values()  # fmt: skip
+    fill(bus, topic, 3)
+    damaged = answer._replace(records=memoryview(bytes(len(answer.records))))
+    for first_offset, given in ((0, answer), (0, damaged), (5, answer)):
+        rows = fetcher.read_range(
+            where, item.topic_id, item.leader_epoch, first_offset, 8,
+            bootstrap=bus.bootstrap_servers, leader=item.leader, first_answer=given,
+        )  # fmt: skip
+        assert sum(found.row_count for found in rows) == 8 - first_offset
 
 
 def test_a_cluster_is_found_by_its_zookeeper(cluster, make_topic):

@@ -96,6 +96,7 @@ def read_range(
     on_skipped: OnSkipped | None = None,
     local_reads: bool = True,
     reads_once: bool = False,
+    first_answer: FetchedPartition | None = None,
 ) -> Iterator[FetchedBatch]:
     """The rows with ``start <= offset < end`` of one partition, batch by batch.
 
@@ -107,6 +108,8 @@ def read_range(
     ``local_reads``: where the leader is on this machine and its files may be opened, they are read
     in place, on the calling thread; wherever that fails records are fetched as ever.
     ``reads_once``: what they bring in from the disk does not stay in the page cache.
+    ``first_answer``: an answer to a fetch from ``start``, which saves the first fetch
+    (``fetch_first_answers``).
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
@@ -127,6 +130,7 @@ def read_range(
         local_reads=local_reads,
         reads_once=reads_once,
     )
+    session.first_answer = first_answer
     return _rows(session, start, end, depth, on_skipped)
 
 
@@ -270,6 +274,7 @@ class _Session:
         self.reads_files = False
         """Whether what came last was read here, which needs no thread that fetches ahead."""
         self.skips = skips
+        self.first_answer: FetchedPartition | None = None
         self._bootstrap = bootstrap
         self._doubts = False
         self._doubted_at = -1
@@ -329,6 +334,13 @@ class _Session:
 
     def fetch(self, offset: int) -> tuple[list[Item], int]:
         """At least one batch from ``offset`` on, and where to go on."""
+        first, self.first_answer = self.first_answer, None
+        if first is not None:
+            # A damaged answer is fetched again, by the path that repairs or reports damage.
+            with contextlib.suppress(CorruptMessageError):
+                found = self._take(first, offset)
+                if found is not None and found[0]:
+                    return found
         if self._file is not None:
             found = self._from_file(self._file)
             if found is not None:

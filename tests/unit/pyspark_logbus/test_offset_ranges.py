@@ -154,6 +154,35 @@ def test_joined_tasks_are_about_equal_and_keep_the_order_within_a_partition():
         assert list(task) == sorted(task)
 
 
+def test_small_ranges_are_joined_by_their_bytes_and_large_ones_stay_alone():
+    large = plan.TASK_BYTES
+    few = [item._replace(stored_bytes=10) for item in ranges(*[(0, 5)] * plan.TASKS_MIN)]
+    assert plan.join_small_ranges(few) == [(item,) for item in few]
+    many = [item._replace(stored_bytes=100) for item in ranges(*[(0, 5)] * 60)]
+    mixed = [item._replace(stored_bytes=large if item.partition in (3, 9) else 100)
+             for item in many]  # fmt: skip
+    tasks = plan.join_small_ranges(mixed)
+    assert len(tasks) == plan.TASKS_MIN
+    assert [task[0].partition for task in tasks if task[0].stored_bytes == large] == [3, 9]
+    assert all(len(task) == 1 for task in tasks if task[0].stored_bytes == large)
+    assert sorted(item for task in tasks for item in task) == mixed
+    # What takes long to read is spread over more tasks.
+    much = [item._replace(stored_bytes=large // 4) for item in many]
+    assert len(plan.join_small_ranges(much)) >= 15
+    # Where no broker could tell the sizes, each range is a task.
+    assert len(plan.join_small_ranges(ranges(*[(0, 5)] * 60))) == 60
+
+
+def test_a_range_has_the_bytes_of_the_log_behind_its_start():
+    given = ranges((0, 100), (50, 60), (0, 10))
+    reached = ((50, 4_000), (80, 3_000), (0, 0))
+    reach = {TopicPartition(item.topic, item.partition): at for item, at in zip(given, reached)}
+    found = plan.with_stored_bytes(given, reach)
+    assert [item.stored_bytes for item in found] == [8_000, 1_000, -1]
+    parts = plan.split_ranges(found[:1], 0, 25)
+    assert [part.stored_bytes for part in parts] == [2_000] * 4
+
+
 def offset(topics, *, cluster="c", ids=None, epoch=0):
     return SourceOffset(
         cluster,

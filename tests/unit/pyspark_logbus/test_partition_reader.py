@@ -114,7 +114,7 @@ def test_a_batch_of_millions_of_rows_that_are_next_to_nothing(monkeypatch):
     batch = fetched(1, deltas=np.arange(1))
     columns = Columns(count, None, None, None, None)
     batch = batch._replace(columns=columns, first_row=5, row_count=count - 5)
-    monkeypatch.setattr(reader, "_fetch", lambda item, plan: [batch])
+    monkeypatch.setattr(reader, "_fetch", lambda item, plan, first: [batch])
     plan = ReadPlan("h:1", source_schema(True), True, "", 0, True, 0, 0, "")
     expected, last = 105, None
     for found in reader.read_ranges([RANGE._replace(topic=name, end=count + 100)], plan):
@@ -193,13 +193,14 @@ def test_offsets_come_from_a_stretch_and_are_never_another_ones():
 
 
 def rows(*counts, size=8):
-    """Record batches of so many rows of ``size`` bytes each."""
+    """Record batches of so many rows of ``size`` bytes each, with their bytes."""
     at = 0
     for count in counts:
         columns = {"n": pa.array(range(at, at + count), pa.int64())}
         if size > 8:
             columns["value"] = pa.array([bytes(size - 12)] * count)
-        yield pa.record_batch(columns)
+        batch = pa.record_batch(columns)
+        yield batch, batch.nbytes
         at += count
 
 

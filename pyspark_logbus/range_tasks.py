@@ -1,0 +1,58 @@
+"""Driver only: offset ranges as the tasks of a batch or micro-batch, with the leaders to ask.
+
+A task costs Spark some ten milliseconds, a thousand tasks of a few records each many seconds. So
+small ranges are joined, by the bytes that the brokers store of them. Called by the planners.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from broker_lite.client.operations.cluster import ClusterView
+from broker_lite.errors import LogbusError
+from broker_lite.model import TopicPartition
+from pyspark_logbus import offset_ranges as plan
+from pyspark_logbus.offset_ranges import OffsetRange
+from pyspark_logbus.offset_reader import OffsetReader
+from pyspark_logbus.query_options import ReadOptions
+
+log = logging.getLogger("pyspark_logbus")
+
+Task = tuple[OffsetRange, ...]
+
+
+def make_tasks(
+    ranges: Sequence[OffsetRange], options: ReadOptions, reader: OffsetReader, view: ClusterView
+) -> list[Task]:
+    """At most ``maxPartitions`` tasks; without any wish, small ranges are joined."""
+    has_least = bool(options.partitions_min or options.partition_rows_max)
+    if len(ranges) > (options.partitions_max or plan.TASKS_MIN) and (
+        options.partitions_max or not has_least
+    ):
+        ranges = _with_sizes(ranges, reader)
+    parts = plan.split_ranges(ranges, options.partitions_min, options.partition_rows_max)
+    located = [_located(item, view) for item in parts]
+    if options.partitions_max or has_least:
+        return plan.join_ranges(located, options.partitions_max)
+    return plan.join_small_ranges(located)
+
+
+def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence[OffsetRange]:
+    """The ranges with their stored bytes, or as they are where a broker cannot tell."""
+    asked = {
+        TopicPartition(item.topic, item.partition): (item.start, plan.TASK_BYTES) for item in ranges
+    }
+    topic_ids = {item.topic: item.topic_id for item in ranges}
+    try:
+        reach = reader.admin.offsets_for_bytes(asked, topic_ids)
+    except LogbusError as error:
+        log.info("the sizes of %d ranges are not known, each is a task: %s", len(ranges), error)
+        return ranges
+    return plan.with_stored_bytes(ranges, reach)
+
+
+def _located(item: OffsetRange, view: ClusterView) -> OffsetRange:
+    """The range with its leader's address, so that its task need not ask."""
+    where = TopicPartition(item.topic, item.partition)
+    return item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))
