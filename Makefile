@@ -27,15 +27,15 @@ PYTEST_ARGS ?=
 help:
 	@sed -n 's/^# //p' Makefile | head -12
 
-# Java is the one thing that pip does not bring.
+# pip installs every dependency except Java.
 java:
 	@if ! command -v java >/dev/null && [ -z "$$JAVA_HOME" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    (apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless) >&2; \
 	  else echo "Java 17 is missing: apt-get install openjdk-17-jre-headless" >&2; exit 1; fi; fi
 
-# Other people's clients, for root from Debian's packages; the tests of what is missing skip and say so.
-# RUNLEVEL=1: rsyslog's own service is not started.
+# Third-party clients from Debian's packages, installed if run as root. Tests of a missing client are skipped.
+# RUNLEVEL=1 keeps apt-get from starting the rsyslog service.
 clients = missing=; for pair in $(1); do command -v "$${pair%%:*}" >/dev/null || \
   { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && missing="$$missing $${pair\#*:}"; }; done; \
   if [ -n "$$missing" ]; then (apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
@@ -50,12 +50,12 @@ clients:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# Not with the folder: one that somebody made by hand has them not.
+# Separate from the rule of the virtual environment: one that was made by hand lacks the build tools.
 $(VENV)/.build-tools: | $(BIN)/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=68' wheel
 	@touch $@
 
-# The wheel is what is installed and tested: an editable install is invisible to Spark's lookup.
+# Tests run against the installed wheel, because Spark does not find data sources of an editable install.
 $(VENV)/.wheel: $(VENV)/.build-tools $(SOURCES)
 	rm -rf build dist *.egg-info
 	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .
@@ -64,7 +64,7 @@ $(VENV)/.wheel: $(VENV)/.build-tools $(SOURCES)
 
 wheel: $(VENV)/.wheel
 
-# Dependencies are resolved only when their list changes; the package itself whenever a file did.
+# pip resolves dependencies only after a change of setup.cfg, and reinstalls logbus after a change of any source file.
 $(VENV)/.dependencies-all: setup.cfg | $(VENV)/.wheel
 	@echo "Installing logbus with PySpark (some 450 MB to load) into $(VENV): this once, a minute or two …" >&2
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[all]"
@@ -88,7 +88,7 @@ demo: java $(VENV)/.installed
 test: java kcat $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
-# Decisions, formats and some simulated seeds: no ZooKeeper, no broker, no Spark.
+# Tests of state machines and formats, and a few simulated seeds, without ZooKeeper, brokers and Spark.
 quick: $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 $(BIN)/pytest -n 2 -q -m "not real and not slow and not compat" -k "not zookeeper" \
 	  tests/unit tests/bytes tests/transcripts tests/contract tests/sim/test_sim.py tests/test_*.py $(PYTEST_ARGS)
@@ -100,7 +100,7 @@ check: $(VENV)/.installed $(VENV)/.dependencies-check
 	$(BIN)/lint-imports --no-cache
 	$(MAKE) test
 
-# What Debian, pip, mvn, npm and go bring, as their user has set them up; the result is kept.
+# Runs third-party clients from Debian, pip, mvn, npm and go, and writes tests/compat/RESULTS.md.
 compat: java clients $(VENV)/.installed $(VENV)/.dependencies-compat
 	LOGBUS_TEST_INSTALLED=1 LOGBUS_COMPAT_RESULTS=tests/compat/RESULTS.md \
 	  $(BIN)/pytest -m '' tests/compat $(PYTEST_ARGS)
@@ -114,7 +114,7 @@ $(OLDEST_VENV)/.installed: setup.cfg $(VENV)/.wheel
 	$(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	@touch $@
 
-# The source and the sink under the oldest PySpark, in an environment of its own; 5 minutes.
+# Tests the source and the sink with the oldest PySpark, in a separate virtual environment. Takes 5 minutes.
 compat-spark: java $(OLDEST_VENV)/.installed
 	LOGBUS_TEST_INSTALLED=1 $(OLDEST_VENV)/bin/pytest -n 2 --dist loadgroup tests/connector tests/spark $(PYTEST_ARGS)
 
@@ -126,28 +126,29 @@ $(VENV)/.dependencies-bench: setup.cfg | $(VENV)/.dependencies-all
 	$(BIN)/python -m pip install -q --disable-pip-version-check "$$(ls dist/*.whl)[bench]"
 	@touch $@
 
-# Side by side with Kafka and others, which Maven brings; benchmarks/RESULTS.md. ONLY=ROW, VARIANT=NAME, QUICK=1, INPUT=FILE.
+# Compares logbus with Kafka and others, which Maven installs; writes benchmarks/RESULTS.md.
+# Variables: ONLY=ROW, VARIANT=NAME, QUICK=1, INPUT=FILE.
 bench: java $(VENV)/.installed $(VENV)/.dependencies-bench
 	@$(call clients,mvn:maven javac:openjdk-17-jdk-headless rabbitmq-server:rabbitmq-server)
 	PYTHONPATH=benchmarks $(BIN)/python -P -m peers $(ONLY) $(if $(VARIANT),--variant '$(VARIANT)') $(if $(QUICK),--quick) $(if $(INPUT),--input '$(INPUT)')
 
-# What logbus's own parts cost, without any peer. ONLY=NAME.
+# Measures parts of logbus by themselves. Variable: ONLY=NAME.
 figures: java $(VENV)/.installed $(VENV)/.dependencies-check
 	$(BIN)/python -P benchmarks/all.py $(ONLY)
 
-# Hundreds of faults in a row under a workload whose history is checked; root, for disks of their own.
+# Injects hundreds of faults under a workload and checks its history. Needs root to mount file systems.
 chaos: java $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m faults.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(CUTS),--cuts $(CUTS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(ISOLATIONS),--isolations $(ISOLATIONS)) $(if $(FLIPS),--flips $(FLIPS))
 
-# In virtual time: nothing is started and no port is used. The result: benchmarks/results/soak.json
+# Simulates a cluster in virtual time, without processes and ports. Writes benchmarks/results/soak.json.
 soak: $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m sim.soak $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(FIRST),--first $(FIRST))
 
-# The four simulations of consumer groups. The result: benchmarks/results/soak-groups.json
+# Runs the four simulations of consumer groups. Writes benchmarks/results/soak-groups.json.
 soak-groups: $(VENV)/.installed $(VENV)/.dependencies-check
 	PYTHONPATH=tests $(BIN)/python -P -m sim.soak_groups $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST))
 
-# What tests/spark/test_long.py does for seconds, for minutes; a failure names its seed (LOGBUS_STRESS_SEED).
+# Runs tests/spark/test_long.py for minutes. A failure prints its seed; set LOGBUS_STRESS_SEED to repeat it.
 stress: java $(VENV)/.installed $(VENV)/.dependencies-check
 	LOGBUS_TEST_INSTALLED=1 LOGBUS_STRESS_SECONDS=$(if $(filter command line,$(origin SECONDS)),$(SECONDS),600) \
 	  $(BIN)/pytest tests/spark/test_long.py -k come_and_go $(PYTEST_ARGS)

@@ -1,14 +1,12 @@
-"""logbus' broker and its clients. Start here.
+"""The broker of logbus and its clients.
 
-Layers point one way; each imports only what stands to its left:
+Each layer imports only layers to its left:
 
     model → errors → config → record | wire → storage | replication | coordinator
-          → metadata → client → server → local → cli
+          → metadata → client → native → bus → mirror → server → local → cli
 
-To follow one produced batch through the code, read in this order:
-``server/connection`` (bytes in), ``wire/produce`` (frame to message), ``server/handlers/produce``,
-``record/batch`` (checks), ``server/replica_manager``, ``replication/partition`` (what to do, as
-effects), ``server/disk`` (group commit), ``storage/log`` and ``storage/segment`` (bytes on disk).
+``CONTRIBUTING.md`` lists the files of a produced batch, a fetched batch, a Spark micro-batch and a
+group join in reading order.
 """
 
 __version__ = "0.1.0"

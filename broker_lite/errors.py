@@ -1,10 +1,9 @@
-"""The error table: code, class, retriable or not. Every error of logbus is a row of it.
+"""The table of errors: each class has a code, a name and whether a client may retry.
 
-Codes from -1 to 199 are Kafka's, so every client knows them; codes from 10000 up are ours and
-never leave a broker on a Kafka API. ``str(error)`` begins with ``[LOGBUS_<NAME>]`` so that it can
-be recognised behind a Spark stack trace. Messages name the option or object, the value and the
-cure. All of them pickle. ``definite`` tells whether the request certainly had no effect.
-"""
+Codes from -1 to 199 are Kafka's. Codes from 10000 up are logbus' own; ``wire_code`` replaces them
+in answers on Kafka's protocol. ``str(error)`` begins with ``[LOGBUS_<NAME>]``, so that users find
+it in a Spark stack trace. A message names the option or object, the value and the next step. Errors
+can be pickled. ``definite`` is true if the failed request certainly had no effect."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ class LogbusError(Exception):
 
 
 class RetriableError(LogbusError):
-    """Trying again, after fresh metadata where it names a leader, may succeed."""
+    """Base of errors after which a retry may succeed. Refresh the metadata before a retry if the
+    error names a leader."""
 
     retriable = True
 
@@ -64,7 +64,8 @@ class LeaderNotAvailableError(RetriableError):
 
 
 class NotLeaderError(RetriableError):
-    """May follow a successful append, so it says nothing definite about a produce."""
+    """The broker does not lead the partition. The leader may append a batch and lose leadership
+    before it answers, so a produce request that fails with this error may have taken effect."""
 
     code, name, definite = 6, "NOT_LEADER_OR_FOLLOWER", False
 
@@ -86,7 +87,7 @@ class OffsetMetadataTooLargeError(LogbusError):
 
 
 class NetworkError(RetriableError):
-    """The connection ended or could not be made; what was under way may have happened."""
+    """The connection broke or could not be opened. Requests in flight may have taken effect."""
 
     code, name, definite = 13, "NETWORK_EXCEPTION", False
 
@@ -128,7 +129,7 @@ class IllegalGenerationError(LogbusError):
 
 
 class InconsistentGroupProtocolError(LogbusError):
-    """The group is of the other kind: native and Kafka members do not mix."""
+    """A native member joined a Kafka group, or a Kafka member a native group."""
 
     code, name = 23, "INCONSISTENT_GROUP_PROTOCOL"
 
@@ -150,7 +151,8 @@ class RebalanceInProgressError(LogbusError):
 
 
 class InvalidTimestampError(LogbusError):
-    """A record's time is outside the topic's message.timestamp.before/after.max.ms."""
+    """A record's timestamp is outside the bounds of message.timestamp.before.max.ms or
+    message.timestamp.after.max.ms."""
 
     code, name = 32, "INVALID_TIMESTAMP"
 
@@ -176,7 +178,7 @@ class InvalidReplicaAssignmentError(LogbusError):
 
 
 class InvalidConfigError(LogbusError):
-    """An option is unknown, out of bounds, or at odds with another."""
+    """A setting is unknown, has a wrong value, or contradicts another setting."""
 
     code, name = 40, "INVALID_CONFIG"
 
@@ -218,7 +220,7 @@ class TransactionalIdAuthorizationError(LogbusError):
 
 
 class StorageError(RetriableError):
-    """A data directory has stopped: an fsync failed, the disk is full or gone."""
+    """A data directory is offline: an fsync failed, the disk is full, or the disk is missing."""
 
     code, name, definite = 56, "KAFKA_STORAGE_ERROR", False
 
@@ -236,7 +238,8 @@ class GroupIdNotFoundError(LogbusError):
 
 
 class MemberIdRequiredError(LogbusError):
-    """The answer to a first join: join again with the member id that it gives."""
+    """The answer to a member's first JoinGroup. The member joins again with the id in the
+    answer."""
 
     code, name = 79, "MEMBER_ID_REQUIRED"
 
@@ -246,7 +249,7 @@ class GroupMaxSizeReachedError(LogbusError):
 
 
 class FencedInstanceIdError(LogbusError):
-    """Another process joined under the same group.instance.id, and is the member now."""
+    """Another process joined with the same group.instance.id and replaced this member."""
 
     code, name = 82, "FENCED_INSTANCE_ID"
 
@@ -300,7 +303,7 @@ class InvalidUpdateVersionError(LogbusError):
 
 
 class UnknownTopicIdError(RetriableError):
-    """The topic was deleted, or made again under the same name: that is another topic."""
+    """The topic with this id was deleted. A topic recreated under the same name has another id."""
 
     code, name = 100, "UNKNOWN_TOPIC_ID"
 
@@ -316,61 +319,63 @@ class InconsistentClusterIdError(LogbusError):
 
 
 class ProtocolError(LogbusError):
-    """A frame that no rule of the protocol allows: too long, too short, or lying."""
+    """A frame violates the protocol: too long, too short, or with a wrong length or count."""
 
     code, name = 10001, "PROTOCOL_ERROR"
 
 
 class DataLossError(LogbusError):
-    """Records that were promised to a reader are gone; the message names the lost ranges."""
+    """Records that a reader has not read yet were deleted. The message names the offset ranges."""
 
     code, name = 10002, "DATA_LOSS"
 
 
 class DeliveryTimedOutError(LogbusError):
-    """A record was not acknowledged before the delivery deadline; it may yet be in the log."""
+    """A record was not acknowledged within delivery.timeout.ms. The record may be in the log."""
 
     code, name, definite = 10003, "DELIVERY_TIMED_OUT", False
 
 
 class BufferFullError(LogbusError):
-    """The producer's memory stayed full for the longest time that ``send`` may block."""
+    """The producer's buffer (buffer.memory) stayed full for max.block.ms."""
 
     code, name = 10004, "BUFFER_FULL"
 
 
 class NoBrokersError(RetriableError):
-    """None of the bootstrap addresses answered."""
+    """No bootstrap server answered."""
 
     code, name = 10005, "NO_BROKERS"
 
 
 class SourceUnreachableError(NoBrokersError):
-    """The cluster that a mirror copies does not answer: another's, which no ``up`` here starts."""
+    """The source cluster of a mirror does not answer. Its own class, because the advice of
+    NoBrokersError to run ``logbus up`` does not apply to a remote cluster."""
 
     name = "SOURCE_UNREACHABLE"
 
 
 class CoordinationUnavailableError(RetriableError):
-    """ZooKeeper does not answer; what needs it waits, what does not goes on."""
+    """ZooKeeper does not answer. Only requests that write metadata or offsets fail; produce and
+    fetch requests continue."""
 
     code, name = 10006, "COORDINATION_UNAVAILABLE"
 
 
 class WriteConflictError(RetriableError):
-    """A compare-and-set of a znode found another version, or its fence was passed."""
+    """A compare-and-set of a znode found another version in every attempt."""
 
     code, name = 10007, "WRITE_CONFLICT"
 
 
 class DirectoryLockedError(LogbusError):
-    """Another live process holds the data directory."""
+    """Another process holds the lock of the data directory."""
 
     code, name = 10008, "DIRECTORY_LOCKED"
 
 
 class StaleDirectoryError(LogbusError):
-    """A data directory is older than the registry knows: it was rolled back or copied."""
+    """A data directory has a lower start counter than ZooKeeper: it was rolled back or copied."""
 
     code, name = 10009, "STALE_DIRECTORY"
 
@@ -382,13 +387,14 @@ class BrokerIdTakenError(LogbusError):
 
 
 class CompactionNotBuiltError(InvalidConfigError):
-    """``cleanup.policy=compact`` is not built yet; it is refused rather than ignored."""
+    """``cleanup.policy=compact`` is not supported."""
 
     name = "COMPACTION_NOT_BUILT"
 
 
 class MissingDependencyError(LogbusError):
-    """Java, ZooKeeper's jars or an optional package is missing; the message says which extra."""
+    """Java, ZooKeeper's jars or an optional Python package is missing. The message names the pip
+    extra that installs it."""
 
     code, name = 10011, "MISSING_DEPENDENCY"
 
@@ -404,7 +410,7 @@ class NoClusterError(LogbusError):
 
 
 class InvalidSchemaError(LogbusError):
-    """A DataFrame's or a user's columns are not those that logbus reads and writes."""
+    """The columns of a DataFrame, or of a schema that a user gives, are not those of logbus."""
 
     code, name = 10014, "INVALID_SCHEMA"
 
@@ -414,7 +420,7 @@ class NullTopicError(LogbusError):
 
 
 class GroupLeaseHeldError(LogbusError):
-    """Another running query publishes its progress to this group."""
+    """Another running Spark query publishes its progress to this consumer group."""
 
     code, name = 10016, "GROUP_LEASE_HELD"
 
@@ -426,21 +432,21 @@ class ClosedError(LogbusError):
 
 
 class NotOwnerError(LogbusError):
-    """A commit of a partition that the consumer does not own (any more): its next owner goes on
-    from the offset that was committed before."""
+    """The consumer committed an offset of a partition that it does not own. The commit has no
+    effect; the partition's owner continues from the previously committed offset."""
 
     code, name = 10018, "NOT_OWNER"
 
 
 _DEFAULT_MESSAGES: dict[str, str] = {
-    "UNKNOWN_SERVER_ERROR": "the broker met an error that it has no name for; see its log",
-    "UNKNOWN_TOPIC_OR_PARTITION": "this broker does not know that topic or partition",
-    "NOT_LEADER_OR_FOLLOWER": "this broker does not lead that partition; refresh the metadata",
-    "LEADER_NOT_AVAILABLE": "no in-sync replica of that partition is alive",
-    "OFFSET_OUT_OF_RANGE": "that offset is not in the log",
-    "CORRUPT_MESSAGE": "the batch's checksum or structure is wrong",
-    "REQUEST_TIMED_OUT": "the request was not completed in time; it may have taken effect",
-    "NOT_CONTROLLER": "this broker is not the controller; ask the one that the metadata names",
+    "UNKNOWN_SERVER_ERROR": "unexpected error in the broker; see the broker's log",
+    "UNKNOWN_TOPIC_OR_PARTITION": "this broker does not know the topic or partition",
+    "NOT_LEADER_OR_FOLLOWER": "this broker does not lead the partition; refresh the metadata",
+    "LEADER_NOT_AVAILABLE": "no in-sync replica of the partition is alive; start its brokers",
+    "OFFSET_OUT_OF_RANGE": "the offset is outside the log",
+    "CORRUPT_MESSAGE": "the batch has a wrong checksum or structure",
+    "REQUEST_TIMED_OUT": "the request timed out; it may have taken effect",
+    "NOT_CONTROLLER": "this broker is not the controller; send the request to the controller",
 }
 
 
@@ -466,10 +472,11 @@ _BY_CODE[40] = InvalidConfigError
 
 
 def error_for(code: int, message: str = "") -> LogbusError:
-    """The error that a wire code stands for; an unknown code keeps its number in the message."""
+    """Return the error for a code of Kafka's protocol. For an unknown code return
+    UnknownServerError with the code in its message."""
     row = _BY_CODE.get(code)
     if row is None:
-        return UnknownServerError(f"error code {code}: {message or 'not in the table of logbus'}")
+        return UnknownServerError(f"error code {code}: {message or 'unknown to logbus'}")
     return row(message)
 
 
@@ -480,8 +487,11 @@ _ON_THE_WIRE = {
 
 
 def wire_code(error: LogbusError) -> int:
-    """The code to answer on a Kafka API. Ours have no meaning there: what passes by itself
-    becomes COORDINATOR_NOT_AVAILABLE, which every client tries again, and the rest -1."""
+    """Return the code of an error in an answer on Kafka's protocol.
+
+    logbus' own codes mean nothing to Kafka's clients. Errors of ZooKeeper become
+    COORDINATOR_NOT_AVAILABLE, which clients retry; all others become -1.
+    """
     if error.code < 10000:
         return error.code
     return _ON_THE_WIRE.get(error.code, UnknownServerError.code)

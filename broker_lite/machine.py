@@ -1,7 +1,7 @@
-"""Which machine this is: readers and brokers on one machine find each other by it.
+"""The id of this machine, by which a broker recognises readers that can open its files.
 
-A reader says it in a fetch, and a broker of the same machine may answer with the place of the
-records in its files. Any thread.
+A consumer sends the id in its fetch request. A broker with the same id may answer with file names
+and byte ranges in place of records. Any thread may call this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @lru_cache(maxsize=1)
 def machine_id() -> bytes:
-    """What only this machine's processes know, 16 bytes: Linux draws it at every boot. Empty
-    where there is no such thing."""
+    """Return the 16 bytes of Linux's boot id, or empty bytes on a system without one."""
     try:
         found = bytes.fromhex(_BOOT_ID.read_text("ascii").replace("-", ""))
     except (OSError, ValueError):

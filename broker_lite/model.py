@@ -1,9 +1,8 @@
-"""Names of the field as values: what crosses the borders between packages.
+"""Value types that several packages share: partitions, offsets, replicas, brokers, topics.
 
-Everything here is frozen and has no behaviour beyond conversion. ``end_*``, ``next_*`` and
-``log_end_*`` are exclusive; ``last_*`` inclusive. A *position* is a byte in a file, never an
-offset. Imports nothing of logbus.
-"""
+Every type is frozen and only converts itself. Offsets named ``end_*``, ``next_*`` and ``log_end_*``
+are exclusive; those named ``last_*`` are inclusive. A *position* is a byte position in a file,
+never an offset. This module imports no other module of logbus."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ NO_BROKER = -1
 NO_OFFSET = -1
 NO_EPOCH = -1
 FIRST_EPOCH = 0
-"""Of a partition's leaders."""
+"""Leader epoch of a new partition's first leader."""
 NO_TIMESTAMP = -1
 NO_PRODUCER = -1
 
@@ -29,28 +28,29 @@ LATEST_TIERED_TIMESTAMP = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 
 NULL_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The text of sixteen zero bytes: "no topic id" on the wire."""
+"""The topic id of sixteen zero bytes as text. Kafka's protocol sends it for "no topic id"."""
 
 MIRROR_PREFIX = "logbus-mirror-"
-"""Begins the name of the group and the topic, on the target, in which a mirror notes how far it
-has come; the source's cluster id follows."""
+"""Prefix of the group and the topic on the target cluster in which a mirror stores its progress.
+The source's cluster id follows the prefix."""
 
 NAME_LENGTH_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def topic_id_text(raw: bytes) -> str:
-    """Sixteen bytes as the 22 characters that people, paths and znodes see (Kafka's base64url)."""
+    """Return a topic id of 16 bytes as 22 characters of base64url, as Kafka prints it."""
     return base64.urlsafe_b64encode(raw)[:22].decode("ascii")
 
 
 def topic_id_bytes(text: str) -> bytes:
-    """The sixteen bytes that the wire carries for a topic id's text."""
+    """Return the 16 bytes of a topic id from its text."""
     return base64.urlsafe_b64decode(text + "==")
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a topic name is one that paths, znodes and metrics can hold (Kafka's rule)."""
+    """Return whether a topic name obeys Kafka's rule: 1 to 249 letters, digits, ``.``, ``_``,
+    ``-``; neither ``.`` nor ``..``."""
     return (
         0 < len(name) <= NAME_LENGTH_MAX
         and name not in (".", "..")
@@ -59,7 +59,7 @@ def is_valid_name(name: str) -> bool:
 
 
 class TopicPartition(NamedTuple):
-    """A partition as users name it."""
+    """A partition by topic name and number."""
 
     topic: str
     partition: int
@@ -69,7 +69,7 @@ class TopicPartition(NamedTuple):
 
 
 class PartitionKey(NamedTuple):
-    """A partition as storage knows it: by topic id, so a recreated topic is another topic."""
+    """A partition by topic id and number. A topic that is deleted and recreated has a new id."""
 
     topic_id: str
     partition: int
@@ -79,7 +79,7 @@ class PartitionKey(NamedTuple):
 
 
 class OffsetAndEpoch(NamedTuple):
-    """A position in a log, with the leader epoch of the record before it (-1 if unknown)."""
+    """An offset with the leader epoch of the record before it (-1 if unknown)."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -96,7 +96,8 @@ class CommittedOffset(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """An answer to "which offset": ``timestamp_ms`` is -1 unless one was asked for and found."""
+    """One row of a ListOffsets answer. ``timestamp_ms`` is -1 unless the request named a timestamp
+    and a record matched."""
 
     offset: int
     timestamp_ms: int = NO_TIMESTAMP
@@ -104,14 +105,15 @@ class ListedOffset(NamedTuple):
 
 
 class ReplicaId(NamedTuple):
-    """A replica is a broker and its disk: another data directory is another replica."""
+    """A replica's identity: its broker and its data directory. A broker with a new data directory
+    is a new replica."""
 
     broker_id: int
     directory_id: str
 
 
 class Endpoint(NamedTuple):
-    """Where a listener is reached."""
+    """The host and port of a listener."""
 
     host: str
     port: int
@@ -122,11 +124,10 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A live broker as the registry names it.
+    """A live broker, as its registration in ZooKeeper describes it.
 
-    ``draining``: it is about to stop, so it leads nothing and joins no ISR any more. ``is_full``:
-    its disk has no room, which holds for the same until it has.
-    """
+    ``draining``: the broker is about to stop. ``is_full``: the broker's disk is full. In both
+    states the broker hands over its leaderships and joins no ISR."""
 
     broker_id: int
     endpoint: Endpoint
@@ -139,18 +140,19 @@ class BrokerView:
 
     @property
     def takes_records(self) -> bool:
-        """Whether it may lead and join ISRs where another broker could do so instead."""
+        """Whether the broker is neither draining nor full, so that it may lead and join ISRs."""
         return not (self.draining or self.is_full)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """The state of a partition: who leads, since which epoch, and who is in sync.
+    """The state of a partition: its leader, its leader epoch and its in-sync replicas (ISR).
 
-    ``version`` is the state znode's version, against which every change is a compare-and-set.
-    ``leader`` is -1 while no in-sync replica lives; ``isr`` then keeps its last members.
-    ``leader_broker_epoch`` is the registration that was made leader: a later process of the same
-    broker does not lead until it is elected anew, so no leader epoch has two processes.
+    ``version`` is the version of the state znode; every change is a compare-and-set against it.
+    ``leader`` is -1 while no in-sync replica is alive; ``isr`` then holds the last members.
+    ``leader_broker_epoch`` is the broker epoch of the process that was elected. A restarted broker
+    has a new broker epoch and does not lead until it is elected again, so that a leader epoch
+    belongs to one process.
     """
 
     leader: int
@@ -162,10 +164,10 @@ class LeaderAndIsr:
 
 
 class StateChange(NamedTuple):
-    """A state to write; ``state.version`` is the version that the write must find.
+    """A partition state to write. The write succeeds only if the znode has ``state.version``.
 
-    ``topic_id``: a topic that was made anew has small versions again, so they alone do not tell.
-    """
+    ``topic_id`` guards against a topic that was deleted and recreated: its znode versions start at
+    0 again and may be equal."""
 
     topic: str
     partition: int
@@ -175,11 +177,11 @@ class StateChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition as the metadata snapshot holds it.
+    """A partition in the metadata snapshot.
 
-    While it is reassigned ``replicas`` are those of both ends, the target's first: ``adding`` ones
-    are to join, ``removing`` ones go once all others are in sync.
-    """
+    During a reassignment ``replicas`` holds the target replicas, then the replicas to be removed.
+    ``adding`` replicas are joining. The controller removes the ``removing`` replicas once all
+    others are in sync."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -189,7 +191,7 @@ class PartitionView:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas that are meant to stay, the preferred leader first."""
+        """The replicas after a reassignment completes, the preferred leader first."""
         if not self.removing:
             return self.replicas
         return tuple(broker for broker in self.replicas if broker not in self.removing)
@@ -197,7 +199,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic as the metadata snapshot holds it; ``partitions[p].partition == p``."""
+    """A topic in the metadata snapshot; ``partitions[p].partition == p``."""
 
     name: str
     topic_id: str

@@ -1,8 +1,8 @@
-"""Every setting once: key, type, default, unit, bounds, effect. ``conf/*.conf`` is held to this.
+"""All settings of brokers, topics, producers and consumers.
 
-Four frozen dataclasses: ``BrokerConfig``, ``TopicConfig``, ``ProducerConfig``, ``ConsumerConfig``.
-Keys are spelt as Kafka spells them where Kafka has them; the Python name is the key with dots as
-underscores. ``setting`` says what a setting is, ``parsing`` reads them.
+Each setting is a field of a frozen dataclass, with key, type, default, unit, bounds and effect.
+Keys are Kafka's where Kafka has the setting. ``tests/test_conf.py`` compares ``conf/*.conf`` with
+these classes. ``setting`` defines fields and checks values; ``parsing`` reads text.
 """
 
 from broker_lite.config.broker import BrokerConfig

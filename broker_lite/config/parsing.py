@@ -1,6 +1,7 @@
-"""Configurations as text: files of ``key=value``, options on a command line, DescribeConfigs.
+"""Conversion of configurations from and to text: ``key=value`` files, command-line options,
+DescribeConfigs.
 
-Reads no environment and no home directory: callers pass what they found.
+This module reads no environment variables and searches no directories.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from broker_lite.config.topic import TopicConfig
 from broker_lite.errors import InvalidConfigError
 
 SHOWN_MAX = 60
-"""Characters of a wrong value that are repeated."""
+"""Maximum characters of a wrong value in an error message."""
 
 C = TypeVar("C", BrokerConfig, TopicConfig, ProducerConfig, ConsumerConfig)
 
 
 def keys(kind: type[C]) -> Mapping[str, Key]:
-    """The table of a configuration: Python name to row."""
+    """Return the settings of a configuration class, by field name."""
     return {item.name: item.metadata["key"] for item in dataclasses.fields(kind)}
 
 
 def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) -> C:
-    """Build a configuration from text settings.
+    """Build a configuration from text settings, with ``base`` (or the defaults) for all others.
 
-    Raises InvalidConfigError for an unknown key (naming the nearest), a value of the wrong type or
-    out of bounds, and for settings at odds with each other.
+    Raises InvalidConfigError for an unknown key (and suggests the closest), for a value of the
+    wrong type or out of bounds, and for settings that contradict each other.
     """
     names = {row.key: name for name, row in keys(kind).items()}
     types = {item.name: item.type for item in dataclasses.fields(kind)}
@@ -46,19 +47,22 @@ def parse(kind: type[C], settings: Mapping[str, str], *, base: C | None = None) 
 
 
 def text(config: Any) -> dict[str, str]:
-    """A configuration as text settings, the inverse of ``parse``."""
+    """Return a configuration as text settings, the inverse of ``parse``."""
     rows = keys(type(config))
     return {row.key: value_text(getattr(config, name)) for name, row in rows.items()}
 
 
 def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
-    """``"; did you mean X?"`` for an error message, or nothing."""
+    """Return ``"; did you mean 'X'?"`` with the closest known word, or ``""`` if none is close."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def load(kind: type[C], path: str | Path) -> C:
-    """Read a ``key=value`` file (``#`` comments). Errors name the file and the line."""
+    """Read a configuration from a file of ``key=value`` lines; ``#`` begins a comment line.
+
+    Raises InvalidConfigError as ``parse`` does. Its message names the file.
+    """
     settings: dict[str, str] = {}
     for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
         stripped = line.strip()
@@ -66,7 +70,9 @@ def load(kind: type[C], path: str | Path) -> C:
             continue
         key, equals, value = stripped.partition("=")
         if not equals:
-            raise InvalidConfigError(f"{path}:{number}: {stripped!r} is not key=value")
+            raise InvalidConfigError(
+                f"{path}:{number}: {stripped!r} is not key=value; correct the line"
+            )
         settings[key.strip()] = value.strip()
     try:
         return parse(kind, settings)

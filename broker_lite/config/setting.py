@@ -1,6 +1,6 @@
-"""What a setting is: key, type, default, unit, bounds, effect; and that values are held to it.
+"""Definition of settings, and the check of their values.
 
-A configuration is a frozen dataclass whose fields are made by ``setting``.
+A configuration is a frozen dataclass whose fields ``setting`` creates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting's row: what people see of it and what a value must be."""
+    """A setting's key, description, unit and allowed values."""
 
     key: str
     doc: str
@@ -39,18 +39,21 @@ def setting(
     at_most: float | None = None,
     choices: tuple[Any, ...] = (),
 ) -> Any:
-    """A configuration's field; its type is the field's annotation."""
+    """Return a dataclass field for a setting. The field's annotation is the setting's type."""
     row = Key(key, doc, unit, at_least, at_most, choices)
     return field(default=default, metadata={"key": row})
 
 
 def fixed(key: str, value: Any, why: str) -> Any:
-    """A setting of Kafka that takes its default alone; ``why`` tells users the reason."""
+    """Return a field for a setting of Kafka that logbus accepts only with its default value.
+
+    The error for another value contains ``why``.
+    """
     return setting(key, value, why, choices=(value,))
 
 
 class Config:
-    """What the four configurations share: their values are checked when they are made."""
+    """Base of the configurations. Creating one checks its values; raises InvalidConfigError."""
 
     __slots__ = ()
 
@@ -61,18 +64,18 @@ class Config:
         self.validate()
 
     def validate(self) -> None:
-        """Check relations between settings; each message names both keys."""
+        """Check relations between settings. Raises InvalidConfigError that names both keys."""
 
 
 def value_text(value: object) -> str:
-    """A value as files and DescribeConfigs spell it."""
+    """Return a setting's value as text, as files and DescribeConfigs write it."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def _check(row: Key, value: Any) -> None:
     if len(row.choices) == 1 and value not in row.choices:
         raise InvalidConfigError(
-            f"{row.key}={str(value)[:60]!r} is not built: {row.doc}; "
+            f"{row.key}={str(value)[:60]!r} is not supported: {row.doc}; "
             f"leave it at {value_text(row.choices[0])!r}"
         )
     if row.choices and value not in row.choices:

@@ -1,4 +1,4 @@
-"""A topic's settings."""
+"""The settings of a topic."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class TopicConfig(Config):
     retention_ms: int = setting(
         "retention.ms",
         7 * DAY,
-        "closed segments whose newest record is older are deleted; -1 never",
+        "maximum age of a closed segment's newest record; older ones are deleted; -1: unlimited",
         "ms",
         at_least=-1,
     )
     retention_bytes: int = setting(
         "retention.bytes",
         -1,
-        "oldest closed segments are deleted while a partition is larger; -1 never",
+        "maximum size of a partition; the oldest closed segments are deleted; -1: unlimited",
         "bytes",
         at_least=-1,
     )
     segment_bytes: int = setting(
         "segment.bytes",
         GIB,
-        "a segment is closed before it would grow beyond this; a larger batch has its own segment",
+        "maximum size of a segment; a larger batch gets a segment of its own",
         "bytes",
         at_least=4 * KIB,
         at_most=INT_MAX,
@@ -53,28 +53,28 @@ class TopicConfig(Config):
     segment_ms: int = setting(
         "segment.ms",
         7 * DAY,
-        "a segment is closed when its first record is this old",
+        "maximum age of a segment's first batch before the segment is closed",
         "ms",
         at_least=1,
     )
     index_interval_bytes: int = setting(
         "index.interval.bytes",
         4 * KIB,
-        "one index entry at most every so many bytes of log",
+        "bytes of log between two index entries",
         "bytes",
         at_least=0,
     )
     file_delete_delay_ms: int = setting(
         "file.delete.delay.ms",
         MINUTE,
-        "a deleted segment's file is unlinked after this",
+        "delay between the deletion of a segment and the removal of its file",
         "ms",
         at_least=0,
     )
     max_message_bytes: int = setting(
         "max.message.bytes",
         8 * MIB,
-        "the largest batch that is accepted, header included",
+        "maximum size of a batch, header included",
         "bytes",
         at_least=1 * KIB,
         at_most=64 * MIB,
@@ -82,50 +82,50 @@ class TopicConfig(Config):
     flush_messages: int = setting(
         "flush.messages",
         1,
-        "records that may be appended before a flush is due; 1 flushes each group (group commit)",
+        "records appended between two flushes; 1: flush each group of batches (group commit)",
         "records",
         at_least=1,
     )
     flush_ms: int = setting(
-        "flush.ms", 1000, "longest time that a record waits for its flush", "ms", at_least=0
+        "flush.ms", 1000, "maximum time between an append and its flush", "ms", at_least=0
     )
     cleanup_policy: str = setting(
-        "cleanup.policy", "delete", "what happens to old segments", choices=("delete", "compact")
+        "cleanup.policy", "delete", "treatment of old segments", choices=("delete", "compact")
     )
     min_insync_replicas: int = setting(
         "min.insync.replicas",
         0,
-        "acks=all is refused while fewer replicas are in sync; 0: half of the replicas and one",
+        "in-sync replicas that acks=all requires; 0: a majority of the replicas",
         "replicas",
         at_least=0,
     )
     message_timestamp_type: str = setting(
         "message.timestamp.type",
         "CreateTime",
-        "whose clock stamps records: the producer's or the broker's",
+        "the source of a record's timestamp: the producer's clock or the broker's",
         choices=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_before_max_ms: int = setting(
         "message.timestamp.before.max.ms",
         LONG_MAX,
-        "a record older than this against the broker's clock is refused",
+        "maximum age of a record's timestamp by the broker's clock; older records are refused",
         "ms",
         at_least=0,
     )
     message_timestamp_after_max_ms: int = setting(
         "message.timestamp.after.max.ms",
         LONG_MAX,
-        "a record further in the future than this is refused",
+        "maximum lead of a record's timestamp over the broker's clock; others are refused",
         "ms",
         at_least=0,
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",
         False,
-        "let a replica that is not in sync lead when no other lives; loses what it lacks",
+        "elect a replica outside the ISR if no other is alive; records that it lacks are lost",
     )
 
-    # Kafka's settings that take their default alone, so that tools which write them succeed.
+    # Kafka's settings that only take their default, for tools that write every setting.
     compression_type: str = fixed("compression.type", "producer", _STORED)
     compression_gzip_level: int = fixed("compression.gzip.level", -1, _STORED)
     compression_lz4_level: int = fixed("compression.lz4.level", 9, _STORED)
@@ -134,11 +134,13 @@ class TopicConfig(Config):
     min_compaction_lag_ms: int = fixed("min.compaction.lag.ms", 0, _COMPACTION)
     max_compaction_lag_ms: int = fixed("max.compaction.lag.ms", LONG_MAX, _COMPACTION)
     min_cleanable_dirty_ratio: str = fixed("min.cleanable.dirty.ratio", "0.5", _COMPACTION)
-    segment_jitter_ms: int = fixed("segment.jitter.ms", 0, "segments close at segment.ms exactly")
-    segment_index_bytes: int = fixed(
-        "segment.index.bytes", 10 * MIB, "an index grows with index.interval.bytes"
+    segment_jitter_ms: int = fixed(
+        "segment.jitter.ms", 0, "segments are closed at exactly segment.ms"
     )
-    preallocate: bool = fixed("preallocate", False, "segment files grow as they are written")
+    segment_index_bytes: int = fixed(
+        "segment.index.bytes", 10 * MIB, "an index grows on demand and is not preallocated"
+    )
+    preallocate: bool = fixed("preallocate", False, "segment files grow with each append")
     remote_storage_enable: bool = fixed("remote.storage.enable", False, _TIERS)
     remote_log_copy_disable: bool = fixed("remote.log.copy.disable", False, _TIERS)
     remote_log_delete_on_disable: bool = fixed("remote.log.delete.on.disable", False, _TIERS)
@@ -149,7 +151,7 @@ class TopicConfig(Config):
         "follower.replication.throttled.replicas", "", _THROTTLES
     )
     errors_deadletterqueue_group_enable: bool = fixed(
-        "errors.deadletterqueue.group.enable", False, "share groups do not exist"
+        "errors.deadletterqueue.group.enable", False, "share groups are not supported"
     )
 
     def validate(self) -> None:
@@ -160,13 +162,16 @@ class TopicConfig(Config):
 
 
 def min_insync(config: TopicConfig, replication_factor: int) -> int:
-    """How many replicas must be in sync for acks=all: a majority, unless the topic says another."""
+    """Return the in-sync replicas that acks=all requires: ``min.insync.replicas``, or a majority if
+    that is 0."""
     return config.min_insync_replicas or replication_factor // 2 + 1
 
 
 def min_insync_of(text: str | None, replication_factor: int) -> int:
-    """The same for a topic's setting as it is written. What cannot be read, of a later version or
-    put there by hand, counts as not set."""
+    """Return the same as ``min_insync`` for the text of ``min.insync.replicas`` in ZooKeeper.
+
+    Text that is not a number (written by hand or by a later version) counts as unset.
+    """
     try:
         own = int(text or 0)
     except ValueError:

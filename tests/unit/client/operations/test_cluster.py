@@ -43,7 +43,7 @@ def test_the_last_in_sync_replica_is_down() -> None:
     message = why(with_isr(3))
     assert "every in-sync replica is down: broker 3 (alive: 1, 2); start it." in message
     assert "unclean.leader.election.enable=true" in message
-    assert "[LOGBUS_LEADER_NOT_AVAILABLE] no in-sync replica of that partition" in message
+    assert "[LOGBUS_LEADER_NOT_AVAILABLE] no in-sync replica of the partition" in message
 
 
 def test_none_is_elected_yet() -> None:

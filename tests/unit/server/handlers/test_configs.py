@@ -258,7 +258,7 @@ WRONG: list[tuple[tuple[tuple[str, int, str | None], ...], type[Exception], str]
     (
         (("compression.type", OPERATION_SET, "zstd"),),
         InvalidConfigError,
-        "compression.type='zstd' is not built: batches are stored as the producer compressed them",
+        "compression.type='zstd' is not supported: batches are stored as the producer",
     ),
     (
         (("leader.replication.throttled.replicas", OPERATION_APPEND, "0:1"),),
