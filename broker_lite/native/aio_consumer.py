@@ -1,6 +1,6 @@
-"""``NativeAsyncConsumer``: a consumer of a native group on the running event loop, with one stream.
+"""``NativeAsyncConsumer``: a native group's consumer with one stream, on the running event loop.
 
-Decisions are those of ``NativeConsumer``; here the ``Member`` is on the reader's own loop.
+It decides as ``NativeConsumer`` does; the ``Member`` runs on the reader's own loop.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class NativeAsyncConsumer(AsyncConsumer):
             self._settled_where,
             says_how_far=config.auto_commit,
         )
-        # What a member reads is given to it; it finds nothing by itself.
+        # The member assigns the partitions; the consumer looks up none.
         self._follower = Follower(
             self._shell, self._cluster, config, group=group, topics=(), on_found=lambda _: None
         )
@@ -116,7 +116,7 @@ class NativeAsyncConsumer(AsyncConsumer):
         if self.config.auto_commit:
             self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
 
-    # What the member tells.
+    # Reports of the member.
 
     def wake(self) -> None:
         self._news.set()
@@ -128,7 +128,7 @@ class NativeAsyncConsumer(AsyncConsumer):
     def _is_held_back(self) -> bool:
         return self._member is None or lease_ms() >= self._member.lease_until_ms
 
-    # What the reader does about it.
+    # The reader's part.
 
     def _has_changes(self) -> bool:
         return bool(self._owned)
@@ -138,8 +138,8 @@ class NativeAsyncConsumer(AsyncConsumer):
         while self._owned.pending:
             await self._begin()
             if not self.queue:
-                break  # What no broker knows yet is asked for at the next call.
-            # While brokers were asked something may have gone: nothing of that is handed out.
+                break  # Partitions that no broker knows yet are tried at the next call.
+            # A partition may have been lost during the request: hand out none of its records.
             await self._let_go()
 
     async def _let_go(self) -> None:
@@ -161,7 +161,7 @@ class NativeAsyncConsumer(AsyncConsumer):
         )
         owned.begin(*begun.starts)
         if begun.commits and self.config.auto_commit:
-            # Else the end would be somewhere else for whoever takes over after a crash.
+            # Without a commit, a later owner would resolve "latest" to another offset.
             await self._try_commit(begun.commits, owned.grants(begun.commits))
         await done(self._callbacks.assigned(self, begun.starts.offsets))
 

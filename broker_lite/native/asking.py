@@ -1,7 +1,7 @@
-"""Requests of the machine that are under way, and the effects of the present step. Pure.
+"""Requests in flight of one machine, and the effects of the current step. Pure.
 
-The parts of one machine share it. What a request is followed by is a callback, which is dropped
-when the connection is lost: whoever asked asks again when there is another one.
+The parts of a machine share one instance. A callback handles each answer. A lost connection drops
+all callbacks; their owners ask again on the next connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BACKOFF_MAX_MS = 2000
 
 
 def backoff_ms(tries: int) -> int:
-    """The pause after so many tries that failed, the first one counted as 0."""
+    """Return the pause in milliseconds after ``tries`` failed tries; the first counts as 0."""
     return min(BACKOFF_MS << min(tries, 10), BACKOFF_MAX_MS)
 
 
@@ -27,14 +27,15 @@ class _Asked(NamedTuple):
 
 
 class Asking:
-    """``now_ms`` and ``out`` are those of the step; ``session_id`` of the present connection."""
+    """Requests in flight. ``now_ms`` and ``out`` belong to the current step, ``session_id`` to the
+    connection."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.out: list[Effect] = []
         self.session_id = 0
         self.sent_ms = 0
-        """When the request was sent whose answer is being dealt with."""
+        """When the request of the answer being handled was sent."""
         self._tag = 0
         self._asked: dict[int, _Asked] = {}
 
@@ -60,7 +61,7 @@ class Asking:
         return self._tag
 
     def answered(self, tag: int, value: Any) -> None:
-        """Go on with whoever asked, unless that is forgotten."""
+        """Call the callback of a request unless it was dropped."""
         asked = self._asked.pop(tag, None)
         if asked is not None:
             self.sent_ms = asked.sent_ms
@@ -70,5 +71,5 @@ class Asking:
         return tag in self._asked
 
     def forget(self) -> None:
-        """The connection is lost: nothing is answered any more."""
+        """Drop all callbacks: the connection is lost."""
         self._asked.clear()

@@ -1,8 +1,8 @@
-"""The range algorithm: which stream of which consumer reads a partition. Pure.
+"""The range assignment of native groups: which stream of which consumer reads a partition. Pure.
 
-Every consumer computes it for itself, from the same registries, and comes to the same result: for
-each topic the partitions in order are cut into as many ranges as there are streams in order, the
-first ones longer by one where it does not come out even.
+Every consumer computes it from the same registries and gets the same result. For each topic the
+ordered partitions are cut into one range for each ordered stream; the first ranges are longer by
+one when the division has a remainder.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from broker_lite.metadata.znodes import Owner, Subscription
 from broker_lite.model import TopicPartition
 
 INTERNAL_PREFIX = "__"
-"""Topics that no pattern matches."""
+"""Internal topics, which no pattern matches."""
 
 
 def assign(
     subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
 ) -> dict[TopicPartition, Owner]:
-    """The owner of every partition of these topics that anybody subscribed to."""
+    """Return the owner of every partition of the subscribed topics."""
     owners = {}
     for topic in sorted(partition_counts):
         streams = [
@@ -41,7 +41,7 @@ def assign(
 
 
 def covers(subscription: Subscription, topic: str) -> bool:
-    """Whether a consumer reads a topic."""
+    """Return whether a subscription includes a topic."""
     if topic in subscription.topics:
         return True
     if subscription.pattern is None or topic.startswith(INTERNAL_PREFIX):

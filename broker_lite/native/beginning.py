@@ -1,4 +1,4 @@
-"""Where to begin to read the partitions that were claimed, as an operation for both faces."""
+"""The start offsets of claimed partitions, as an operation for both faces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """As ``starting.begin``; a partition that no broker knows as the registries do is left out."""
+    """Return the start offsets (``starting.begin``), without partitions that no broker knows
+    under the registry's topic id."""
 
     def is_known(where: TopicPartition) -> bool:
         view = cluster.view

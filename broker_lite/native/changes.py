@@ -1,6 +1,7 @@
-"""What the member tells one stream's reader, kept until the reader has time for it.
+"""Reports of the member to one stream, queued until the reader asks for records.
 
-The member's thread (or the loop) adds, the reader takes: given, taken and lost partitions in order.
+The member's thread (or loop) appends, the reader takes: assigned, revoked and lost partitions, in
+order.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ Change = Give | Take | Lose
 
 
 class Going(NamedTuple):
-    """Partitions that are to be given up, or are lost already."""
+    """Partitions that are revoked, or already lost."""
 
     is_lost: bool
     wheres: list[TopicPartition]
 
 
 GONE_MS = 5000
-"""How long a topic that brokers do not know (any more) may be the group's still."""
+"""Milliseconds for which a topic unknown to the brokers may still belong to the group."""
 
 
 class Changes:
-    """``pending``: given, and not begun yet. ``on_settled`` tells the member that reading of a
-    partition has stopped, and how far the reader is done with it."""
+    """The queue of one stream.
+
+    ``pending`` are assigned partitions that the reader has not started. ``on_settled`` reports the
+    position at which the reader stopped a partition.
+    """
 
     def __init__(
         self,
@@ -51,16 +55,19 @@ class Changes:
         self._grants: dict[TopicPartition, int] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is something to be taken or begun."""
+        """Return whether a change waits for the reader."""
         return bool(self._queue) or bool(self.pending) or self._gone.is_due
 
     def grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """By which the reader has these now: to be asked with how far it came, on its thread."""
+        """Return the grants under which the reader has these partitions now. Reader's thread."""
         return {where: self._grants[where] for where in wheres if where in self._grants}
 
     def next(self) -> Going | None:
-        """The next partitions that go, of one kind: the reader tells its user and calls ``let_go``.
-        The reader has asked for more, so what it was handed out is done with."""
+        """Return the next revoked or lost partitions, or None.
+
+        The reader calls its callbacks and then ``let_go``. Since the reader asked for more records,
+        all earlier ones are processed.
+        """
         self._gone.release()
         kind: type[Take] | type[Lose] | None = None
         wheres: list[TopicPartition] = []
@@ -75,12 +82,12 @@ class Changes:
         return None if kind is None else Going(kind is Lose, wheres)
 
     def read_of(self, going: Going) -> list[TopicPartition]:
-        """Those that the reader has begun to read."""
+        """Return the partitions of ``going`` that the reader has started."""
         reads = set(self._intake.assignment())
         return [where for where in going.wheres if where in reads]
 
     def let_go(self, going: Going) -> None:
-        """Read these no more, and say how far the reader came."""
+        """Stop reading these partitions and report their positions."""
         settled = self._intake.settled() if self._says_how_far else {}
         for where in going.wheres:
             self.pending.pop(where, None)
@@ -90,7 +97,7 @@ class Changes:
                 self._on_settled(where, settled.get(where), grant)
 
     def begin(self, offsets: dict[TopicPartition, int], epochs: dict[TopicPartition, int]) -> None:
-        """Read these, of the pending ones, from here on."""
+        """Start pending partitions at these offsets."""
         for where in offsets:
             self.pending.pop(where, None)
         self._intake.begin(offsets, epochs)

@@ -1,7 +1,7 @@
-"""``NativeConsumer``: one stream of a consumer in a native group, the blocking face.
+"""``NativeConsumer``: one stream of a consumer in a native group, blocking.
 
-A ``Consumer`` whose partitions come and go as the group's members do, who hands out nothing while
-the group's lease has run out, and who commits by compare-and-set as the partitions' owner.
+Its partitions change with the group's assignment. It hands out no record while the lease is
+expired, and commits by compare-and-set as the owner of a partition.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from broker_lite.native.changes import Change, Changes
 from broker_lite.native.session import GroupSession, raise_worst
 
 LOOK_S = 0.05
-"""How soon it is seen that a reader's thread has ended without a word."""
+"""Seconds between two checks whether a reader's thread has ended."""
 
 
 class NativeConsumer(Consumer):
-    """Reads what its group's other members leave to it. Make it with ``Bus.consumer`` and
-    ``coordination="zookeeper"``, or several streams with ``Bus.create_message_streams``.
+    """A consumer that shares partitions with the other members of its group.
 
-    As ``Consumer``, with these differences. A partition that goes to another member is given up
-    when this one asks for more, with what is done with committed; one that does not ask for 300 ms
-    is not waited for, and what it is at comes again to the next owner. A commit of a partition
-    that is not owned any more raises NotOwnerError and changes nothing. So: commit before the work
-    and drop what NotOwnerError names, and each record is worked on at most once; work before the
-    commit (automatic commits do) and it is at least once.
+    Make it with ``Bus.consumer(coordination="zookeeper")``, or several streams with
+    ``Bus.create_message_streams``. Differences from ``Consumer``: a revoked partition is released
+    at the next call for records, with the processed records committed. A reader that does not call
+    within 300 ms is not awaited, and the next owner gets its records again. A commit of a partition
+    that is no longer owned raises NotOwnerError and changes nothing.
+
+    To process each record at most once, commit before the work and drop the partitions that
+    NotOwnerError names. Automatic commits follow the work, so each record is processed at least
+    once.
     """
 
     _defers_changes = True
@@ -54,7 +56,7 @@ class NativeConsumer(Consumer):
         self._session = session
         self._callbacks = callbacks
         self._reader: threading.Thread | None = None
-        """Who asked for records last."""
+        """The thread that last asked for records."""
         self._is_halting = False
         self._halted = threading.Event()
         if topics:
@@ -73,10 +75,10 @@ class NativeConsumer(Consumer):
 
     @property
     def member_id(self) -> str:
-        """The consumer's name in the group's registry."""
+        """Return the consumer's name in the group's registry."""
         return self._session.name
 
-    # What the member tells; on its thread.
+    # Reports of the member, on the member's thread.
 
     def wake(self) -> None:
         self._notify()
@@ -85,7 +87,7 @@ class NativeConsumer(Consumer):
         self._end = error
         self._notify()
 
-    # What the reader does about it.
+    # The reader's part.
 
     def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
         self._reader = threading.current_thread()
@@ -99,15 +101,16 @@ class NativeConsumer(Consumer):
 
     def _take_changes(self) -> None:
         if self._is_halting:
-            # It asked for more, so it is done with everything; and it comes no further than here.
+            # A reader that asks for more has processed everything before, and reads no further
+            # here.
             self._halted.set()
             raise ClosedError("the consumer was closed")
         self._let_go()
         while self._owned.pending:
             self._begin()
             if not self.queue:
-                break  # What no broker knows yet is asked for at the next call.
-            # While brokers were asked something may have gone: nothing of that is handed out.
+                break  # Partitions that no broker knows yet are tried at the next call.
+            # A partition may have been lost during the request: hand out none of its records.
             self._let_go()
 
     def _let_go(self) -> None:
@@ -127,7 +130,7 @@ class NativeConsumer(Consumer):
         )
         owned.begin(*begun.starts)
         if begun.commits and self.config.auto_commit:
-            # Else the end would be somewhere else for whoever takes over after a crash.
+            # Without a commit, a later owner would resolve "latest" to another offset.
             grants = owned.grants(begun.commits)
             self._session.commit_soon(begun.commits, grants, lambda _: None)
         self._callbacks.assigned(self, begun.starts.offsets)
@@ -148,16 +151,20 @@ class NativeConsumer(Consumer):
             self._is_committing = True
             self._session.commit_soon(rows, self._owned.grants(rows), self._committed)
 
-    # The end.
+    # Closing.
 
     def halt(self) -> None:
-        """Hand out nothing more, whoever reads: the reader is told when it asks. Any thread."""
+        """Hand out no more records; the next call raises. Any thread may call this."""
         self._is_halting = True
         self._notify()
 
     def await_reader(self, deadline: float) -> bool:
-        """After ``halt``: whether the reader has stopped, was this thread, or is no more, by a time
-        of ``time.monotonic``. If so the positions are the calling thread's to look at."""
+        """Wait after ``halt`` until the reader has stopped, or ``deadline`` (``time.monotonic``)
+        passes.
+
+        Returns whether the calling thread may read the positions: the reader stopped, ended, or is
+        this thread.
+        """
         reader = self._reader
         if reader is None or self.is_read_here:
             return True
@@ -171,12 +178,11 @@ class NativeConsumer(Consumer):
 
     @property
     def is_read_here(self) -> bool:
-        """Whether this thread was the last to ask for records."""
+        """Return whether this thread was the last to ask for records."""
         return self._reader is threading.current_thread()
 
     def abandon(self) -> None:
-        """The end while the reader is at its work: what was committed stays as it is, and what came
-        after that comes again."""
+        """End while the reader works: uncommitted records are delivered again."""
         if self._end is None:
             self._callbacks.lost(self, self._intake.assignment())
 
@@ -192,7 +198,7 @@ class NativeConsumer(Consumer):
             self.stop()
 
     def finish(self, *, is_done: bool) -> None:
-        """The last commit."""
+        """Commit the processed positions for the last time."""
         if self._end is None:
             self._last_commit(is_done=is_done)
             self._callbacks.revoked(self, self._intake.assignment())

@@ -1,7 +1,7 @@
-"""The words of a native group's member: what happens to it, and what it wants done. Pure.
+"""Events and effects of the state machine of a native group's member. Pure.
 
-Every request carries a ``tag`` that its answer repeats. A request whose connection was lost is
-never answered; the machine has forgotten its tag by then.
+Each request carries a ``tag`` that its answer repeats. A request is never answered after its
+connection is lost; the machine has dropped its tag by then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from broker_lite.model import CommittedOffset, TopicPartition
 
 
 class Connected(NamedTuple):
-    """A connection is there; ``new_session``: everything ephemeral of before is gone."""
+    """A connection is established. ``new_session``: ephemeral znodes of earlier sessions are
+    gone."""
 
     session_id: int
     new_session: bool
@@ -43,31 +44,31 @@ class Listed(NamedTuple):
 
 
 class Written(NamedTuple):
-    """``refused``: nothing was written, and why."""
+    """The result of a write. ``refused`` says why nothing was written."""
 
     tag: int
     refused: Refused | None
 
 
 class Beaten(NamedTuple):
-    """ZooKeeper's leader answered: the session lived when the heartbeat was sent, or later."""
+    """ZooKeeper's leader answered a heartbeat: the session was alive when it was sent."""
 
     tag: int
 
 
 class Failed(NamedTuple):
-    """No answer, for no fault of the connection's; a write may have happened."""
+    """A request failed on a live connection; a write may have happened."""
 
     tag: int
 
 
 class Tick(NamedTuple):
-    """``wake_ms`` has come."""
+    """``wake_ms`` has passed."""
 
 
 class Commit(NamedTuple):
-    """A reader commits; answered by ``Answer`` with its number. ``grants``: under which it read
-    these, by ``Start``; what it read under another one than is owned now is not committed."""
+    """A reader commits; ``Answer`` repeats its number. ``grants`` has the grant of each partition
+    (``Start``). Rows of another grant than the present one are not committed."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -75,8 +76,8 @@ class Commit(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The reader has stopped reading a partition that was taken from it, which it had by this
-    grant, and is done with all below this offset; None: it says nothing about how far it came."""
+    """The reader stopped reading a revoked partition that it had under ``grant``. All records below
+    ``offset`` are processed; None: the position is unknown."""
 
     where: TopicPartition
     offset: CommittedOffset | None
@@ -121,15 +122,15 @@ class Write(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """Ask ZooKeeper's leader for a sign of life."""
+    """Send a heartbeat to ZooKeeper's leader."""
 
     tag: int
 
 
 class Start(NamedTuple):
-    """Where a partition stands as it is claimed. ``committed`` is None where the group has
-    committed nothing; ``is_added``: the partition was made after the group began to read;
-    ``grant``: a number that no other claim of this consumer has."""
+    """The start of a claimed partition. ``committed`` is None without a commit. ``is_added``: the
+    partition was created after the group began. ``grant`` is unique among the claims of this
+    consumer."""
 
     committed: CommittedOffset | None
     is_added: bool
@@ -146,28 +147,28 @@ class Give(NamedTuple):
 
 
 class Take(NamedTuple):
-    """A stream is to stop reading a partition; ``Settled`` is awaited for a little while."""
+    """Ask a stream to stop reading a partition; ``Settled`` is awaited for a short time."""
 
     stream: int
     where: TopicPartition
 
 
 class Lose(NamedTuple):
-    """A stream does not own a partition any more."""
+    """A stream no longer owns a partition."""
 
     stream: int
     where: TopicPartition
 
 
 class Answer(NamedTuple):
-    """What became of a commit; partitions without an error are committed."""
+    """The result of a commit; partitions without an error are committed."""
 
     number: int
     errors: Mapping[TopicPartition, LogbusError]
 
 
 class Refuse(NamedTuple):
-    """The group cannot be joined, and trying again will not help; the member has ended."""
+    """The consumer cannot join the group, and a retry will not help; the member has ended."""
 
     error: LogbusError
 
@@ -179,4 +180,4 @@ class Restart(NamedTuple):
 Effect = Get | List | Write | Beat | Give | Take | Lose | Answer | Refuse | Restart
 
 ALL = TopicPartition("", -1)
-"""In an answer: every row that has no error of its own."""
+"""Key of an answer that applies to every row without an error of its own."""

@@ -1,10 +1,13 @@
-"""One consumer of a native group, as a state machine: ``step(now_ms, event) -> effects``. Pure.
+"""The state machine of one consumer in a native group: ``step(now_ms, event) -> effects``. Pure.
 
-It joins (the group's kind, then its place in the consumer registry), looks at who is there and
-which partitions there are (``view``), and makes what it owns what it should own (``ownership``), at
-every change anew. Looks are damped: the first change is looked at after 20 ms, and each further one
-within a second after twice as long. ``lease_until_ms`` is until when it may hand out: session
-timeout less a margin after the last heartbeat that was confirmed. ``wake_ms``: when to send Tick.
+The machine joins the group: it fixes the group's kind, then registers the consumer. After each
+change it reads members and partitions (``view``) and claims or releases partitions to match the
+assignment (``ownership``). Reads are damped: the first change is read after 20 ms, each further
+change within a second after twice the delay.
+
+``lease_until_ms`` is the end of the lease: the consumer hands out records only before it. It is the
+last confirmed heartbeat plus the session timeout less a margin. ``wake_ms`` is the time of the next
+Tick.
 """
 
 from __future__ import annotations
@@ -56,22 +59,22 @@ from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import View
 
 MEMBERS_MAX = 1000
-"""Consumers of one group: each reads the registration of every other."""
+"""Maximum consumers of one group: each reads the registration of every other."""
 BEATS_PER_TIMEOUT = 6
 MARGIN_PART = 4
-"""The margin is a fourth of the session timeout: what ZooKeeper's clocks and ours may differ by,
-and what a follower of ZooKeeper may be behind its leader."""
+"""The margin is a quarter of the session timeout. It covers clock differences and the delay of a
+ZooKeeper follower behind its leader."""
 LOOK_AFTER_MS = 20
 LOOK_AFTER_MAX_MS = 640
 CALM_MS = 1000
 REFRESH_MS = 30_000
-"""How often everything is read again, whatever watches said."""
+"""Milliseconds between two full reads of the registries, whether or not watches fired."""
 
 DOWN, JOINING, MEMBER, ENDED = "down", "joining", "member", "ended"
 
 
 class Machine:
-    """``consumer`` is a name that no other consumer of the group ever had."""
+    """The machine of one consumer. No earlier consumer of the group had the name ``consumer``."""
 
     def __init__(self, group: str, consumer: str, subscription: Subscription) -> None:
         self.phase = DOWN
@@ -83,7 +86,7 @@ class Machine:
         self.view = View(self._asking, group, subscription, self._looked)
         self.holdings = Holdings(self._asking, group, consumer)
         self._owners: dict[TopicPartition, Owner] | None = None
-        """Who was to own what by the look before; None: this one is the first."""
+        """The assignment computed from the previous view; None before the first view."""
         self._timeout_ms = 0
         self._is_registered = False
         self._join_ms: int | None = None
@@ -96,7 +99,7 @@ class Machine:
 
     @property
     def wake_ms(self) -> int | None:
-        """When time alone makes the next difference."""
+        """Return when the next Tick is due, or None."""
         times = [self.holdings.next_ms()]
         if self.phase != DOWN:
             times += [self._join_ms, self._beat_ms]
@@ -107,7 +110,7 @@ class Machine:
 
     @property
     def is_settled(self) -> bool:
-        """It owns what it should own, by all that it knows."""
+        """Return whether the consumer owns exactly its assignment, as far as the view knows."""
         return (
             self.phase == MEMBER
             and self._look_ms is None
@@ -116,7 +119,7 @@ class Machine:
         )
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """What is to be done, in this order."""
+        """Handle one event and return the effects in the order to carry them out."""
         self._asking.now_ms = now_ms
         if self.phase == ENDED:
             return self._after_the_end(event)
@@ -124,7 +127,7 @@ class Machine:
             self._take(event)
             self._pass_time()
         except LogbusError as error:
-            # What a znode holds cannot be read: by this version, or because it is another's.
+            # A znode's value is unreadable: a later version or another application wrote it.
             self._end(error)
         out, self._asking.out = self._asking.out, []
         return out
@@ -157,7 +160,7 @@ class Machine:
             case Tick():
                 pass
 
-    # The connection.
+    # Connection.
 
     def _connected(self, event: Connected) -> None:
         self._asking.session_id = event.session_id
@@ -184,7 +187,7 @@ class Machine:
             self._join()
 
     def _start_over(self) -> None:
-        """An answer failed while the connection stands: as if that had been lost for a moment."""
+        """Treat a failed answer on a live connection like a short loss of the connection."""
         self._suspend()
         self.phase = JOINING
         self._join_ms = self._asking.now_ms + backoff_ms(self._join_tries)
@@ -197,7 +200,8 @@ class Machine:
         self.holdings.lose_all()
 
     def _restart(self) -> None:
-        """Somebody deleted the registration: what this session owns has no name any more."""
+        """Begin a new session: another client deleted the registration, so the owners lost their
+        name."""
         self._suspend()
         self._lose_all()
         self._asking.out.append(Restart())
@@ -246,7 +250,7 @@ class Machine:
         self._asking.list(places[0], partial(self._counted, znode.version))
 
     def _take_over(self, kind: str, znode: Znode, coordinator: Znode | None) -> None:
-        """A group that is not native, unless it has had members."""
+        """Make a group native unless it has had members of the other kind."""
         if not is_open(self._group, kind, coordinator):
             raise InconsistentGroupProtocolError(
                 f"group {self._group!r} is a Kafka group, which is coordinated by brokers; give "
@@ -257,7 +261,7 @@ class Machine:
         self._asking.write(operations, lambda _: self._join_again())
 
     def _join_again(self) -> None:
-        """Made, or somebody else was first: see what is there. Each time round counts."""
+        """Read the state after a create succeeded or lost a race; each round counts as a try."""
         if self._join_tries == 0:
             self._join_tries = 1
             self._join()
@@ -273,7 +277,8 @@ class Machine:
             [
                 Check(znodes.group_path(self._group), version),
                 Create(path, data, ephemeral=True),
-                # Its time of change tells brokers of members that go before any of them looks.
+                # Brokers read the retention start from this modification time, so short-lived
+                # members count.
                 Set(znodes.consumers_path(self._group), b""),
             ],
             self._registered,
@@ -281,7 +286,7 @@ class Machine:
 
     def _registered(self, refused: Refused | None) -> None:
         if refused is not None and refused.reason == "exists":
-            # Of this session, where the answer was lost; or of one before, which ends soon.
+            # The znode is from this session (a lost answer) or from an earlier one that ends soon.
             path = znodes.consumer_path(self._group, self._consumer)
             self._asking.get(path, self._check_registration)
         elif refused is not None:
@@ -291,9 +296,12 @@ class Machine:
             self._see_kind(self._enter)
 
     def _see_kind(self, then: Callable[[], None]) -> None:
-        """Of the group that this consumer is registered in. Between the first look and the
-        registration it may have been deleted and made again, and every group's first version is 0;
-        from now on nobody deletes it, since it has a member."""
+        """Read the kind of the group in which the consumer is registered.
+
+        Between the first read and the registration the group may have been deleted and recreated;
+        the version of every new group is 0. From the registration on the group has a member, so
+        nobody deletes it.
+        """
         path = znodes.group_path(self._group)
         self._asking.get(path, partial(self._kind_seen, path, then))
 
@@ -310,13 +318,13 @@ class Machine:
         if is_native:
             then()
         else:
-            # Whether it may be in that one is looked at anew, and not as a member of it.
+            # Check the kind of the recreated group as a newcomer, without the registration.
             self._asking.write([me], lambda _: None)
             self._join_later()
 
     def _check_registration(self, znode: Znode | None) -> None:
         if znode is not None and znode.session_id == self._asking.session_id:
-            # A read may be answered by a server that is behind: it confirms nothing.
+            # A lagging server may answer a read, so a read confirms no heartbeat.
             if self._is_registered:
                 self._enter_again()
             else:
@@ -338,10 +346,10 @@ class Machine:
         self._refresh_ms = self._asking.now_ms + REFRESH_MS
         self._look_ms = self._asking.now_ms
 
-    # The lease.
+    # Lease.
 
     def _confirm(self) -> None:
-        """The session lived when the request was sent that is answered now."""
+        """Extend the lease: the session was alive when the answered request was sent."""
         margin_ms = self._timeout_ms // MARGIN_PART
         until_ms = self._asking.sent_ms + self._timeout_ms - margin_ms
         self.lease_until_ms = max(self.lease_until_ms, until_ms)
@@ -355,7 +363,7 @@ class Machine:
         interval_ms = self._timeout_ms // BEATS_PER_TIMEOUT
         self._beat_ms = max(self._asking.now_ms, self._asking.sent_ms + interval_ms)
 
-    # Looking, and what follows from it.
+    # Views and their consequences.
 
     def _looked(self) -> None:
         if self._consumer not in self.view.members:
@@ -382,8 +390,8 @@ class Machine:
         self.holdings.aim(mine, taken)
 
     def _check_place(self) -> None:
-        """Others may have registered since this consumer counted: of those that came at once the
-        first ones stay, by ZooKeeper's order, which all of them see alike."""
+        """Leave a full group: of consumers that registered at once, the first in ZooKeeper's order
+        stay."""
         place = self.view.place_of(self._consumer)
         if place >= MEMBERS_MAX:
             me = znodes.consumer_path(self._group, self._consumer)
@@ -426,7 +434,7 @@ class Machine:
         self._join_tries = tries
 
     def _damping_ms(self) -> int:
-        """Twice as long for each change that follows another closely."""
+        """Return the delay of the next read: doubled for each change in close succession."""
         is_calm = self._asking.now_ms - self._looked_ms >= CALM_MS
         self._haste = 0 if is_calm else self._haste + 1
         return min(LOOK_AFTER_MS << min(self._haste, 10), LOOK_AFTER_MAX_MS)

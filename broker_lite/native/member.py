@@ -1,7 +1,7 @@
-"""``Member``: carries out what the machine wants, over the metadata store, on one event loop.
+"""``Member`` carries out a machine's effects on the metadata store, on one event loop.
 
-All methods are for the loop's thread. ``lease_until_ms`` and ``machine`` may be read from others.
-The callbacks are called on the loop's thread and must not wait.
+All methods run on the loop's thread; other threads may read ``lease_until_ms`` and ``machine``.
+Callbacks run on the loop's thread and must not block.
 """
 
 from __future__ import annotations
@@ -51,27 +51,30 @@ RECONNECT_S = 0.5
 
 
 class Readers(Protocol):
-    """Who reads what the member owns: its streams."""
+    """The streams that read the member's partitions."""
 
     def give(self, stream: int, where: TopicPartition, start: Start) -> None:
-        """Read a partition from now on."""
+        """Start to read a partition."""
 
     def take(self, stream: int, where: TopicPartition) -> None:
-        """Stop reading it, and call ``Member.settled``."""
+        """Stop reading a partition, then call ``Member.settled``."""
 
     def lose(self, stream: int, where: TopicPartition) -> None:
-        """It is not owned any more: nothing of it may be handed out or committed."""
+        """Drop a partition: the member no longer owns it. Hand out and commit nothing of it."""
 
     def renewed(self) -> None:
-        """The lease, which had run out, holds again."""
+        """Continue after an expired lease was renewed."""
 
     def refuse(self, error: LogbusError) -> None:
-        """The member has ended."""
+        """The member ended with this error."""
 
 
 class Member:
-    """``make_store`` gives a store that is not started; ``now_ms`` is a clock that never goes
-    back; ``on_joined`` is called once, when the group was joined or refused."""
+    """The shell of one machine.
+
+    ``make_store`` returns a store that is not started, ``now_ms`` is a monotonic clock, and
+    ``on_joined`` is called once, after the group is joined or refused.
+    """
 
     def __init__(
         self,
@@ -96,21 +99,22 @@ class Member:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._connection = 0
-        """Counts what the store says of the connection."""
+        """Counts connection events of the store."""
         self._is_closed = False
 
     @property
     def lease_until_ms(self) -> float:
-        """Until then what is owned may be handed out."""
+        """Return the end of the lease, on the clock of ``now_ms``."""
         return self.machine.lease_until_ms
 
     async def start(self) -> None:
-        """Connect; the group is joined after that. Raises CoordinationUnavailableError."""
+        """Connect to ZooKeeper; the member joins the group after that. Raises
+        CoordinationUnavailableError."""
         store = self._store = self._make_store()
         await store.start(lambda event: self._heard(store, event))
 
     async def close(self) -> None:
-        """Leave: the session ends, and with it the registration and everything owned."""
+        """Leave the group: the session ends, and with it the registration and all ownership."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -127,8 +131,10 @@ class Member:
     async def commit(
         self, rows: Mapping[TopicPartition, CommittedOffset], grants: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LogbusError]:
-        """The partitions that could not be committed, each with the reason. ``grants``: by which
-        the reader had them when it had come so far."""
+        """Commit rows and return the partitions that failed, each with its error.
+
+        ``grants`` has the grant under which the reader read each partition.
+        """
         if self._is_closed:
             raise ClosedError("the consumer was closed")
         number = next(self._numbers)
@@ -144,7 +150,7 @@ class Member:
         return errors
 
     def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        """The reader has stopped reading a partition that was taken, which it had by this grant."""
+        """Report that the reader stopped a revoked partition that it read under ``grant``."""
         self._step(Settled(where, offset, grant))
 
     # Events.
@@ -180,7 +186,7 @@ class Member:
             self._timer = None
         wake_ms = self.machine.wake_ms
         if wake_ms is not None and not self._is_closed:
-            # Not before the whole millisecond: that would be a turn for nothing.
+            # Round up to a whole millisecond; an earlier wake-up would find nothing to do.
             delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
 
@@ -216,7 +222,7 @@ class Member:
     async def _ask(self, effect: Get | List | Write | Beat, connection: int) -> None:
         store = self._store
         if store is None or connection != self._connection:
-            return  # What was wanted of one session must not be done in the next one.
+            return  # An effect of an earlier session must not run in this one.
         event: Event
         try:
             match effect:
@@ -235,7 +241,7 @@ class Member:
             self._step(event)
 
     async def _restart(self) -> None:
-        """Another session."""
+        """Close the session and open another one."""
         store, self._store = self._store, None
         if store is not None:
             await store.close()

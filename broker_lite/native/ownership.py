@@ -1,10 +1,9 @@
-"""The partitions that one consumer owns, claims and gives up, and its commits. Pure.
+"""The partitions that one consumer claims, owns and releases, and its commits. Pure.
 
-A claim is one write of two operations: it creates the owner's ephemeral znode and writes the
-offset anew, as it was. So the version of the offset is the claim's own, and whoever owned the
-partition before cannot commit any more. A commit is a compare-and-set on that version, and checks
-that the consumer is registered still. An owner's znode is deleted by its own session alone, and
-after the reader has stopped.
+A claim is one write with two operations: create the ephemeral owner znode and rewrite the offset
+unchanged. The rewrite gives the claim a version of its own, so an earlier owner cannot commit any
+more. A commit is a compare-and-set on that version and checks the registration. Only the owner's
+session deletes an owner znode, after the reader has stopped.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from broker_lite.native.events import ALL, Answer, Commit, Give, Lose, Start, Ta
 from broker_lite.native.view import TopicFacts
 
 GRACE_MS = 300
-"""How long a reader may take to stop before a partition is given up without its last word."""
+"""Milliseconds a reader may take to stop before its partition is released without its position."""
 COMMIT_ROWS_MAX = 500
 WRITE_BYTES_MAX = 512 << 10
-"""ZooKeeper takes 1 MB at once (jute.maxbuffer), paths included."""
+"""Maximum bytes of one write; ZooKeeper accepts 1 MB, paths included (jute.maxbuffer)."""
 METADATA_BYTES_MAX = 4096
 NO_OFFSET = -1
-"""In an offset's znode: claimed, and nothing committed yet."""
+"""Offset of a claimed partition without a commit."""
 
 OWNED, TAKEN, RELEASED = "owned", "taken", "released"
 READING, WRITING, LOOKING, WAITING = "reading", "writing", "looking", "waiting"
@@ -45,40 +44,40 @@ READING, WRITING, LOOKING, WAITING = "reading", "writing", "looking", "waiting"
 
 @dataclass(slots=True)
 class Held:
-    """A partition that is owned. ``version`` and ``data`` are of its offset's znode."""
+    """An owned partition. ``version`` and ``data`` are those of its offset znode."""
 
     stream: int
     topic_id: str
     version: int
     data: bytes
     grant: int = 0
-    """By which its reader has it; 0: none was told of it."""
+    """The number of the grant under which the reader reads; 0: no reader was notified."""
     state: str = OWNED
     due_ms: int = 0
-    """Of a taken one: when it is given up without the reader's word."""
+    """When a revoked partition is released without the reader's position."""
     final: CommittedOffset | None = None
     writing: bytes | None = None
-    """What a commit under way makes of ``data``."""
+    """The value that a commit in flight writes over ``data``."""
     is_sure: bool = True
-    """False after a lost connection, until it was read again."""
+    """False after a lost connection until the owner znode is read again."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """A partition that is to be owned and is not yet."""
+    """A partition of the assignment that is not owned yet."""
 
     stream: int
     stage: str = READING
     tries: int = 0
     tried_ms: int = 0
     retry_ms: int = 0
-    """Of a waiting one."""
+    """When a waiting claim is tried again."""
     is_over: bool = False
-    """The owner's watch fired before the answer that set it was heard."""
+    """The owner's watch fired before the answer that set the watch arrived."""
 
 
 class Queued(NamedTuple):
-    """A commit that waits. ``claims``: the holding that each row was made under, and no other."""
+    """A waiting commit. ``claims`` has the claim under which each row was read."""
 
     number: int
     rows: Mapping[TopicPartition, CommittedOffset]
@@ -86,15 +85,16 @@ class Queued(NamedTuple):
 
 
 class Holdings:
-    """``target`` is what the consumer is to own: its stream and the topic of each partition."""
+    """The owned and claimed partitions of a consumer. ``target`` maps each partition of the
+    assignment to its stream and topic."""
 
     def __init__(self, asking: Asking, group: str, consumer: str) -> None:
         self.held: dict[TopicPartition, Held] = {}
         self.claims: dict[TopicPartition, Claim] = {}
         self.is_unregistered = False
-        """The consumer's registration was found missing: it is to join anew."""
+        """The registration was missing, so the consumer must join again."""
         self.unready: set[str] = set()
-        """Topics whose places in the registries were found missing."""
+        """Topics whose registry znodes were missing."""
         self._asking = asking
         self._group = group
         self._consumer = consumer
@@ -102,7 +102,7 @@ class Holdings:
         self._taken: Container[TopicPartition] = ()
         self._owner_paths: dict[str, TopicPartition] = {}
         self._doubtful: set[TopicPartition] = set()
-        """Claims whose answer was lost with the connection."""
+        """Claims whose answers were lost with the connection."""
         self._commits: deque[Queued] = deque()
         self._writing: list[tuple[Queued, list[TopicPartition]]] = []
         self._left: dict[int, tuple[int, dict[TopicPartition, LogbusError]]] = {}
@@ -110,26 +110,26 @@ class Holdings:
 
     @property
     def is_settled(self) -> bool:
-        """Everything of the target is owned, and nothing else."""
+        """Return whether the consumer owns its whole assignment and nothing else."""
         return self.held.keys() == self._target.keys() and all(
             held.state == OWNED and held.is_sure for held in self.held.values()
         )
 
-    # The target.
+    # Assignment.
 
     def aim(
         self,
         target: Mapping[TopicPartition, tuple[int, TopicFacts]],
         taken: Container[TopicPartition] = (),
     ) -> None:
-        """Own exactly these from now on. ``taken``: those that are others' still, most likely."""
+        """Set the assignment. ``taken`` are partitions that other consumers probably still own."""
         self._target = dict(target)
         self._taken = taken
         for where in [*self.held, *self.claims, *self._target]:
             self._pursue(where)
 
     def _pursue(self, where: TopicPartition) -> None:
-        """Take the next step of one partition towards the target."""
+        """Take the next step of one partition towards the assignment."""
         wanted = self._target.get(where)
         held = self.held.get(where)
         claim = self.claims.get(where)
@@ -155,9 +155,11 @@ class Holdings:
     def _write(
         self, operations: Sequence[Operation], then: Callable[[Refused | None], None]
     ) -> None:
-        """All that concerns owners and offsets is written while the consumer is registered: so a
-        write that was meant for the session before has no effect in the next one. ``then`` is not
-        called where it is not registered."""
+        """Write owners and offsets together with a check of the registration.
+
+        The check keeps a late write of an old session from taking effect in the next one. Without a
+        registration ``then`` is not called.
+        """
         me = znodes.consumer_path(self._group, self._consumer)
         self._asking.write([Check(me, 0), *operations], partial(self._wrote, then))
 
@@ -184,7 +186,7 @@ class Holdings:
         topic_id = wanted[1].topic_id
         found = None if znode is None else znodes.decode_offset(path, znode.data)
         if found is None or found.topic_id != topic_id:
-            # None yet, or of a topic that was deleted: its offsets mean nothing here.
+            # No offset, or an offset of a deleted topic: it does not apply to this topic.
             found = CommittedOffset(NO_OFFSET, topic_id=topic_id)
         data = znodes.encode_offset(found)
         claim.stage = WRITING
@@ -252,11 +254,11 @@ class Holdings:
         elif znode is None:
             self._wait(claim)
         elif znode.session_id == self._asking.session_id:
-            # A claim whose answer was lost: begin anew, so that the version is known.
+            # The answer of a claim was lost: claim again to learn the version.
             path = znodes.owner_path(self._group, *where)
             self._write([Delete(path)], lambda _: self._wait(claim))
         else:
-            # Its end is awaited; that wakes the claim, or else it looks again by itself.
+            # The owner's watch wakes the claim; otherwise the retry timer does.
             self._wait(claim, None if claim.is_over else BACKOFF_MAX_MS)
 
     def _wait(self, claim: Claim, pause_ms: int | None = None) -> None:
@@ -266,7 +268,7 @@ class Holdings:
         claim.tries = max(1, claim.tries)
 
     def owner_changed(self, path: str) -> None:
-        """The watch of somebody's owner znode fired: try again, though never hot."""
+        """Retry a claim after the watch of its owner znode fired, within the backoff."""
         where = self._owner_paths.pop(path, None)
         claim = None if where is None else self.claims.get(where)
         if claim is not None:
@@ -275,7 +277,7 @@ class Holdings:
             earliest_ms = claim.tried_ms + backoff_ms(claim.tries - 1)
             claim.retry_ms = max(self._asking.now_ms, min(claim.retry_ms, earliest_ms))
 
-    # Giving up.
+    # Releasing.
 
     def _take(self, where: TopicPartition, held: Held) -> None:
         held.state = TAKEN
@@ -283,7 +285,7 @@ class Holdings:
         self._asking.out.append(Take(held.stream, where))
 
     def settled(self, where: TopicPartition, final: CommittedOffset | None, grant: int) -> None:
-        """The reader has stopped. A late word of what it had before is none of this claim's."""
+        """Release a partition whose reader stopped. Ignore reports from an earlier grant."""
         held = self.held.get(where)
         if held is not None and held.state == TAKEN and held.grant == grant:
             held.final = final
@@ -292,7 +294,7 @@ class Holdings:
     def _release(self, where: TopicPartition, held: Held) -> None:
         held.state = RELEASED
         if held.writing is not None or not held.is_sure:
-            return  # When that is known, it goes on.
+            return  # The answer continues.
         operations: list[Operation] = []
         if held.final is not None and _check(held, held.final) is None:
             data = _encoded(held, held.final)
@@ -306,7 +308,7 @@ class Holdings:
         self, where: TopicPartition, held: Held, count: int, refused: Refused | None
     ) -> None:
         if refused is not None and refused.position < count - 1:
-            # Somebody else set the offset: that stands.
+            # Another client set the offset; keep it.
             held.final = None
             self._release(where, held)
             return
@@ -318,14 +320,14 @@ class Holdings:
             self._pursue(where)
 
     def _lose(self, where: TopicPartition, held: Held) -> None:
-        """The offset was set by others, so the claim is void: begin anew from there."""
+        """Give up a claim whose offset another client changed, and claim again from there."""
         self._asking.out.append(Lose(held.stream, where))
         held.final = held.writing = None
         held.is_sure = True
         self._release(where, held)
 
     def lose_all(self) -> None:
-        """The session is gone, and everything with it."""
+        """Drop all partitions: the session ended."""
         for where, held in self.held.items():
             self._asking.out.append(Lose(held.stream, where))
         self.held.clear()
@@ -335,10 +337,10 @@ class Holdings:
         self._target = {}
         self._fail_commits()
 
-    # The connection.
+    # Connection.
 
     def suspend(self) -> None:
-        """It is lost: what was being written may be or not be."""
+        """Handle a lost connection: writes in flight may or may not have succeeded."""
         for held in self.held.values():
             held.is_sure = False
         self._doubtful.update(w for w, claim in self.claims.items() if claim.stage != READING)
@@ -347,9 +349,9 @@ class Holdings:
         self._fail_commits()
 
     def resume(self) -> None:
-        """It is back, with the same session: see what became of what was being written."""
+        """Read the results of the writes in flight after a reconnect in the same session."""
         for where in sorted(self._doubtful):
-            # Before any claim is written again, which must find its own znode only.
+            # Undo comes before any new claim, which must find only its own znode.
             path = znodes.owner_path(self._group, *where)
             self._asking.get(path, partial(self._undo, where, path))
         for where, held in self.held.items():
@@ -357,7 +359,7 @@ class Holdings:
             self._asking.get(path, partial(self._check_owner, where, held))
 
     def _undo(self, where: TopicPartition, path: str, znode: Znode | None) -> None:
-        """A claim that nobody heard of succeeded: take it back; its version is not known."""
+        """Delete the owner znode of a claim whose answer was lost, since its version is unknown."""
         if znode is not None and znode.session_id == self._asking.session_id:
             self._write([Delete(path)], lambda _: self._doubtful.discard(where))
         else:
@@ -393,13 +395,13 @@ class Holdings:
     # Commits.
 
     def commit(self, commit: Commit) -> None:
-        """Answered when ZooKeeper has it, or has not."""
+        """Queue a commit; the answer comes with ZooKeeper's result."""
         errors: dict[TopicPartition, LogbusError] = {}
         for where, row in commit.rows.items():
             held = self.held.get(where)
             problem: LogbusError | None = _not_owner(where)
             if held is not None and held.state != RELEASED:
-                # What was read under another claim is behind what others committed since.
+                # Rows from another claim may be behind offsets that others committed since.
                 is_same = held.grant == commit.grants.get(where)
                 problem = _check(held, row) if is_same else problem
             if problem is not None:
@@ -414,7 +416,7 @@ class Holdings:
     def _answer(
         self, number: int, count: int, errors: Mapping[TopicPartition, LogbusError]
     ) -> None:
-        """So many rows of a commit are decided."""
+        """Record that ``count`` rows of a commit are decided."""
         left, known = self._left[number]
         known.update(errors)
         left -= count
@@ -424,7 +426,7 @@ class Holdings:
             self._asking.out.append(Answer(number, known))
 
     def _write_commits(self) -> None:
-        """The commits that wait, joined: of two for one partition the later stands."""
+        """Write the waiting commits together; the later of two for one partition wins."""
         if self._writing or any(not held.is_sure for held in self.held.values()):
             return
         rows: dict[TopicPartition, CommittedOffset] = {}
@@ -446,7 +448,7 @@ class Holdings:
             self._write_rows(rows)
 
     def _write_rows(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """As many as one write may hold, then the others."""
+        """Write as many rows as one write holds, then the rest."""
         operations: list[Operation] = []
         part: dict[TopicPartition, CommittedOffset] = {}
         rest: dict[TopicPartition, CommittedOffset] = {}
@@ -513,13 +515,13 @@ class Holdings:
     # Time.
 
     def next_ms(self) -> int | None:
-        """When ``pass_time`` has something to do."""
+        """Return when ``pass_time`` has work to do."""
         times = [held.due_ms for held in self.held.values() if held.state == TAKEN]
         times += [claim.retry_ms for claim in self.claims.values() if claim.stage == WAITING]
         return min(times, default=None)
 
     def pass_time(self) -> None:
-        """Whoever does not give up what was taken from it loses it; claims are tried again."""
+        """Revoke partitions whose readers did not stop in time, and retry due claims."""
         now_ms = self._asking.now_ms
         for where, held in list(self.held.items()):
             if held.state == TAKEN and held.due_ms <= now_ms:

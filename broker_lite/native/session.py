@@ -1,7 +1,8 @@
-"""One consumer's membership for the blocking face: a thread with an event loop and a ``Member``.
+"""Membership of one consumer for the blocking face: a thread with an event loop and a
+``Member``.
 
-Its streams are consumers on threads of their own. What the member tells a stream goes into that
-stream's queue; what a stream asks is handed to the loop. Methods are for the streams' threads.
+Each stream is a consumer on a thread of its own. Reports of the member go into the stream's queue;
+calls of a stream run on the loop. Methods are called from the streams' threads.
 """
 
 from __future__ import annotations
@@ -44,15 +45,18 @@ class Stream(Protocol):
     queue: deque[Change]
 
     def wake(self) -> None:
-        """The queue has grown, or the lease holds again; from the member's thread."""
+        """Notice a longer queue or a renewed lease. Runs on the member's thread."""
 
     def end(self, error: LogbusError) -> None:
-        """The membership has ended; from the member's thread."""
+        """End the stream with an error. Runs on the member's thread."""
 
 
 def consumer_name(client_id: str, host: str) -> str:
-    """A name that no other consumer ever had; what a path cannot hold is left out: to ZooKeeper a
-    letter beyond the first 65,536 (U+20000, say) is two halves of a pair, which it refuses."""
+    """Return a unique consumer name for the registry.
+
+    Characters that a znode path cannot hold are dropped. ZooKeeper refuses characters beyond
+    U+FFFF, since it sees them as two halves of a surrogate pair.
+    """
     words = "-".join(word for word in (client_id, host) if word)
     safe = "".join(c if c in "-._" or (c.isalnum() and c <= "\uffff") else "-" for c in words)
     return f"{safe[:NAME_LENGTH_MAX]}-{uuid.uuid4().hex[:12]}"
@@ -61,7 +65,7 @@ def consumer_name(client_id: str, host: str) -> str:
 def stamped(
     rows: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Rows with the time of the commit."""
+    """Return the rows with the present time as their commit time."""
     now_ms = int(time.time() * 1000)
     return {
         where: row._replace(commit_ms=now_ms) if row.commit_ms == NO_TIMESTAMP else row
@@ -70,14 +74,17 @@ def stamped(
 
 
 def raise_worst(errors: Mapping[TopicPartition, LogbusError]) -> None:
-    """NotOwnerError only where that is all: its next owner goes on from what was committed, while
-    any other error says that what is owned still was not committed."""
+    """Raise the most important error of a commit.
+
+    NotOwnerError is raised only if no other error occurred: the next owner resumes from the
+    committed offset, while any other error means that an owned partition is not committed.
+    """
     for error in sorted(errors.values(), key=lambda error: isinstance(error, NotOwnerError)):
         raise error
 
 
 class Dispatcher:
-    """Takes what the member says to the streams. On the member's loop."""
+    """Puts the member's reports into the streams' queues. Runs on the member's loop."""
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         self._streams = streams
@@ -107,8 +114,9 @@ class Dispatcher:
 
 
 class GroupSession:
-    """Raises CoordinationUnavailableError, InconsistentGroupProtocolError and whatever else keeps
-    the group from being joined."""
+    """The membership that the streams of a consumer share. The constructor and ``start`` raise
+    CoordinationUnavailableError, InconsistentGroupProtocolError or another reason why the
+    consumer cannot join."""
 
     def __init__(
         self,
@@ -130,11 +138,11 @@ class GroupSession:
         self._thread = threading.Thread(target=self._run, name=f"logbus-group-{group}", daemon=True)
 
     def add(self, stream: Stream) -> None:
-        """Before ``start``: the streams in the order of their numbers."""
+        """Add a stream before ``start``, in the order of stream numbers."""
         self._streams.append(stream)
 
     def start(self) -> None:
-        """Join the group; partitions come to the streams after that."""
+        """Join the group; assignments reach the streams later."""
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._join(), self._loop).result(JOIN_TIMEOUT_S)
@@ -150,13 +158,12 @@ class GroupSession:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether nothing may be handed out: ZooKeeper has not confirmed for too long that this
-        consumer is alive, so its partitions may be others' by now."""
+        """Return whether the lease has expired, so that no record may be handed out."""
         member = self._member
         return member is None or lease_ms() >= member.lease_until_ms
 
     def settled(self, where: TopicPartition, offset: CommittedOffset | None, grant: int) -> None:
-        """A stream has stopped reading a partition that was taken from it."""
+        """Report that a stream stopped reading a revoked partition."""
         rows = {} if offset is None else stamped({where: offset})
         if self._member is not None and not self._is_closed:
             settled = partial(self._member.settled, where, rows.get(where), grant)
@@ -168,7 +175,7 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         timeout_s: float,
     ) -> Errors:
-        """The partitions that could not be committed. ``grants``: by which the stream has them."""
+        """Commit rows and return the partitions that failed. ``grants`` has the stream's grants."""
         if self._is_closed or self._member is None:
             raise ClosedError("the consumer was closed")
         commit = self._member.commit(stamped(rows), grants)
@@ -187,7 +194,7 @@ class GroupSession:
         grants: Mapping[TopicPartition, int],
         on_done: Callable[[Errors | LogbusError], None],
     ) -> None:
-        """``on_done`` is called on the member's thread."""
+        """Commit in the background; ``on_done`` runs on the member's thread."""
 
         member = self._member
         if self._is_closed or member is None:
@@ -203,7 +210,7 @@ class GroupSession:
         asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def close(self) -> None:
-        """Leave the group, which ends all streams: others may claim what was owned at once."""
+        """Leave the group and end all streams; other members may claim the partitions at once."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -216,7 +223,7 @@ class GroupSession:
         self._thread.join(CLOSE_TIMEOUT_S)
 
     def forget(self) -> None:
-        """In a forked child: the parent is the member, and has the thread."""
+        """Forget the session in a forked child: the parent stays the member."""
         self._is_closed = True
 
     def _run(self) -> None:

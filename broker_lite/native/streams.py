@@ -1,7 +1,6 @@
-"""The way into a native group: addresses, options, and the streams of one consumer.
+"""Entry points of native groups: addresses, options and the streams of one consumer.
 
-Loaded by ``Bus.consumer`` and ``Bus.create_message_streams`` only where native groups are asked
-for, since it brings asyncio and kazoo along.
+``Bus`` loads this module only for native groups, since it imports asyncio and kazoo.
 """
 
 from __future__ import annotations
@@ -28,15 +27,17 @@ from broker_lite.native.session import GroupSession, consumer_name
 SESSION_TIMEOUT_MIN_MS = 1000
 STREAMS_MAX = 256
 REGISTRATION_BYTES_MAX = 512 << 10
-"""ZooKeeper takes 1 MB at once (jute.maxbuffer) and ends the connection of who sends more."""
+"""Maximum bytes of a registration; ZooKeeper closes the connection above 1 MB (jute.maxbuffer)."""
 READERS_TIMEOUT_S = 1.0
-"""How long closing waits for those that are still at a record."""
+"""Seconds that closing waits for readers that still work on a record."""
 
 
 class MessageStreams:
-    """The streams of one consumer, each to be read by a thread of its own: every partition that
-    the consumer owns belongs to one of them. Closing, which ``with`` does, leaves the group; a
-    thread that asks for more after that gets ClosedError."""
+    """The streams of one consumer, each read by a thread of its own.
+
+    Every partition that the consumer owns belongs to one stream. Closing, which ``with`` does,
+    leaves the group; a thread that asks for more records afterwards gets ClosedError.
+    """
 
     def __init__(self, session: GroupSession, streams: Sequence[NativeConsumer]) -> None:
         self._session = session
@@ -52,16 +53,15 @@ class MessageStreams:
         return iter(self._streams)
 
     def assignment(self) -> list[list[TopicPartition]]:
-        """The partitions that each stream reads."""
+        """Return the partitions of each stream."""
         return [stream.assignment() for stream in self._streams]
 
     def close(self) -> None:
-        """Commit what is done with, where the streams commit by themselves, and leave.
+        """Commit processed records, if the streams commit automatically, and leave the group.
 
-        What a thread is still at when it does not ask for more within a second comes again, to
-        whoever is next, and so does all that this stream has not committed by then. Of a stream
-        that was read by the calling thread everything handed out counts as done with, but not
-        while an exception is being handled.
+        Records that a thread still works on after one second are delivered again to the next owner,
+        and so are uncommitted records of its stream. For a stream that the calling thread reads,
+        every record counts as processed unless an exception is being handled.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 
@@ -75,7 +75,7 @@ class MessageStreams:
                 stream.abandon()
                 continue
             try:
-                # Whether another thread's work succeeded is known only if that asked for more.
+                # A thread proves that its work succeeded only by asking for more records.
                 stream.finish(is_done=is_done and stream.is_read_here)
             except LogbusError as error:
                 problems.append(error)
@@ -105,7 +105,7 @@ def open_streams(
     config: ConsumerConfig,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> MessageStreams:
-    """Join a native group with so many streams."""
+    """Join a native group with ``streams`` streams."""
     subscription = subscribe(
         topics,
         pattern,
@@ -147,7 +147,7 @@ def subscribe(
     session_timeout_ms: int,
     config: ConsumerConfig,
 ) -> Subscription:
-    """What is registered; raises InvalidConfigError, InvalidGroupIdError for what cannot be."""
+    """Return the registration. Raises InvalidConfigError or InvalidGroupIdError."""
     if group is None:
         raise InvalidGroupIdError("coordination='zookeeper' is for groups; give group='…'")
     znodes.group_path(group)
@@ -178,10 +178,8 @@ def subscribe(
 def zookeeper_address(
     admin: Admin, given: str | None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """ZooKeeper's address: as given, else LOGBUS_ZOOKEEPER, else as a broker has it.
-
-    Raises NoClusterError where there is none.
-    """
+    """Return the ZooKeeper address: as given, else LOGBUS_ZOOKEEPER, else as a broker has it.
+    Raises NoClusterError without any."""
     env = os.environ if environment is None else environment
     address = given or env.get(ENV_ZOOKEEPER) or _as_brokers_have_it(admin)
     if not address:

@@ -1,9 +1,9 @@
-"""What one consumer knows of its group: who is in it, and which partitions there are. Pure.
+"""The consumer's view of its group: members and partitions. Pure.
 
-Everything is read with a watch, so a change that is missed by a read fires the watch of that read.
-Only what a watch named is read again. Each topic is made ready for the group as it is met: its
-places in the ownership and offset registries, and how many partitions it had when the group first
-read it: none, if it was made later than that, since its records are all new to the group then.
+Every read sets a watch, so a change during a read fires that watch. Only the znode of a fired watch
+is read again. The view prepares each new topic for the group: it creates the registry znodes and
+records the number of partitions when the group first read the topic. The number is 0 for a topic
+that was created later, since all of its records are new to the group.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from broker_lite.native.assignment import assign, covers
 
 
 class TopicFacts(NamedTuple):
-    """A topic that the consumer reads; ``first_count``: partitions when the group began, 0 where
-    the topic came after that. The others are read from their beginning."""
+    """A topic that the consumer reads. ``first_count`` is the number of partitions when the group
+    began, 0 for a later topic. The group reads partitions beyond it from their beginning."""
 
     topic_id: str
     partition_count: int
@@ -31,7 +31,7 @@ class TopicFacts(NamedTuple):
 
 
 class View:
-    """``on_looked`` is called when everything that a look asked for is known."""
+    """The members and topics of a group. ``on_looked`` is called after a read is complete."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class View:
         self._on_looked = on_looked
         self._left = 0
         self._since: dict[str, int] = {}
-        """When each member was registered, as ZooKeeper counts its changes."""
+        """The creation zxid of each member's registration."""
         self._members_left = 0
         self._unmet: list[tuple[str, Assignment, int]] = []
-        """Topics that wait for the members to be known: name, value and when each was made."""
+        """Topics that wait for the member list: name, value and creation zxid."""
         self._was_there: set[str] = set()
-        """Ids of the topics that the first look found and that are older than any member's
-        subscription to them; others came later."""
+        """Ids of the topics that the first read found and that are older than every member's
+        subscription."""
         self._has_looked = False
         self._names = set(subscription.topics)
         self._stale_topics: set[str] = set()
@@ -68,16 +68,16 @@ class View:
         return self._stale_members or self._stale_names or bool(self._stale_topics)
 
     def owners(self, *, without: str = "") -> dict[TopicPartition, Owner]:
-        """Who is to own what, by this view; or was, ``without`` one of them."""
+        """Return the assignment by this view; ``without`` leaves one member out."""
         counts = {name: facts.partition_count for name, facts in self.topics.items()}
         members = {name: row for name, row in self.members.items() if name != without}
         return assign(members, counts)
 
     def place_of(self, name: str) -> int:
-        """How many of the members were registered before this one."""
+        """Return how many members registered before this one."""
         return sum(since < self._since[name] for since in self._since.values())
 
-    # What is to be read again.
+    # Stale znodes.
 
     def mark_all(self) -> None:
         self._stale_members = True
@@ -85,7 +85,7 @@ class View:
         self._stale_topics = set(self._names)
 
     def mark(self, path: str) -> None:
-        """A watch fired."""
+        """Mark the znode of a fired watch as stale."""
         if path == znodes.consumers_path(self._group):
             self._stale_members = True
         elif path == znodes.TOPICS:
@@ -94,21 +94,21 @@ class View:
             self._stale_topics.add(self._paths[path])
 
     def mark_topic(self, topic: str) -> None:
-        """Its places in the registries are gone: make it ready again."""
+        """Prepare a topic again: its registry znodes are missing."""
         self.topics.pop(topic, None)
         self._stale_topics.add(topic)
 
     def forget(self) -> None:
-        """The connection is lost: what was asked is not answered, and every watch is void."""
+        """Drop all requests and watches: the connection is lost."""
         self.is_looking = False
         self._left = self._members_left = 0
         self._unmet.clear()
         self.mark_all()
 
-    # Looking.
+    # Reading.
 
     def look(self) -> None:
-        """Read what is stale."""
+        """Read the stale znodes."""
         assert not self.is_looking
         self.is_looking = True
         self._left = 1
@@ -142,13 +142,14 @@ class View:
         self._one_member_less()
 
     def _member(self, name: str, path: str, znode: Znode | None) -> None:
-        # One that is gone again has fired the watch of the list.
+        # A member that left since has fired the watch of the list.
         if znode is not None:
             self._since[name] = znode.created_zxid
             try:
                 self.members[name] = znodes.decode_subscription(path, znode.data)
             except UnsupportedVersionError:
-                # Not ours, or of a later version: it gets nothing, and all others agree on that.
+                # A registration that no member can read gets no partitions; all members agree on
+                # that.
                 self.members[name] = Subscription((), None, 0)
         self._one_member_less()
 
@@ -195,8 +196,11 @@ class View:
             self._meet(topic, found, znode.created_zxid)
 
     def _meet(self, topic: str, found: Assignment, created_zxid: int) -> None:
-        """Remember a topic for the group, unless that does. One that was made since some member has
-        been there for it came later, also for a consumer that joined before that member looked."""
+        """Record a topic for the group unless it is recorded.
+
+        A topic that was created after some member registered counts as later for every member, also
+        for one that joined before that member's first read.
+        """
         began = (self._since[name] for name, row in self.members.items() if covers(row, topic))
         if not self._has_looked and created_zxid < min(began, default=created_zxid + 1):
             self._was_there.add(found.topic_id)
@@ -223,8 +227,8 @@ class View:
         self._asking.write([write], partial(self._ready, topic, facts))
 
     def _first(self, found: Assignment, *, is_another: bool) -> FirstLook:
-        """What the group is to remember of a topic that it has not met; ``is_another``: but one of
-        the same name."""
+        """Return what the group records of a topic. ``is_another``: a topic of that name was
+        recorded under another id."""
         is_old = found.topic_id in self._was_there and not is_another
         return FirstLook(found.topic_id, len(found.replicas) if is_old else 0)
 
@@ -243,4 +247,4 @@ class View:
 
 
 def _either_way(refused: Refused | None) -> None:
-    """It is there now, or its parent is not, which the next read shows."""
+    """Ignore the result: the znode exists now, or the next read finds its parent missing."""
