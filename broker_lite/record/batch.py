@@ -224,7 +224,12 @@ def validate_for_append(buffer: Buffer, header: BatchHeader, max_bytes: int) -> 
     if header.is_columns:
         if codec not in _COLUMN_CODECS:
             raise UnsupportedCompressionTypeError(f"columns take lz4 or zstd, not {codec}")
-        if check_structure(buffer, header) & fmt.FLAG_OFFSET_DELTAS:
+        try:
+            flags = check_structure(buffer, header)
+        except CorruptMessageError as error:
+            # The CRC is right, so the producer wrote it so: to send it again would not help.
+            raise InvalidRecordError(error.message) from None
+        if flags & fmt.FLAG_OFFSET_DELTAS:
             raise InvalidRecordError("offset deltas are compaction's; clients may not write them")
     elif codec > fmt.CODEC_ZSTD:
         raise UnsupportedCompressionTypeError(f"codec {codec} is unknown")

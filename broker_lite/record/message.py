@@ -2,9 +2,11 @@
 
 No pyarrow: the message's flatbuffer is read with ``struct``, so a broker checks a batch in about
 ten microseconds without touching its body. Every position is checked before it is read; nothing
-is allocated by a declared size. What passes may still hold bad values inside its buffers (offsets
-that run backwards): readers find those with ``validate(full=True)``. Called by ``batch`` at append
-and by ``arrow`` before a message is handed to pyarrow; pure, any thread.
+is allocated by a declared size. Of values inside buffers those that are cheap to look at are
+checked where nothing is compressed: null counts, the bounds of offsets, and their order where they
+are few. Readers find the rest (the order of many offsets, keys of headers that are not UTF-8, what
+is compressed) with ``validate(full=True)``. Called by ``batch`` at append and by ``arrow`` before a
+message is handed to pyarrow; pure, any thread.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ _SMALL_BODY_BYTES: Final = 4096
 _SMALL_METADATA_BYTES: Final = 768
 _METADATA_BYTES_MAX: Final = 16 << 10
 """Ours take under 700 bytes; other writers may add a little metadata of their own."""
+_ORDERED_MAX: Final = 64
+"""Offsets whose order is checked, of a field: 2 us. The order of 160 costs a quarter of the append
+of a batch of 16 KB, and numpy, which a broker does without, is no faster there."""
 _VERSION_5: Final = 4
 _RECORD_BATCH: Final = 3
 _CODECS: Final = {0: fmt.CODEC_LZ4, 1: fmt.CODEC_ZSTD}
@@ -120,7 +125,10 @@ def _check(buffer: Buffer, position: int, end: int, flags: int) -> Message:
     declared = (_declared_before if is_small else _declared)(metadata, end - body, flags)
     row_count, codec, nodes, buffers = declared
     lengths = _sizes(memoryview(buffer)[body:end], buffers, codec)
-    _check_sizes(lengths, nodes, _shape(flags))
+    shape = _shape(flags)
+    _check_sizes(lengths, nodes, shape)
+    if not codec:
+        _check_values(memoryview(buffer)[body:end], nodes, buffers, shape)
     return Message(row_count, codec, body, sum(lengths))
 
 
@@ -222,6 +230,38 @@ def _check_sizes(sizes: list[int], nodes: tuple[int, ...], shape: _Shape) -> Non
                 f"buffer {index} of the columns takes {sizes[index]} bytes;"
                 f" {length} entries need {least}"
             )
+
+
+def _check_values(
+    body: memoryview, nodes: tuple[int, ...], buffers: tuple[int, ...], shape: _Shape
+) -> None:
+    """Compare bitmaps and offsets that are not compressed with the nodes that they belong to."""
+    read_i32 = _I32.unpack_from
+    for index, (kind, node) in enumerate(shape.buffers):
+        if kind > _OFFSETS or not (length := nodes[2 * node]):
+            continue
+        at, nulls = buffers[2 * index], nodes[2 * node + 1]
+        if kind == _OFFSETS:
+            is_list = shape.buffers[index + 1][0] != _DATA
+            limit = nodes[2 * node + 2] if is_list else buffers[2 * index + 3]
+            first, last = read_i32(body, at)[0], read_i32(body, at + 4 * length)[0]
+            if not 0 <= first <= last <= limit:
+                raise CorruptMessageError(
+                    f"field {node} of the columns lies from {first} to {last} in {limit}"
+                )
+            if length < _ORDERED_MAX:
+                offsets = struct.unpack_from(f"<{length + 1}i", body, at)
+                if list(offsets) != sorted(offsets):
+                    raise CorruptMessageError(
+                        f"the offsets in field {node} of the columns do not ascend"
+                    )
+        elif nulls:
+            bits = int.from_bytes(body[at : at + (length + 7 >> 3)], "little")
+            found = length - (bits & (1 << length) - 1).bit_count()
+            if found != nulls:
+                raise CorruptMessageError(
+                    f"field {node} of the columns has {found} nulls, where {nulls} are declared"
+                )
 
 
 def _codec(metadata: bytes, batch: int) -> int:

@@ -16,7 +16,7 @@ from broker_lite.errors import (
     InvalidTimestampError,
     MessageTooLargeError,
 )
-from broker_lite.record import arrow, batch
+from broker_lite.record import arrow, batch, message
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
 
@@ -331,12 +331,12 @@ def test_preambles_that_are_not_known() -> None:
 
 def test_bad_values_inside_buffers_are_found() -> None:
     # The structure is sound; the value's offsets run backwards. Unchecked, this ends the process.
-    buffer = arrow.encode(Columns(3, None, pa.array([b"aaa", b"bbb", b"ccc"])), timestamp_ms=0)
+    count = message._ORDERED_MAX + 1
+    buffer = arrow.encode(Columns(count, None, pa.array([b"abc"] * count)), timestamp_ms=0)
     header = batch.read_header(buffer)
-    offsets = np.array([0, 3, 6, 9], np.int32).tobytes()
-    position = bytes(buffer).rindex(offsets)
-    for bad in ([0, 6, 3, 9], [0, 3, 6, 2**31 - 1], [-5, 3, 6, 9]):
-        buffer[position : position + 16] = np.array(bad, np.int32).tobytes()
+    position = bytes(buffer).rindex(np.arange(0, 3 * count + 3, 3, np.int32).tobytes())
+    for bad in (0, 10, 2**31 - 1, -5):
+        buffer[position + 8 : position + 12] = np.array([bad], np.int32).tobytes()
         batch.check_structure(buffer, header)
         with pytest.raises(CorruptMessageError):
             arrow.decode(buffer, header)

@@ -116,10 +116,39 @@ def test_columns_take_only_arrows_codecs() -> None:
         buffer = with_fields(columns_batch(), attributes=codec)
         assert append_error(buffer) is UnsupportedCompressionTypeError
     assert append_error(with_fields(columns_batch(), attributes=fmt.CODEC_LZ4)) is (
-        CorruptMessageError
+        InvalidRecordError
     )
     for compression in ("lz4", "zstd"):
         assert append_error(columns_batch(compression=compression)) is None
+
+
+@pytest.mark.parametrize("bad", [[0, 6, 3, 9], [0, 3, 6, 10], [-5, 3, 6, 9], [9, 9, 9, 0]])
+def test_columns_with_a_right_crc_and_bad_offsets_are_refused_for_good(bad: list[int]) -> None:
+    """Not as damage on the way, which the producer would send again until its delivery timeout."""
+    values = pa.array([b"aaa", b"bbb", b"ccc"])
+    buffer = bytearray(arrow.encode(arrow.Columns(3, None, values), timestamp_ms=0))
+    at = buffer.rindex(np.array([0, 3, 6, 9], np.int32).tobytes())
+    buffer[at : at + 16] = np.array(bad, np.int32).tobytes()
+    assert append_error(with_fields(buffer)) is InvalidRecordError
+
+
+def test_columns_with_a_right_crc_and_a_wrong_null_count_are_refused_for_good() -> None:
+    values = pa.array([b"a", None, b"c", None] * 4)
+    buffer = bytearray(arrow.encode(arrow.Columns(16, None, values), timestamp_ms=0))
+    assert append_error(with_fields(buffer)) is None
+    at = buffer.rindex(bytes([0b0101_0101] * 2))
+    buffer[at] ^= 0b0010
+    assert append_error(with_fields(buffer)) is InvalidRecordError
+
+
+def test_columns_with_headers_beyond_their_list_are_refused_for_good() -> None:
+    headers = pa.array([[("h", b"1")], [("h", b"2"), ("h", b"3")]], arrow.HEADERS_TYPE)
+    columns = arrow.Columns(2, None, pa.array([b"a", b"b"]), None, headers)
+    buffer = bytearray(arrow.encode(columns, timestamp_ms=0))
+    assert append_error(with_fields(buffer)) is None
+    at = buffer.index(np.array([0, 1, 3], np.int32).tobytes())
+    buffer[at : at + 12] = np.array([0, 1, 4], np.int32).tobytes()
+    assert append_error(with_fields(buffer)) is InvalidRecordError
 
 
 def test_clients_may_not_leave_gaps() -> None:
