@@ -1,7 +1,8 @@
-"""One replica's log on disk: segments, indexes, checkpoints, recovery. Start at README.md.
+"""One replica's log on disk: segments, indexes, checkpoints and recovery. Start at README.md.
 
-``LogManager`` opens a data directory, ``Log`` is a partition. The operating system is behind the
-``Files`` port: ``OsFiles`` is real, ``MemFiles`` forgets what was not synced.
+``LogManager`` opens a data directory; ``Log`` is the log of one partition. Storage reaches the
+operating system through the ``Files`` port: ``OsFiles`` is the real file system, ``MemFiles`` an
+in-memory one that loses unsynced bytes in a crash.
 """
 
 from broker_lite.storage.files import File, Files, OsFiles

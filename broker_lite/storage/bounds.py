@@ -1,10 +1,12 @@
-"""Where a partition's log begins and ends, and how either is moved inwards.
+"""The start and the end of a partition's log, and the operations that move them inwards.
 
-The end goes back for a follower that holds what its leader does not (``truncate_to``), the start
-goes up where records are deleted (``delete_records_before``), and a log that shares nothing with
-its leader's begins anew (``start_at``). On the writer's thread. Each is in an order that a start
-after a crash reads right: what goes first is what could be taken for damage, or for other records,
-without the rest. See "What a follower does to its log" in README.md.
+- ``truncate_to`` lowers the end of a follower's log that diverges from its leader's.
+- ``delete_records_before`` raises the start when a client deletes records.
+- ``start_at`` empties a log that shares no offset with its leader's and begins it elsewhere.
+
+All run on the log's writer thread. Each orders its writes so that recovery after a crash at any
+point neither reports damage nor serves deleted records. README.md, "What a follower does to its
+log", gives the orders.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from broker_lite.storage.segment import Segment
 
 
 class LogBounds(LogReader):
-    """A log that can be read and made shorter; ``Log`` adds what makes it longer."""
+    """A log that can be read and shortened; ``Log`` adds appending."""
 
     def __init__(
         self,
@@ -59,16 +61,17 @@ class LogBounds(LogReader):
     # -- the end -------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Drop every batch that reaches beyond ``offset``; on disk on return. For followers.
+        """Remove every batch that reaches beyond ``offset``, and sync. For followers.
 
-        Below the log's start: ``start_at``. Where the first batch itself goes, the log is empty
-        and begins where it began: what stands before ``offset`` is still to be had from the leader.
-        Damage does not keep it from cutting there.
+        If ``offset`` lies below the log's start, begin the log anew there (``start_at``). If the
+        first batch itself is removed, the log is empty and keeps its start. The follower then
+        fetches the removed offsets from its leader again. An unreadable range at ``offset`` is
+        removed too.
         """
         with self._flush_lock:
             self._check_usable()
             end, log_start = self._tail[0], self.log_start_offset
-            # A log that ends before its start is one that a full disk kept from beginning anew.
+            # The end lies below the start when a full disk interrupted an earlier ``start_at``.
             if offset >= end >= log_start:
                 self._truncate_epochs(offset)
                 return
@@ -81,7 +84,9 @@ class LogBounds(LogReader):
                 self._cut_log(cut, position, now_ms)
 
     def _cut_at(self, offset: int) -> tuple[int, int]:
-        """The first offset and the position of the batch, or of the damage, that holds one."""
+        """Return the first offset and the position of the batch, or damaged range, that holds
+        ``offset``.
+        """
         try:
             with self._data.guard(f"truncating {self.key}"):
                 found = self._locate(offset)[1]
@@ -98,7 +103,7 @@ class LogBounds(LogReader):
         self._truncate_epochs(offset)
         with self._data.guard(f"truncating {self.key}"):
             self._cut_segments(offset, position, now_ms)
-            # Whose batches were cut must not be taken for a duplicate: another try would not look.
+            # The producer state must forget the removed batches: their retries are no duplicates.
             self.rebuild_producers(now_ms)
         self.flushed_end = offset
 
@@ -119,7 +124,7 @@ class LogBounds(LogReader):
         active.damaged = any(d.segment_base == active.base_offset for d in self.corruption)
         active.save_indexes()
         for segment in kept:
-            # Older ones may have been appended to and not flushed yet.
+            # A closed segment may still hold bytes that no flush has synced.
             if segment is active or not segment.is_synced:
                 segment.datasync()
         self._files.sync_dir(self.directory)
@@ -127,13 +132,16 @@ class LogBounds(LogReader):
             segment.name_synced = True
 
     def _truncate_epochs(self, offset: int) -> None:
-        """On disk before the batches go: what is in the log is always of a saved epoch."""
+        """Remove epochs that begin at or beyond ``offset``, and sync.
+
+        Runs before the batches are cut, so that every batch in the log has a saved epoch.
+        """
         if self.leader_epochs.begin_beyond(offset):
             with self._data.guard(f"writing the leader epochs of {self.key}", spare_full=True):
                 self.leader_epochs.cut(offset)
 
     def rebuild_producers(self, now_ms: int) -> None:
-        """Newest sound snapshot at or below the end, and the batches after it."""
+        """Load the newest sound snapshot at or below the log's end; replay the batches after it."""
         end = self._tail[0]
         first = self._chain[0][0]
         state = self._snapshots.newest(first, end)
@@ -150,19 +158,20 @@ class LogBounds(LogReader):
     # -- another beginning ---------------------------------------------------------------------
 
     def start_at(self, offset: int, now_ms: int = 0) -> None:
-        """Drop everything and begin at ``offset``; on disk on return. For followers.
+        """Remove every batch and begin the log at ``offset``, and sync. For followers.
 
-        Cut short by a crash it leaves the log shortened, or empty.
+        A crash on the way leaves a shortened or an empty log.
         """
         with self._flush_lock:
             self._check_usable()
             self._begin_at(offset, offset, now_ms)
 
     def _begin_at(self, offset: int, log_start: int, now_ms: int) -> None:
-        """Empty the log; its first segment begins at ``offset`` then, its records at ``log_start``.
+        """Empty the log; its first segment then begins at ``offset``, its records at ``log_start``.
 
-        Cut first, so that no bytes are ever without their epochs. A segment below the log's start
-        is taken for deleted by a start, one above it for damage: hence the order of the rest.
+        The batches are cut first, so that no batch is ever without its epoch. Recovery deletes a
+        segment below the log's start and reports a segment above it as damage. Therefore a lower
+        segment is created before the log start is saved, and a higher one after.
         """
         base = self._chain[0][0]
         self._data.raise_log_start(self.key, self.log_start_offset)
@@ -184,7 +193,7 @@ class LogBounds(LogReader):
         self.flushed_end = log_start
 
     def _replace_segment(self, offset: int, now_ms: int) -> None:
-        """Let an empty segment at ``offset`` take the place of the empty one that is there."""
+        """Replace the log's one empty segment by an empty segment at ``offset``."""
         old = self._tail[1]
         with self._data.guard(f"beginning {self.key} anew", spare_full=True):
             segment = Segment.create(self._files, self.directory, offset)
@@ -199,15 +208,16 @@ class LogBounds(LogReader):
     # -- the start -----------------------------------------------------------------------------
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log's start to ``offset``, durably; -1 is the log's end. Returns the start.
+        """Raise the log's start to ``offset``, sync, and return the start; -1 means the log's end.
 
-        Segments that lie wholly before it go with the next ``apply_retention``. Raises
-        OffsetOutOfRangeError beyond the end.
+        The next ``apply_retention`` deletes the segments that lie wholly before the start. Raises
+        OffsetOutOfRangeError if ``offset`` is beyond the end.
         """
         offset = self._tail[0] if offset < 0 else offset
         if offset > self._tail[0]:
             raise OffsetOutOfRangeError(
-                f"records of {self.key} end at {self._tail[0]}; cannot delete up to {offset}"
+                f"cannot delete records of {self.key} before offset {offset}: "
+                f"its log ends at {self._tail[0]}"
             )
         self._raise_start(offset)
         return self.log_start_offset
@@ -221,7 +231,7 @@ class LogBounds(LogReader):
 
     def _start_now(self, offset: int) -> None:
         self.log_start_offset = offset
-        # Saved with the next epoch; opening the log truncates again.
+        # In memory only: the next epoch saves the file, and opening the log repeats the truncation.
         self.leader_epochs.truncate_from_start(offset)
         self.corruption = tuple(d for d in self.corruption if d.next_offset > offset)
 

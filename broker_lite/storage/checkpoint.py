@@ -1,8 +1,9 @@
-"""Small files that change as a whole: tmp, fsync, rename, fsync of the directory.
+"""Small files that are replaced atomically: write a temporary file, fsync, rename, fsync the
+directory.
 
-Text, so that people can read them: a version, a count, one line an entry, and the CRC-32C of all
-before it. A file that does not add up is refused whole (CorruptCheckpoint), never half believed.
-Called on disk threads, and on the loop thread while a broker starts.
+The format is text: a version, a count, one line an entry, and the CRC-32C of everything before it.
+A file whose version, count or checksum is wrong is rejected whole (CorruptCheckpoint). Called on
+disk threads, and on the event loop's thread while a broker starts.
 """
 
 from __future__ import annotations
@@ -21,13 +22,19 @@ CHECKPOINT_BYTES_MAX = 64 << 20
 
 
 class CorruptCheckpoint(Exception):
-    """Version, count or checksum is wrong; callers decide what to do without the file."""
+    """A checkpoint whose version, count or checksum is wrong.
+
+    The caller decides how to continue.
+    """
 
 
 def write_atomic(
     files: Files, directory: str, name: str, data: bytes, *, sync: bool = True
 ) -> None:
-    """Replace ``directory/name``. ``sync=False`` is for files that are rebuilt when they lie."""
+    """Replace ``directory/name``.
+
+    Pass ``sync=False`` for files that can be rebuilt from the log.
+    """
     temporary = f"{directory}/{name}{paths.TEMPORARY}"
     with contextlib.suppress(FileNotFoundError):
         files.remove(temporary)
@@ -41,8 +48,11 @@ def write_atomic(
 
 
 def sync_names(files: Files, directory: str) -> None:
-    """Put the names in a directory on disk. What fails is never taken for a full disk, and tried
-    again: nobody knows which names the disk has then."""
+    """Sync the names in a directory.
+
+    Any failure is raised as EIO, which callers treat as fatal. A failed fsync is not retried: the
+    set of names on disk is unknown after it.
+    """
     try:
         files.sync_dir(directory)
     except OSError as error:
@@ -50,7 +60,9 @@ def sync_names(files: Files, directory: str) -> None:
 
 
 def read_whole(files: Files, path: str) -> bytes | None:
-    """All bytes of a small file, or None if there is none."""
+    """Return all bytes of a small file, at most ``CHECKPOINT_BYTES_MAX``; None if it does not
+    exist.
+    """
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -59,18 +71,22 @@ def read_whole(files: Files, path: str) -> bytes | None:
 
 
 def encode_lines(lines: Sequence[str]) -> bytes:
+    """Return the bytes of a checkpoint file with these entries."""
     body = "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode()
     return body + b"crc32c %08x\n" % crc32c(body)
 
 
 def decode_lines(data: bytes) -> list[str]:
-    """The entries; raises CorruptCheckpoint unless version, count and checksum agree."""
+    """Return the entries; raise CorruptCheckpoint unless version, count and checksum agree."""
     at = data.rfind(b"crc32c ")
     if at < 0 or data[at:] != b"crc32c %08x\n" % crc32c(data[:at]):
-        raise CorruptCheckpoint("the checksum is wrong")
+        raise CorruptCheckpoint("the CRC-32C does not match the content")
     version, count, *lines = data[:at].decode().split("\n")[:-1]
     if version != str(VERSION) or count != str(len(lines)):
-        raise CorruptCheckpoint(f"version {version} or count {count} is wrong")
+        raise CorruptCheckpoint(
+            f"version {version} with a count of {count}, where version {VERSION} and "
+            f"{len(lines)} entries were expected"
+        )
     return lines
 
 
@@ -82,7 +98,10 @@ def write_offsets(
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[PartitionKey, int]:
-    """An offset per partition; empty without a file. Raises CorruptCheckpoint."""
+    """Return an offset per partition; empty if the file does not exist.
+
+    Raises CorruptCheckpoint.
+    """
     data = read_whole(files, f"{directory}/{name}")
     if data is None:
         return {}

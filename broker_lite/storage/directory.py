@@ -1,9 +1,9 @@
-"""A data directory: its lock, its identity, its health, and what is waiting to be unlinked.
+"""A data directory: its lock, identity, health, checkpoints and the files that wait for deletion.
 
-``meta.properties`` holds a random directory id, the cluster it serves (set once) and a counter that
-every start raises, so that a rolled-back or copied directory is noticed. After a failed fsync
-nothing here is trusted again: ``fail`` is for good, and every later append or flush of any of its
-logs raises StorageError. Called from disk threads; what they share is assigned whole, or locked.
+``meta.properties`` holds a random directory id, the id of the cluster (set once) and a counter of
+starts, which reveals a rolled-back or copied directory. After a failed fsync the directory stops
+for good (``fail``): every later append or flush of its logs raises StorageError. Called from disk
+threads; shared attributes are replaced by single assignments or guarded by a lock.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from broker_lite.storage.files import Files, Lock
 from broker_lite.storage.refused_batches import RefusedBatches
 
 SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Faults that pass when somebody makes room."""
+"""Error numbers of a full disk; an operator can clear them by freeing space."""
 RESERVE_BYTES = 1 << 20
-"""The size of the reserve file. No append may use this space: on a full disk, a start and the
-epochs of leaders are written in it."""
+"""Size of the reserve file. Appends cannot use its space: on a full disk, a start and new leader
+epochs are written in it."""
 ROOM_BYTES = 8 << 20
-"""A full disk has room again when this many bytes are usable."""
+"""Usable bytes at which a full disk accepts appends again."""
 _RESERVE_STEP = 64 << 10
 
 
 def random_directory_id() -> str:
-    """Sixteen random bytes as 22 characters."""
+    """Return sixteen random bytes as 22 characters of base64."""
     return base64.urlsafe_b64encode(os.urandom(16))[:22].decode("ascii")
 
 
 class DataDirectory:
-    """One data directory, locked by this process while it is open."""
+    """One data directory, locked by this process between ``start`` and ``release``."""
 
     def __init__(
         self, files: Files, path: str, *, random_id: Callable[[], str] = random_directory_id
@@ -59,33 +59,34 @@ class DataDirectory:
         self.was_clean = False
         self.failure = ""
         self.is_full = False
-        """Whether a write found no space and there is no room since."""
+        """Whether a write found no space and ``ROOM_BYTES`` have not been usable since."""
         self.recovery_points: dict[PartitionKey, int] = {}
         self.log_starts: dict[PartitionKey, int] = {}
         self.refused = RefusedBatches()
         self.warnings: list[str] = []
         self.unknown: set[str] = set()
-        """Checkpoints that were found damaged, until they are written anew."""
+        """Names of checkpoints that were damaged at the start and have not been rewritten since."""
         self._random_id = random_id
         self._lock: Lock | None = None
         self._trash: dict[str, int] = {}
-        """When what was renamed is to go, by its name. Retention adds hundreds at once."""
+        """Time in ms at which each renamed file is due for deletion, by its path."""
         self._checkpoints = threading.Lock()
         self._reserve = threading.Lock()
 
     # -- start and end -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Lock, read and count this start durably; the clean-shutdown marker is gone on return.
+        """Lock the directory, read its files, and count this start durably.
 
-        Raises DirectoryLockedError, or StorageError where the directory cannot be used.
+        The clean-shutdown marker does not exist on return. Raises DirectoryLockedError, or
+        StorageError if the directory cannot be used.
         """
         try:
             self._make()
             self._lock = self.files.lock(f"{self.path}/{paths.LOCK}")
         except BlockingIOError:
             raise DirectoryLockedError(
-                f"log.dir {self.path} is in use by another broker; stop it or name another folder"
+                f"log.dir {self.path} is in use by another broker. Stop it, or set another log.dir."
             ) from None
         except OSError as error:
             raise StorageError(f"log.dir {self.path} cannot be used: {error}") from error
@@ -106,7 +107,7 @@ class DataDirectory:
             raise
 
     def _make(self) -> None:
-        """Make the directory so that a power cut cannot take it, and all in it, away."""
+        """Create the directory and sync every new parent, so that it survives a power cut."""
         path, missing = self.path, []
         while path and not self.files.exists(path):
             missing.append(path)
@@ -124,12 +125,14 @@ class DataDirectory:
             self.files.sync_dir(self.path)
 
     def write_marker(self) -> None:
-        """Say that everything before this is on disk: the last act of a clean stop."""
+        """Write the clean-shutdown marker: the last act of a clean stop, after everything is
+        synced.
+        """
         data = f"start.counter={self.start_counter}\n".encode()
         write_atomic(self.files, self.path, paths.CLEAN_MARKER, data)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
@@ -143,7 +146,7 @@ class DataDirectory:
             if held:
                 raise StorageError(
                     f"log.dir {self.path} holds {len(held)} partitions but no {paths.META}; "
-                    "restore that file or name an empty folder"
+                    "restore that file, or set log.dir to an empty folder"
                 )
             self.directory_id = self._random_id()
             return
@@ -154,7 +157,7 @@ class DataDirectory:
             self.start_counter = int(found["start.counter"])
         except (CorruptCheckpoint, KeyError, ValueError) as error:
             raise StorageError(
-                f"{self.path}/{paths.META} is damaged ({error}); restore it from a copy"
+                f"{self.path}/{paths.META} is damaged: {error}. Restore it from a copy."
             ) from None
 
     def _save_identity(self) -> None:
@@ -166,7 +169,9 @@ class DataDirectory:
         write_atomic(self.files, self.path, paths.META, encode_lines(lines))
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Bind to a cluster, once; raises InconsistentClusterIdError if bound to another."""
+        """Bind the directory to a cluster; raise InconsistentClusterIdError if it belongs to
+        another.
+        """
         if self.cluster_id == cluster_id:
             return
         if self.cluster_id:
@@ -185,7 +190,7 @@ class DataDirectory:
         return bool(self.failure)
 
     def fail(self, reason: str) -> StorageError:
-        """Stop the directory for good; returns the error to raise."""
+        """Stop the directory for good, and return the error to raise."""
         self.failure = self.failure or reason
         return StorageError(f"log.dir {self.path} has stopped: {self.failure}")
 
@@ -195,23 +200,24 @@ class DataDirectory:
             raise StorageError(f"log.dir {self.path} has stopped: {self.failure}")
 
     def guard(self, doing: str, *, spare_full: bool = False) -> _Guard:
-        """A block in which an OSError stops the directory.
+        """Return a context manager in which an OSError stops the directory.
 
-        ``spare_full``: not a full disk, where nothing that was promised hangs on the block.
+        With ``spare_full`` a full disk only raises StorageError. Use it where the block protects no
+        acknowledged data.
         """
         return _Guard(self, doing, spare_full)
 
     def full(self, doing: str, error: OSError) -> StorageError | None:
-        """The error to raise where only space is missing; None for any other fault."""
+        """Return the error to raise for a full disk; None for any other error."""
         if error.errno not in SPACE_ERRORS:
             return None
         self.is_full = True
-        return StorageError(f"log.dir {self.path} is full ({doing}); free some space")
+        return StorageError(f"log.dir {self.path} is full ({doing}). Free some space.")
 
     # -- room ----------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether appends are taken; looks at the disk only while it is full."""
+        """Return whether appends are accepted. Asks the file system only while the disk is full."""
         if self.is_full and self.files.space(self.path)[1] >= ROOM_BYTES:
             self.is_full = False
         return not self.is_full
@@ -220,12 +226,15 @@ class DataDirectory:
         """Raise StorageError while the disk is full."""
         if not self.has_room():
             raise StorageError(
-                f"log.dir {self.path} is full; free some space: appends are taken again when "
+                f"log.dir {self.path} is full. Free some space: appends resume when "
                 f"{ROOM_BYTES >> 20} MiB are usable"
             )
 
     def write_in_reserve(self, write: Callable[[], None]) -> None:
-        """Run a small write; if there is no space for it, free the reserve for it. OSError."""
+        """Run a small write; if the disk is full, delete the reserve and retry in its space.
+
+        The reserve is written again afterwards. Raises OSError.
+        """
         try:
             write()
         except OSError as error:
@@ -239,7 +248,7 @@ class DataDirectory:
                     self._fill_reserve()
 
     def make_reserve(self) -> None:
-        """Make the reserve where it is missing or short; a full disk is passed over."""
+        """Create the reserve file if it is missing or short; ignore a full disk."""
         path = f"{self.path}/{paths.RESERVE}"
         with self._reserve:
             if self.files.exists(path) and (self.is_full or self.files.size(path) >= RESERVE_BYTES):
@@ -252,7 +261,7 @@ class DataDirectory:
             self.files.remove(f"{self.path}/{paths.RESERVE}")
 
     def _fill_reserve(self) -> None:
-        """Write as much of the reserve as there is space for."""
+        """Write as much of the reserve as the disk has space for."""
         path = f"{self.path}/{paths.RESERVE}"
         with contextlib.suppress(FileNotFoundError):
             self.files.remove(path)
@@ -276,16 +285,16 @@ class DataDirectory:
             return {}
 
     def save_recovery_points(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the recovery points; nothing is written when none changed.
+        """Replace the recovery points; write nothing if none changed.
 
-        ``current`` is asked under the lock, so that what is written is never older than a
-        truncation that was announced by ``lower_recovery_point``.
+        ``current`` is called under the lock, so that the file never holds an older point than a
+        truncation has set by ``lower_recovery_point``.
         """
         with self._checkpoints:
             self._write_recovery_points(current())
 
     def lower_recovery_point(self, key: PartitionKey, offset: int) -> None:
-        """On disk on return: a truncated log must not look damaged after a crash."""
+        """Lower a recovery point, and sync: a truncated log must not look damaged after a crash."""
         with self._checkpoints:
             if self.recovery_points.get(key, 0) > offset:
                 self._write_recovery_points({**self.recovery_points, key: offset})
@@ -298,18 +307,18 @@ class DataDirectory:
             self.unknown.discard(paths.RECOVERY_POINTS)
 
     def save_log_starts(self, current: Callable[[], dict[PartitionKey, int]]) -> None:
-        """Replace the log start offsets; nothing is written when none changed."""
+        """Replace the log start offsets; write nothing if none changed."""
         with self._checkpoints:
             self._write_log_starts(current())
 
     def raise_log_start(self, key: PartitionKey, offset: int) -> None:
-        """On disk on return: deleted records must not come back after a crash."""
+        """Raise a log start offset, and sync: a crash must not bring deleted records back."""
         with self._checkpoints:
             if self.log_starts.get(key, 0) < offset:
                 self._write_log_starts({**self.log_starts, key: offset})
 
     def set_log_start(self, key: PartitionKey, offset: int) -> None:
-        """On disk on return, higher or lower: the log begins anew there."""
+        """Set a log start offset, lower or higher than before, and sync."""
         with self._checkpoints:
             if self.log_starts.get(key, 0) != offset:
                 self._write_log_starts({**self.log_starts, key: offset})
@@ -322,7 +331,7 @@ class DataDirectory:
             self.unknown.discard(paths.LOG_STARTS)
 
     def forget_offsets(self, key: PartitionKey) -> None:
-        """On disk on return: a log that is made anew has nothing of one that was there before."""
+        """Remove the partition's rows of both checkpoints, and sync: a new log inherits none."""
         with self._checkpoints:
             for held, write in (
                 (self.recovery_points, self._write_recovery_points),
@@ -334,10 +343,10 @@ class DataDirectory:
     # -- deleted files -------------------------------------------------------------------------
 
     def discard(self, path: str, due_ms: int) -> None:
-        """Rename to ``.deleted`` now, unlink when ``empty_trash`` passes ``due_ms``.
+        """Rename a file to ``.deleted``; ``empty_trash`` unlinks it once ``due_ms`` has passed.
 
-        A full disk may have no room for a new name: what is to go then goes at once. A partition
-        that came back may go again while what it was before waits still.
+        On a disk too full for a new name, delete the file at once. A number is added to the name if
+        a deleted partition was created and deleted again before its first files were unlinked.
         """
         target = path + paths.DELETED
         count = 1
@@ -354,7 +363,10 @@ class DataDirectory:
             self._trash[target] = due_ms
 
     def empty_trash(self, now_ms: int) -> int:
-        """Unlink what is due; how many names went. What fails waits for the next start."""
+        """Unlink the files that are due; return their number.
+
+        The next start retries failed deletions.
+        """
         removed = 0
         for path in [path for path, due_ms in list(self._trash.items()) if due_ms <= now_ms]:
             try:
@@ -365,7 +377,7 @@ class DataDirectory:
 
 
 class _Guard:
-    """See ``DataDirectory.guard``."""
+    """The context manager that ``DataDirectory.guard`` returns."""
 
     __slots__ = ("_directory", "_doing", "_spare_full")
 
@@ -385,7 +397,7 @@ class _Guard:
 
 
 def remove_tree(files: Files, path: str) -> bool:
-    """Unlink a file, or a directory with its files; False if it could not be."""
+    """Unlink a file, or a directory with its files; return False if that failed."""
     try:
         try:
             names = files.list_dir(path)

@@ -1,10 +1,11 @@
-"""The Files port: all that storage asks of an operating system, and its real implementation.
+"""The Files port: the operations of an operating system that storage uses, and the real ones.
 
-A ``File`` is appended to by one thread and read by any number, at positions, without a cursor. It
-has no ``close``: a reader that still sends from it keeps it open, and the last reference closes it.
-Nothing is on disk before ``datasync`` (the bytes) and ``sync_dir`` (the name) returned. Errors are
-OSError; ``append`` either writes all or raises, and may then leave a partial tail to cut.
-``memory.MemFiles`` is the other implementation; one suite of tests holds both to this page.
+- One thread appends to a ``File``; any number read it at positions, without a cursor.
+- A ``File`` has no ``close``: the last reference closes it, so a reader can still send from it.
+- Bytes are on disk once ``datasync`` returned, names once ``sync_dir`` returned.
+- Errors are OSError. ``append`` writes everything or raises, and may then leave a partial tail.
+
+``memory.MemFiles`` is the other implementation; one test suite checks both.
 """
 
 from __future__ import annotations
@@ -22,86 +23,93 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 IOV_MAX = 1024
-"""Buffers that one ``writev`` takes on Linux and macOS."""
+"""Maximum number of buffers of one ``writev`` on Linux and macOS."""
 
 
 class File(Protocol):
-    """One open file. ``size`` counts what ``append`` completed; a reader may rely on it."""
+    """One open file. ``size`` counts completed appends only, so readers may rely on it."""
 
     path: str
     size: int
 
     def fileno(self) -> int:
-        """For ``sendfile``; OSError where there is none (memory)."""
+        """Return the descriptor for ``sendfile``; raise OSError for a file in memory."""
 
     def append(self, buffers: Sequence[Buffer], *, keep: bool = True) -> int:
-        """Write all at the end and return the position of the first byte. Where the system can,
-        what is not to be kept leaves memory when it is on disk."""
+        """Write all buffers at the end and return the position of the first byte.
+
+        Without ``keep`` the written pages leave the page cache once they are on disk, if the
+        operating system supports that.
+        """
 
     def pread(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes; fewer only where the file ends."""
+        """Return up to ``length`` bytes; fewer only at the end of the file."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file; not on disk before ``datasync``."""
+        """Set the file's size; durable after the next ``datasync``."""
 
     def datasync(self) -> None:
-        """Put the bytes and the size on disk. An error must never be followed by a retry."""
+        """Sync the file's bytes and size. Callers must never retry after an error."""
 
     def start_sync(self, position: int) -> None:
-        """Let the disk begin with the bytes from ``position`` on; promises nothing, never fails."""
+        """Start writing the bytes from ``position`` on to disk.
+
+        Guarantees nothing and never fails.
+        """
 
     def forget_cached(self, position: int) -> None:
-        """Drop the clean cached pages that hold ``position`` or what is behind it, so that a read
-        sees what the disk has."""
+        """Drop the clean cached pages from ``position`` on, so that reads return the disk's
+        content.
+        """
 
 
 class Lock(Protocol):
-    """A held lock; ``release`` or the end of the process gives it back."""
+    """A held lock; ``release`` or the end of the process frees it."""
 
     def release(self) -> None: ...
 
 
 class Files(Protocol):
-    """A file system. Paths are text with ``/``; every error is an OSError."""
+    """A file system. Paths are strings with ``/``; every error is an OSError."""
 
     def create(self, path: str) -> File:
-        """A new, empty, writable file; FileExistsError if it is there."""
+        """Create an empty writable file; raise FileExistsError if it exists."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
-        """An existing regular file; never follows a symbolic link."""
+        """Open an existing regular file; never follows a symbolic link."""
 
     def exists(self, path: str) -> bool: ...
 
     def list_dir(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int:
-        """When the file's bytes were last written, by the wall clock."""
+        """Return the file's modification time: wall clock, milliseconds."""
 
     def make_dir(self, path: str) -> None:
-        """Make a directory and those above it; nothing if it is there."""
+        """Create a directory and its missing parents; do nothing if it exists."""
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic, within one directory; replaces a file at ``target``."""
+        """Rename atomically within one directory; replaces a file at ``target``."""
 
     def remove(self, path: str) -> None: ...
 
     def remove_dir(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:
-        """Put the names in a directory on disk."""
+        """Sync the names in a directory."""
 
     def lock(self, path: str) -> Lock:
-        """Take a lock file at once or raise BlockingIOError."""
+        """Take a lock file at once, or raise BlockingIOError."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """Total and usable bytes of the file system that holds ``path``."""
+        """Return the total and the usable bytes of the file system that holds ``path``."""
 
 
 class OsFile:
-    """A file descriptor that closes with its last reference."""
+    """A file descriptor that is closed with its last reference."""
 
     __slots__ = ("_can_drop", "_fd", "path", "size")
 
@@ -135,11 +143,11 @@ class OsFile:
         try:
             return os.pwritev(self._fd, buffers[:IOV_MAX], start, _DONTCACHE)
         except NotImplementedError:
-            pass  # A Python that was built where there was no pwritev2.
+            pass  # This Python was built without pwritev2.
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-        # Or an older kernel, or a file system that cannot.
+        # The kernel or the file system does not support RWF_DONTCACHE.
         self._can_drop = False
         return os.pwritev(self._fd, buffers[:IOV_MAX], start)
 
@@ -153,7 +161,7 @@ class OsFile:
                 skip = max(0, skip - len(view))
             count = os.pwritev(self._fd, rest[:IOV_MAX], self.size + written)
             if count == 0:
-                raise OSError(errno.ENOSPC, "nothing more could be written", self.path)
+                raise OSError(errno.ENOSPC, "the file system accepted no more bytes", self.path)
             written += count
 
     def pread(self, position: int, length: int) -> bytes:
@@ -180,23 +188,24 @@ class OsFile:
 
     def forget_cached(self, position: int) -> None:
         if hasattr(os, "posix_fadvise"):
-            # Of a page that is named in part nothing is dropped.
+            # The kernel drops whole pages only.
             start = position - position % PAGESIZE
             os.posix_fadvise(self._fd, start, 0, os.POSIX_FADV_DONTNEED)
 
 
 _DATASYNC = getattr(os, "fdatasync", os.fsync)
 _DONTCACHE = 0x80 if hasattr(os, "RWF_DSYNC") and sys.platform == "linux" else 0
-"""RWF_DONTCACHE of pwritev2, which Python has no name for: Linux 6.14 and later."""
+"""RWF_DONTCACHE of pwritev2 (Linux 6.14 and later); the ``os`` module lacks the constant."""
 _SYNC_FILE_RANGE_WRITE = 2
-"""Linux: begin to write, wait for nothing. What fails then is told by the ``datasync`` after it."""
+"""Flag of Linux's sync_file_range: start writeback without waiting. The next ``datasync`` reports
+its errors."""
 
 
 def _start_sync() -> Callable[[int, int, int, int], int] | None:
     try:
         call = getattr(ctypes.CDLL(None), "sync_file_range", None)
     except OSError:
-        return None  # A Python that is one static binary.
+        return None  # A statically linked Python has no dynamic symbols.
     if call is not None:
         call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return call
@@ -206,7 +215,10 @@ _START_SYNC = _start_sync()
 
 
 class _OsLock:
-    """A flock'd descriptor; the file stays, so that two processes lock the same inode."""
+    """A descriptor locked with flock.
+
+    The file is never deleted, so all processes lock one inode.
+    """
 
     __slots__ = ("_fd",)
 
@@ -223,7 +235,10 @@ class _OsLock:
 
 
 class OsFiles:
-    """The real file system. Files are private to the user; links are never followed."""
+    """The real file system.
+
+    Files are readable by owner and group only; links are never followed.
+    """
 
     def create(self, path: str) -> OsFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,9 +1,9 @@
-"""What is wrong in a data directory, read without its lock and without changing a byte.
+"""Verification of a data directory without its lock and without writing a byte.
 
-The scanner, the checkpoints and the decoders are those of a start; so is the judgement, but for
-what follows from it: nothing is set aside or made anew here. Beside a running broker the end of a
-segment may be seen half written, and files that go meanwhile are passed over. On any thread of a
-process of its own: it reads everything.
+``logbus storage verify`` runs it in a process of its own; it reads everything. It uses the scanner,
+checkpoint readers and decoders of a broker's start, but sets nothing aside and rebuilds nothing.
+Beside a running broker, the last batch of a segment may look half written; files that are deleted
+meanwhile are skipped.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ UNKNOWN = -1
 
 
 class FileCheck(NamedTuple):
-    """One file's content and what is wrong with it.
+    """The content of one file and its problems.
 
-    Counts are of a segment's sound batches. ``is_made_again``: a start makes the file again from
-    the log, so nothing is lost.
+    ``batches``, ``records``, ``size_bytes`` and ``end_offset`` cover the sound batches.
+    ``is_made_again`` marks a file that the next start rebuilds from the log without losing data.
     """
 
     path: str
@@ -44,9 +44,10 @@ class FileCheck(NamedTuple):
 
 
 def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -> FileCheck:
-    """Every batch of one ``.log`` file: checksum, chain, length, and epoch where ``epochs`` know.
+    """Check every batch of a ``.log`` file: checksum, offset order, length and leader epoch.
 
-    Raises OSError, and ValueError for a name that is not a segment's.
+    Leader epochs are checked only where ``epochs`` knows them. Raises OSError, and ValueError if
+    the name is not that of a segment.
     """
     batches = records = size = 0
     end_offset, problems = UNKNOWN, []
@@ -58,7 +59,8 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
         known = epochs.epoch_at(header.base_offset) if epochs is not None else UNKNOWN
         if known not in (UNKNOWN, header.leader_epoch):
             problems.append(
-                f"position {found.position}: leader epoch {header.leader_epoch} where {known} wrote"
+                f"position {found.position}: leader epoch {header.leader_epoch}, but the epoch "
+                f"file says {known}"
             )
         batches, records = batches + 1, records + header.record_count
         size, end_offset = size + header.size_bytes, header.next_offset
@@ -68,9 +70,9 @@ def check_segment(files: Files, path: str, epochs: LeaderEpochs | None = None) -
 def check_partition(
     files: Files, directory: str, *, log_start: int = UNKNOWN, recovery_point: int = UNKNOWN
 ) -> Iterator[FileCheck]:
-    """All segments of a partition's directory, and those of its small files that are damaged.
+    """Check all segments of a partition's directory; yield its small files only if damaged.
 
-    The segments must follow one another from ``log_start`` on, and reach ``recovery_point``.
+    The segments must follow one another from ``log_start`` and reach ``recovery_point``.
     """
     names = files.list_dir(directory)
     epochs = leader_epochs.load(files, directory)
@@ -87,23 +89,26 @@ def check_partition(
         problems = list(check.problems)
         is_first = base == bases[0]
         if expected != UNKNOWN and (base > expected if is_first else base != expected):
-            problems.insert(0, f"begins at {base}, where {expected} was to come next")
+            problems.insert(0, f"begins at offset {base}, expected {expected}")
         if base == bases[-1] and end < recovery_point:
-            problems.append(f"ends at {end}, where {recovery_point} was on disk")
+            problems.append(f"ends at offset {end}, below the recovery point {recovery_point}")
         yield check._replace(end_offset=end, problems=tuple(problems))
         expected = end
     if not bases and recovery_point > max(log_start, 0):
-        yield FileCheck(directory, problems=(f"no segment, where {recovery_point} were on disk",))
+        problem = f"no segment, but the recovery point is {recovery_point}"
+        yield FileCheck(directory, problems=(problem,))
     yield from _damaged_small_files(files, directory, names, has_epochs=epochs is not None)
 
 
 def _damaged_small_files(
     files: Files, directory: str, names: list[str], *, has_epochs: bool
 ) -> Iterator[FileCheck]:
-    """What a start makes again from the log, where it does not add up."""
+    """Yield the damaged files among those that a start rebuilds from the log."""
     if paths.LEADER_EPOCHS in names and not has_epochs:
         path = f"{directory}/{paths.LEADER_EPOCHS}"
-        yield FileCheck(path, problems=("is damaged",), is_made_again=True)
+        yield FileCheck(
+            path, problems=("is damaged: wrong checksum, count or order",), is_made_again=True
+        )
     decoders: dict[str, Callable[[bytes], object]] = {
         paths.INDEX: offset_index.decode,
         paths.TIME_INDEX: time_index.decode,
@@ -123,7 +128,7 @@ def _damaged_small_files(
 
 
 def check_directory(files: Files, path: str) -> Iterator[FileCheck]:
-    """A whole data directory (``log.dir``): its identity, its checkpoints, every partition."""
+    """Check a whole data directory (``log.dir``): identity, checkpoints and every partition."""
     meta = read_whole(files, f"{path}/{paths.META}")
     try:
         decode_lines(meta or b"")

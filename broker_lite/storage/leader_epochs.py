@@ -1,8 +1,9 @@
-"""Which leader epoch wrote from which offset on: the chain that truncation and readers follow.
+"""The leader epochs of one log: which epoch wrote each range of offsets.
 
-Entries rise in both; a new one removes every entry that it contradicts. ``assign`` and ``cut`` are
-on disk when they return, other truncations not (opening the log truncates again). One writer
-thread; readers anywhere: the tuples are replaced, never changed.
+Truncation and readers follow this chain. Entries rise in epoch and in first offset; a new entry
+removes every entry that it contradicts. ``assign`` and ``cut`` are synced on return. Other
+truncations are not: opening the log repeats them. One thread writes. Any thread may read, because
+the tuple of entries is replaced and never changed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from broker_lite.storage.checkpoint import (
 from broker_lite.storage.files import Files
 
 Entries = tuple[tuple[int, int], ...]
-"""(epoch, first offset), rising in both."""
+"""(epoch, first offset) pairs, rising in both."""
 
 
 class LeaderEpochs:
-    """The epochs of one log, kept in its directory."""
+    """The epochs of one log, saved in its directory."""
 
     __slots__ = ("_directory", "_entries", "_files")
 
@@ -41,23 +42,29 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, or -1."""
+        """The newest epoch, or -1 if the log has none."""
         entries = self._entries
         return entries[-1][0] if entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let ``epoch`` begin at ``start_offset``; on disk on return. OSError: nothing changed."""
+        """Begin ``epoch`` at ``start_offset``, and sync.
+
+        An OSError leaves the entries unchanged.
+        """
         before = self._entries
         if self.note(epoch, start_offset):
             self._save_or_go_back(before)
 
     def begin_beyond(self, end_offset: int) -> bool:
-        """Whether an epoch begins at or beyond ``end_offset``."""
+        """Return whether an epoch begins at or beyond ``end_offset``."""
         entries = self._entries
         return bool(entries) and entries[-1][1] >= end_offset
 
     def cut(self, end_offset: int) -> None:
-        """As ``truncate_from_end``, on disk on return. OSError: nothing changed."""
+        """Truncate as ``truncate_from_end`` does, and sync.
+
+        An OSError leaves the entries unchanged.
+        """
         before = self._entries
         if self.truncate_from_end(end_offset):
             self._save_or_go_back(before)
@@ -70,7 +77,10 @@ class LeaderEpochs:
             raise
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """Assign in memory only, for recovery, which saves once; whether anything changed."""
+        """Assign in memory only, and return whether an entry changed.
+
+        Recovery saves once at its end.
+        """
         entries = self._entries
         if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
             return False
@@ -79,15 +89,16 @@ class LeaderEpochs:
         return True
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote ``offset``, or -1 before the first entry."""
+        """Return the epoch that wrote ``offset``, or -1 before the first entry."""
         entries = self._entries
         i = bisect_right(entries, offset, key=_start) - 1
         return entries[i][0] if i >= 0 else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
-        """Where ``epoch`` ended here: the largest epoch not above it, and its end (exclusive).
+        """Return the largest epoch not above ``epoch`` and its exclusive end offset.
 
-        None where the answer is undefined: an epoch above the latest, or no epochs at all.
+        Return None if that is undefined: ``epoch`` is above the latest, or the log has no epochs.
+        This is Kafka's OffsetForLeaderEpoch (KIP-101, KIP-279).
         """
         entries = self._entries
         if not entries or epoch > entries[-1][0] or epoch < 0:
@@ -100,14 +111,20 @@ class LeaderEpochs:
         return OffsetAndEpoch(entries[i][1], entries[i - 1][0])
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget epochs that begin at or beyond ``end_offset``; whether any did. Not saved."""
+        """Remove epochs that begin at or beyond ``end_offset``, in memory; return
+        whether any did.
+        """
         kept = tuple(e for e in self._entries if e[1] < end_offset)
         changed = kept != self._entries
         self._entries = kept
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget what lies before ``start_offset``; the epoch in force there begins there now."""
+        """Remove epochs that end at or before ``start_offset``, in memory; return whether any
+        changed.
+
+        The epoch in force at ``start_offset`` then begins there.
+        """
         entries = self._entries
         i = bisect_right(entries, start_offset, key=_start) - 1
         if i < 0 or (i == 0 and entries[0][1] == start_offset):
@@ -116,13 +133,16 @@ class LeaderEpochs:
         return True
 
     def save(self, *, sync: bool = True) -> None:
+        """Replace the epoch file."""
         lines = [f"{epoch} {offset}" for epoch, offset in self._entries]
         data = encode_lines(lines)
         write_atomic(self._files, self._directory, paths.LEADER_EPOCHS, data, sync=sync)
 
 
 def load(files: Files, directory: str) -> LeaderEpochs | None:
-    """The epochs as saved, or None where the file is missing or wrong: rebuild them by a scan."""
+    """Return the saved epochs, or None if the file is missing or damaged: then rebuild them by a
+    scan.
+    """
     data = read_whole(files, f"{directory}/{paths.LEADER_EPOCHS}")
     if data is None:
         return None

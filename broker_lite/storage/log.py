@@ -1,9 +1,9 @@
-"""One partition's log: the writer's half. Appends, rolls, flushes, retains; bounds.py shortens it.
+"""The writer of one partition's log: append, roll, flush and retention.
 
-One thread at a time writes (a disk thread of the broker); ``flush`` may run beside an append in
-another thread, for a lock serialises flushes. ``flushed_end`` moves only contiguously: an offset
-counts when all bytes before it, in every segment, and the segments' names are on disk. A failed
-write leaves nothing visible: the tail is cut back. A failed fsync stops the whole data directory.
+One thread at a time writes. ``flush`` may run beside an append in another thread; a lock serialises
+flushes. ``flushed_end`` moves only contiguously: it passes an offset once all bytes before it, in
+every segment, and the names of those segments are on disk. A failed write is cut off again and
+never visible. A failed fsync stops the whole data directory. bounds.py shortens a log.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from broker_lite.storage.segment import RELATIVE_OFFSET_MAX, Segment
 WritableBuffer = bytearray | memoryview
 
 SAVE_EVERY_BYTES = 64 << 20
-"""The active segment's indexes and the producers are saved this often, so that a start after a
-crash scans no more than this."""
+"""Bytes appended between two saves of the active segment's indexes and the producer state. A start
+after a crash scans at most this many."""
 
 
 class Appended(NamedTuple):
-    """Where a batch is. ``log_append_time_ms`` is -1 unless the broker stamped it."""
+    """The offsets of an appended batch.
+
+    ``log_append_time_ms`` is -1 unless the broker stamped it.
+    """
 
     base_offset: int
     next_offset: int
@@ -49,9 +52,9 @@ class Appended(NamedTuple):
 
 
 class Log(LogBounds):
-    """A partition on disk. Opened by ``recovery.open_log``.
+    """A partition on disk, opened by ``recovery.open_log``.
 
-    ``LogReader`` has what any thread may ask, ``LogBounds`` what makes it shorter.
+    ``LogReader`` holds the reads that any thread may run, ``LogBounds`` the truncations.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Log(LogBounds):
 
     @property
     def failed(self) -> bool:
-        """Whether the data directory has stopped, for good."""
+        """Whether the data directory has stopped for good."""
         return self._data.failed
 
     # -- appending -----------------------------------------------------------------------------
@@ -84,14 +87,15 @@ class Log(LogBounds):
         *,
         keep: bool = True,
     ) -> Appended:
-        """Judge, stamp and write one client's batch, which fills ``buffer``.
+        """Validate, stamp and write one client's batch, which fills ``buffer``.
 
-        Without ``keep`` it leaves memory once it is on disk (``File.append``), below too.
+        Without ``keep`` the batch leaves the page cache once it is on disk (``File.append``). A
+        duplicate returns the offsets of the first append. A batch behind a refused one
+        (``note_refused``) raises the error of that one.
 
         Raises FencedLeaderEpochError, InvalidTimestampError, InvalidProducerEpochError,
-        OutOfOrderSequenceError, and StorageError (nothing of the batch is visible then; see
-        ``failed`` for whether the directory has stopped). A repeated batch is answered with its
-        first offsets, a batch behind one that ``note_refused`` was told of with that one's error.
+        OutOfOrderSequenceError, and StorageError. After a StorageError no part of the batch is
+        visible; ``failed`` tells whether the directory has stopped.
         """
         if self._data.failure or self._retired:
             self._check_usable()
@@ -120,7 +124,7 @@ class Log(LogBounds):
         if leader_epoch != latest:
             if leader_epoch < latest:
                 raise FencedLeaderEpochError(
-                    f"{self.key} is in leader epoch {latest}; {leader_epoch} is over"
+                    f"{self.key}: leader epoch {leader_epoch} is fenced; the latest is {latest}"
                 )
             self.start_epoch(leader_epoch)
         header = stamp(buffer, header, base, leader_epoch)
@@ -128,18 +132,21 @@ class Log(LogBounds):
         return Appended(base, self._tail[0], append_time, False)
 
     def note_refused(self, header: BatchHeader, error: LogbusError) -> None:
-        """Refuse the batches behind this one, which its producer sent already, with ``error``."""
+        """Record a refused batch: the batches that its producer already sent behind it get
+        ``error`` too.
+        """
         self._data.refused.note(self.key, header, error)
 
     def append_as_follower(
         self, buffer: memoryview, leader_epoch: int, now_ms: int, *, keep: bool = True
     ) -> int:
-        """Write a leader's batches as they are; returns the next offset. Sequences are not judged.
+        """Append a leader's batches unchanged and return the next offset.
 
-        They must continue the log and be sound (CorruptMessageError, before anything is written).
-        What a newer epoch than ``leader_epoch`` wrote is left out: a deposed leader's answer. So
-        is a batch that is cut off at the end, and what finds no room on the disk (StorageError if
-        that is everything).
+        The batches must continue the log and be sound; otherwise CorruptMessageError, before any
+        write. Sequences are not checked. Left out are:
+        - batches of an epoch newer than ``leader_epoch``, because a deposed leader sent them;
+        - a batch that is cut off at the end of ``buffer``;
+        - batches that find no space on the disk. If none found space, raises StorageError.
         """
         self._check_usable()
         self._data.check_room()
@@ -147,7 +154,7 @@ class Log(LogBounds):
         is_empty = end == self.log_start_offset
         headers = continuing_headers(self.key, buffer, end, leader_epoch, may_overlap=is_empty)
         if headers and headers[0].base_offset < end:
-            # The leader deleted records up to the middle of this batch.
+            # The leader's log start lies inside this batch.
             self._begin_at(headers[0].base_offset, end, now_ms)
         began = self._tail[0]
         while headers:
@@ -164,21 +171,21 @@ class Log(LogBounds):
 
     def _follow_epoch(self, epoch: int, offset: int) -> None:
         if epoch < self.leader_epochs.latest:
-            # An epoch that this replica began and never wrote in.
+            # This replica may have begun epochs in which it wrote no batch. Remove them.
             self._truncate_epochs(offset)
             if epoch < self.leader_epochs.latest:
                 raise CorruptMessageError(
-                    f"{self.key}: the leader sent epoch {epoch} at offset {offset}, where epoch "
-                    f"{self.leader_epochs.latest} wrote already"
+                    f"{self.key}: the leader sent epoch {epoch} at offset {offset}, but this log "
+                    f"holds batches of epoch {self.leader_epochs.latest} before it"
                 )
         self._assign_epoch(epoch, offset)
 
     def _run(self, headers: list[BatchHeader]) -> tuple[int, int]:
-        """How many of the batches share a segment and an epoch, and their bytes."""
-        room = self.config.segment_bytes - self._tail[1].size_bytes
+        """Return how many leading batches share a segment and an epoch, and their size in bytes."""
+        space = self.config.segment_bytes - self._tail[1].size_bytes
         count, length = 1, headers[0].size_bytes
         for header in headers[1:]:
-            if header.leader_epoch != headers[0].leader_epoch or length + header.size_bytes > room:
+            if header.leader_epoch != headers[0].leader_epoch or length + header.size_bytes > space:
                 break
             count, length = count + 1, length + header.size_bytes
         return count, length
@@ -216,7 +223,7 @@ class Log(LogBounds):
             self._save_progress(active)
 
     def _repair(self, active: Segment, error: OSError) -> LogbusError:
-        """Cut what a failed write left; the error to raise."""
+        """Cut off the remains of a failed write and return the error to raise."""
         try:
             active.repair()
         except OSError as second:
@@ -224,7 +231,7 @@ class Log(LogBounds):
         return self._refusal(f"writing to {self.key}", error)
 
     def _refusal(self, doing: str, error: OSError) -> LogbusError:
-        """The error to raise for an append; any but a full disk stops the directory."""
+        """Return the error of a failed write. Any error but a full disk stops the directory."""
         if self._retired:
             return UnknownTopicOrPartitionError(f"{self.key} was deleted from this broker")
         return self._data.full(doing, error) or self._data.fail(f"{doing}: {error}")
@@ -232,7 +239,7 @@ class Log(LogBounds):
     def _roll(self, base_offset: int) -> Segment:
         """Close the active segment and begin one at ``base_offset``.
 
-        The old one is synced by the next flush, before ``flushed_end`` passes its end.
+        The next flush syncs the closed segment before ``flushed_end`` passes its end.
         """
         old = self._tail[1]
         try:
@@ -242,13 +249,16 @@ class Log(LogBounds):
         self._publish((*self._chain[1], segment))
         self._note_loaded(old)
         with contextlib.suppress(OSError):
-            # Both can be made again from the log file.
+            # Recovery can rebuild both from the log file.
             old.save_indexes()
             self.save_snapshot()
         return segment
 
     def _save_progress(self, active: Segment) -> None:
-        """Save what shortens the next start, and a new segment's birth; losing it is harmless."""
+        """Save indexes and producer state to shorten the next start; a failed save does no harm.
+
+        Also runs after the first batch of a segment, to save the segment's first append time.
+        """
         active.saved_bytes = active.size_bytes
         with contextlib.suppress(OSError):
             active.save_indexes()
@@ -256,11 +266,14 @@ class Log(LogBounds):
                 self.save_snapshot()
 
     def save_snapshot(self, *, sync: bool = False) -> None:
-        """Save the producers as of the log's end. OSError."""
+        """Save the producer state as of the log's end. Raises OSError."""
         self._snapshots.save(self.producers, sync=sync)
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Let ``leader_epoch`` begin at the log's end; on disk on return, nothing if it began."""
+        """Begin ``leader_epoch`` at the log's end, and sync.
+
+        Do nothing if the epoch has already begun.
+        """
         self._assign_epoch(leader_epoch, self._tail[0])
 
     def _assign_epoch(self, epoch: int, offset: int) -> None:
@@ -275,13 +288,16 @@ class Log(LogBounds):
     # -- flushing ------------------------------------------------------------------------------
 
     def start_flush(self) -> None:
-        """Let the disk begin with what ``flush`` will wait for; promises nothing."""
+        """Start writing unsynced bytes to disk, for a ``flush`` that follows.
+
+        Guarantees nothing.
+        """
         self._tail[1].start_sync()
 
     def flush(self) -> int:
-        """Put everything appended before the call on disk; returns ``flushed_end``.
+        """Sync everything appended before the call, and return ``flushed_end``.
 
-        Raises StorageError, after which the whole directory has stopped.
+        Raises StorageError; the whole directory has then stopped.
         """
         with self._flush_lock:
             self._check_usable()
@@ -309,10 +325,11 @@ class Log(LogBounds):
     # -- retention -----------------------------------------------------------------------------
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Close an active segment past segment.ms, delete whole old ones; how many were deleted.
+        """Roll an active segment older than segment.ms, delete expired segments, return their
+        number.
 
-        Never the active one, nor one that reaches beyond ``high_watermark``. Forgets idle
-        producers too. On the writer's thread.
+        Never deletes the active segment, or one that reaches beyond ``high_watermark``. Expires
+        idle producers too. Runs on the writer's thread.
         """
         with self._flush_lock:
             return self._apply_retention(now_ms, high_watermark)
@@ -340,20 +357,24 @@ class Log(LogBounds):
                 for segment in segments[:count]:
                     self._discard(segment, now_ms)
                     if self._data.log_starts.get(self.key, 0) < self.log_start_offset:
-                        # Not on disk elsewhere: let the segments go in order at least.
+                        # A full disk kept the log start off the disk. Deleting in order avoids a
+                        # gap after a crash.
                         self._files.sync_dir(self.directory)
                 self._drop_leftovers()
         return count
 
     def _roll_if_room(self, base_offset: int) -> None:
-        """A full disk must not keep retention from making room: here, of what is closed already."""
+        """Roll, ignoring a full disk: retention must still delete the segments already closed."""
         try:
             self._roll(base_offset)
         except StorageError:
             self._data.check()
 
     def _raise_start_if_room(self, offset: int) -> None:
-        """As above; a start finds the same end."""
+        """Raise the log's start; on a full disk in memory only.
+
+        A start derives it from the segments.
+        """
         try:
             self._raise_start(offset)
         except StorageError:
@@ -361,7 +382,7 @@ class Log(LogBounds):
             self._start_now(offset)
 
     def _drop_leftovers(self) -> None:
-        """Snapshots and set-aside bytes from before the log's start."""
+        """Delete snapshots and torn files from before the log's start."""
         start = self.log_start_offset
         self._snapshots.drop_below(self._chain[0][0])
         for name in self._files.list_dir(self.directory):
@@ -372,14 +393,17 @@ class Log(LogBounds):
     # -- closing -------------------------------------------------------------------------------
 
     def retire(self) -> None:
-        """Refuse writes from now on: the partition is being deleted. Waits for a flush."""
+        """Refuse later writes, because the partition is being deleted.
+
+        Waits for a running flush.
+        """
         with self._flush_lock:
             self._retired = True
 
     def close(self) -> None:
-        """Flush and save everything, so that the next start scans nothing. StorageError.
+        """Flush and save everything, so that the next start scans nothing. Raises StorageError.
 
-        Readers that hold slices keep them.
+        Readers that hold slices can still read them.
         """
         if self._closed or self._retired:
             return
@@ -391,18 +415,21 @@ class Log(LogBounds):
 
 
 def _with_newest_time(buffer: WritableBuffer, header: BatchHeader) -> BatchHeader:
-    """A batch of rows whose writer left the newest time out, as sarama before 1.46 does."""
-    # Loads numpy and pyarrow, which a broker does without until such a batch comes.
+    """Return the header with its newest timestamp computed from the rows.
+
+    Some clients leave it out, such as sarama before 1.46.
+    """
+    # Imported here because it loads numpy and pyarrow, which few brokers need.
     from broker_lite.record.transcode import newest_timestamp
 
     return set_max_timestamp(buffer, header, newest_timestamp(buffer, header))
 
 
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """What the envelope says of the records' times: the first and the newest."""
+    """Raise InvalidTimestampError if the header's first or newest timestamp is not acceptable."""
     if header.attributes & fmt.ATTRIBUTE_LOG_APPEND_TIME:
         raise InvalidTimestampError(
-            "the batch says LogAppendTime, which only the broker may stamp; send CreateTime"
+            "the batch is marked LogAppendTime, which only a broker may set; send CreateTime"
         )
     before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
     if before == LONG_MAX and after == LONG_MAX:

@@ -1,8 +1,8 @@
-"""All logs of one data directory: open, create, find, delete, checkpoint, close.
+"""All logs of one data directory: open, create, find, delete, checkpoint and close.
 
-Logs write on their own disk threads; this object's methods may be called from any one thread at a
-time but for ``get``, ``logs`` and ``usage``, which are safe everywhere. ``delete`` and closing must
-not run beside an append to the same log. Keeps no clock: callers pass ``now_ms``.
+Logs write on their own disk threads. One thread at a time may call the methods of ``LogManager``;
+``get``, ``logs`` and ``usage`` are safe on any thread. ``delete`` and the close methods must not
+run beside an append to the same log. The manager reads no clock: callers pass ``now_ms``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker_lite.storage.strays import Strays
 
 
 class LogUsage(NamedTuple):
-    """What a partition takes and holds."""
+    """The size and the offsets of one partition's log."""
 
     key: PartitionKey
     size_bytes: int
@@ -37,7 +37,7 @@ class LogUsage(NamedTuple):
 
 
 class LogManager:
-    """The logs under one data directory, which this process holds the lock of."""
+    """The logs of one data directory, whose lock this process holds."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LogManager:
         self._opened = False
         self._doubted: frozenset[PartitionKey] = frozenset()
         self.reports: dict[PartitionKey, RecoveryReport] = {}
-        """What opening each log found; kept for the broker's log and metrics."""
+        """The recovery report of each log, for the broker's log and metrics."""
 
     # -- the directory -------------------------------------------------------------------------
 
@@ -68,41 +68,41 @@ class LogManager:
 
     @property
     def refused(self) -> RefusedBatches:
-        """The batches that producers are to send again."""
+        """The refused batches that producers will retry."""
         return self._data.refused
 
     @property
     def directory_id(self) -> str:
-        """Random, given once; 22 characters."""
+        """The directory's random id: 22 characters, set at the first start."""
         return self._data.directory_id
 
     @property
     def cluster_id(self) -> str:
-        """Empty until ``adopt_cluster``."""
+        """The id of the cluster; empty until ``adopt_cluster``."""
         return self._data.cluster_id
 
     @property
     def start_counter(self) -> int:
-        """1 at the first start; raised, on disk, by every ``lock``."""
+        """The number of starts, 1 at the first; ``lock`` raises it on disk."""
         return self._data.start_counter
 
     @property
     def was_clean(self) -> bool:
-        """Whether the process before closed the directory properly."""
+        """Whether the previous process closed the directory with ``close_clean``."""
         return self._data.was_clean
 
     @property
     def failed(self) -> bool:
-        """Whether the directory has stopped, for good; ``failure`` says why."""
+        """Whether the directory has stopped for good; ``failure`` holds the reason."""
         return self._data.failed
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk is full: appends are refused until ``has_room``."""
+        """Whether the disk is full: appends are refused until ``has_room`` returns True."""
         return self._data.is_full
 
     def has_room(self) -> bool:
-        """Look whether a full disk has room again."""
+        """Check whether a full disk has free space again."""
         return self._data.has_room()
 
     @property
@@ -111,19 +111,23 @@ class LogManager:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was found damaged and ignored at the start."""
+        """The damaged files that the start ignored."""
         return tuple(self._data.warnings)
 
     @property
     def doubted(self) -> frozenset[PartitionKey]:
-        """Logs that at the start may have missed what was flushed, or had again what was deleted:
-        they are damaged, or the checkpoints are that say what was promised of all of them."""
+        """Logs whose flushed records may be missing, or whose deleted records may be back, after a
+        start.
+
+        Either the log itself is damaged, or a checkpoint of the directory is. Then every log is
+        doubted.
+        """
         return self._doubted
 
     def lock(self, now_ms: int = 0) -> None:
-        """Take the directory: lock, identity, start counter. Nothing else works before.
+        """Lock the directory, load its identity and raise the start counter. Call this first.
 
-        Raises DirectoryLockedError, or StorageError where it cannot be read or written.
+        Raises DirectoryLockedError, or StorageError if the directory cannot be read or written.
         """
         self._data.start()
 
@@ -132,14 +136,14 @@ class LogManager:
         self._data.adopt_cluster(cluster_id)
 
     def space(self) -> tuple[int, int]:
-        """Total and usable bytes of the disk."""
+        """Return the total and the usable bytes of the disk."""
         return self._files.space(self._data.path)
 
     # -- logs ----------------------------------------------------------------------------------
 
     @property
     def logs(self) -> Mapping[PartitionKey, Log]:
-        """A copy, so that it may be walked while logs come and go."""
+        """A copy of the logs by partition: safe to iterate while logs are created or deleted."""
         return self._logs.copy()
 
     def get(self, key: PartitionKey) -> Log | None:
@@ -148,9 +152,9 @@ class LogManager:
     def open_all(
         self, now_ms: int, configs: Mapping[str, TopicConfig] | None = None
     ) -> dict[PartitionKey, Log]:
-        """Open every partition found, with the config of its topic id or the default.
+        """Open every partition in the directory, with the config of its topic id or the default.
 
-        Raises StorageError if the disk fails; damage is in each log's ``corruption``.
+        Raises StorageError if the disk fails. Damaged ranges are in each log's ``corruption``.
         """
         with self._data.guard("listing the data directory"):
             names = self._files.list_dir(self._data.path)
@@ -179,8 +183,11 @@ class LogManager:
         return dict(self._logs)
 
     def create(self, key: PartitionKey, config: TopicConfig | None = None, now_ms: int = 0) -> Log:
-        """The log of a partition, made if it is not there; on disk on return. StorageError."""
-        assert self._opened, "open_all first: the partition may be there"
+        """Return the log of a partition; create it, synced, if it does not exist.
+
+        Raises StorageError.
+        """
+        assert self._opened, "call open_all first: the partition may exist"
         log = self._logs.get(key)
         if log is None:
             self._data.check()
@@ -206,7 +213,10 @@ class LogManager:
         return log
 
     def delete(self, key: PartitionKey, now_ms: int) -> None:
-        """Forget a partition; its files go after the delay. Nothing if it is not there."""
+        """Delete a partition's log; unlink its files after the delay.
+
+        Ignores an unknown partition.
+        """
         log = self._logs.pop(key, None)
         if log is None:
             return
@@ -218,12 +228,14 @@ class LogManager:
 
     @property
     def stray_count(self) -> int:
-        """Partitions that are set aside."""
+        """The number of partitions that are set aside."""
         return len(self._strays.keys)
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
-        """Forget a partition but keep its files, till ``tick`` finds them older than the strays'
-        retention; ``create`` takes them back. Nothing if it is not there."""
+        """Close a partition's log and set its files aside as a stray. Ignores an unknown partition.
+
+        ``create`` takes the stray back; ``tick`` deletes it after the retention of strays.
+        """
         log = self._logs.pop(key, None)
         if log is None:
             return
@@ -232,7 +244,7 @@ class LogManager:
         self.checkpoint(now_ms)
 
     def usage(self) -> list[LogUsage]:
-        """Each log's size and offsets."""
+        """Return the size and the offsets of every log."""
         return [
             LogUsage(
                 key, log.size_bytes, log.segment_count, log.log_start_offset, log.log_end_offset
@@ -243,12 +255,12 @@ class LogManager:
     # -- time passing --------------------------------------------------------------------------
 
     def checkpoint(self, now_ms: int = 0) -> None:
-        """Write recovery points and log starts if any changed.
+        """Write recovery points and log start offsets if any changed.
 
-        A full disk is passed over: an older point only makes the next start longer. Other faults
-        stop the directory (StorageError).
+        Ignores a full disk: an older recovery point only makes the next start longer. Any other
+        error stops the directory (StorageError).
         """
-        assert self._opened, "open_all first: its recovery points would be lost"
+        assert self._opened, "call open_all first: a checkpoint now would lose recovery points"
         self._data.check()
         try:
             self._data.save_recovery_points(self._recovery_points)
@@ -266,8 +278,10 @@ class LogManager:
         }
 
     def tick(self, now_ms: int) -> int:
-        """Unlink deleted files and strays that are due; how many names went. Makes the reserve,
-        from which a full disk is started."""
+        """Unlink the deleted files and strays that are due; return how many.
+
+        Restore the reserve file.
+        """
         if not self._data.failed:
             self._make_reserve()
         return self._data.empty_trash(now_ms) + self._strays.delete_due(now_ms)
@@ -279,9 +293,9 @@ class LogManager:
     # -- the end -------------------------------------------------------------------------------
 
     def close_clean(self, now_ms: int = 0) -> None:
-        """Flush and save everything, then the marker, then give the lock back.
+        """Flush and save everything, write the clean-shutdown marker, and release the lock.
 
-        Raises StorageError, without a marker, if anything could not be saved.
+        Raises StorageError, without writing the marker, if anything could not be saved.
         """
         try:
             if self._data.failed:
@@ -295,5 +309,5 @@ class LogManager:
             self.close()
 
     def close(self) -> None:
-        """Give the lock back as it is; the next start will recover."""
+        """Release the lock without saving; the next start runs recovery."""
         self._data.release()

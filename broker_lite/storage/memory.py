@@ -1,10 +1,13 @@
-"""A file system in memory that loses what was not synced: for tests and for the simulator.
+"""A file system in memory that loses unsynced data in a crash: for tests and for the simulator.
 
-``crash`` leaves a state that a disk may be in after a power cut: of every file each unsynced page
-(4 KiB) is kept, lost or torn at 512 bytes by itself, so is its size, and each unsynced create,
-rename and unlink is kept or lost by itself. ``kill`` ends the process only. A failed ``datasync``
-marks pages clean without writing them, as Linux does. Faults are set with ``fail_next``,
-``capacity_bytes`` and ``stop_at``. Single-threaded; draws only on the caller's Random.
+- ``crash`` leaves a state that a disk may be in after a power cut. Each unsynced page (4 KiB) is
+  kept, lost, or torn at a multiple of 512 bytes. Each file size, create, rename and unlink that was
+  not synced is kept or lost by itself.
+- ``kill`` ends the process only, and keeps the page cache.
+- A failed ``datasync`` marks pages clean without writing them, as Linux does.
+- ``fail_next``, ``capacity_bytes`` and ``stop_at`` inject faults.
+
+Single-threaded; draws only on the caller's Random.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(Exception):
-    """The operation that was to be the last one; nothing works before ``crash``."""
+    """The operation ``stop_at`` was reached; every operation fails until ``crash`` or ``kill``."""
 
 
 class _Inode:
-    """A file's bytes, and what the disk holds instead where that differs."""
+    """A file's bytes, and the disk's version of the pages where that differs."""
 
     __slots__ = ("data", "durable_bytes", "lost", "modified_ms", "undo")
 
@@ -37,7 +40,7 @@ class _Inode:
         self.modified_ms = 0
 
     def touch(self, start: int, end: int) -> None:
-        """Remember what the disk has in the pages of [start, end) before they change."""
+        """Save the disk's version of the pages of [start, end) before they change."""
         for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
             if page not in self.undo:
                 at = page * PAGE_BYTES
@@ -52,7 +55,7 @@ class _Inode:
         self.undo.clear()
 
     def forget_cached(self, position: int) -> None:
-        """Clean pages are read from the disk again, also those that a failed sync lost."""
+        """Read clean pages from the disk again, including those that a failed sync lost."""
         for page in [p for p in self.lost if (p + 1) * PAGE_BYTES > position]:
             self._put(page, self.lost.pop(page))
 
@@ -90,7 +93,9 @@ class _Inode:
 
 
 class _Dir:
-    """Names as a process sees them, as the disk has them, and the changes between."""
+    """A directory: its names as a process sees them, as the disk holds them, and the changes
+    between.
+    """
 
     __slots__ = ("durable", "names", "pending")
 
@@ -98,11 +103,11 @@ class _Dir:
         self.names: dict[str, _Inode | _Dir] = {}
         self.durable: dict[str, _Inode | _Dir] = {}
         self.pending: list[tuple[str, str, _Inode | _Dir]] = []
-        """(name that goes or "", name that comes or "", what it names)"""
+        """(removed name or "", added name or "", the file or directory) of each unsynced change."""
 
-    def change(self, gone: str, come: str, node: _Inode | _Dir) -> None:
-        _apply(self.names, gone, come, node)
-        self.pending.append((gone, come, node))
+    def change(self, removed: str, added: str, node: _Inode | _Dir) -> None:
+        _apply(self.names, removed, added, node)
+        self.pending.append((removed, added, node))
 
     def sync(self) -> None:
         self.durable = dict(self.names)
@@ -118,15 +123,15 @@ class _Dir:
             node.crash(random)
 
 
-def _apply(names: dict[str, _Inode | _Dir], gone: str, come: str, node: _Inode | _Dir) -> None:
-    if gone:
-        names.pop(gone, None)
-    if come:
-        names[come] = node
+def _apply(names: dict[str, _Inode | _Dir], removed: str, added: str, node: _Inode | _Dir) -> None:
+    if removed:
+        names.pop(removed, None)
+    if added:
+        names[added] = node
 
 
 class MemFile:
-    """An open file of a MemFiles; dead after ``crash`` or ``kill``."""
+    """An open file of a MemFiles; unusable after ``crash`` or ``kill``."""
 
     __slots__ = ("_files", "_generation", "_inode", "_writable", "path", "size")
 
@@ -150,9 +155,9 @@ class MemFile:
         if not self._writable:
             raise OSError(errno.EBADF, "not opened for writing", self.path)
         data = b"".join(buffers)
-        room, error = self._files.before_write(self.path, len(data))
+        space_left, error = self._files.before_write(self.path, len(data))
         inode, start = self._inode, self.size
-        part = data if error is None else data[:room]
+        part = data if error is None else data[:space_left]
         inode.touch(start, start + len(part))
         inode.data[start : start + len(part)] = part
         inode.modified_ms = self._files.now_ms()
@@ -203,7 +208,7 @@ class _MemLock:
 
 
 class MemFiles:
-    """See the module. Every changing operation counts one in ``operations``."""
+    """The file system in memory (see the module). ``operations`` counts changing operations."""
 
     def __init__(
         self, *, now_ms: Callable[[], int] = lambda: 0, capacity_bytes: int | None = None
@@ -212,7 +217,7 @@ class MemFiles:
         self.capacity_bytes = capacity_bytes
         self.operations = 0
         self.stop_at: int | None = None
-        """Number of the operation that the power cut replaces; None: none."""
+        """Number of the operation at which the power is cut; None for no cut."""
         self.generation = 0
         self.locked: set[str] = set()
         self._root = _Dir()
@@ -224,35 +229,36 @@ class MemFiles:
     def fail_next(
         self, operation: str, error: int, *, path: str = "", after_bytes: int = 0, times: int = 1
     ) -> None:
-        """Let the next ``operation`` on a path that contains ``path`` fail with an errno.
+        """Make the next ``times`` runs of ``operation`` on a path containing ``path`` fail with an
+        errno.
 
-        Operations: create write truncate datasync rename remove make_dir remove_dir sync_dir.
-        A failing write puts ``after_bytes`` of its bytes into the file before.
+        Operations: create write truncate datasync rename remove make_dir remove_dir sync_dir. A
+        failing write first puts ``after_bytes`` of its bytes into the file.
         """
         self._faults.extend([(operation, path, error, after_bytes)] * times)
 
     def flip(self, path: str, position: int, bit: int) -> None:
-        """Let a bit on the disk be another one."""
+        """Flip one bit of a file on the disk."""
         self._file(path).data[position] ^= 1 << bit
 
     def clear_faults(self) -> None:
         self._faults.clear()
 
     def before(self, operation: str, path: str) -> None:
-        """Count an operation; raise what was asked for."""
+        """Count an operation, and raise the fault injected for it."""
         fault = self._take_fault(operation, path)
         if fault is not None:
             raise OSError(fault[2], os.strerror(fault[2]), path)
 
     def before_write(self, path: str, length: int) -> tuple[int, OSError | None]:
-        """How many bytes of a write fit, and the error that it ends with if not all do."""
+        """Return how many bytes of a write fit, and the error that ends it if not all do."""
         fault = self._take_fault("write", path)
         if fault is not None:
             return min(fault[3], length), OSError(fault[2], os.strerror(fault[2]), path)
         if self.capacity_bytes is not None:
-            room = self.capacity_bytes - self._used(self._root)
-            if room < length:
-                return max(room, 0), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            space_left = self.capacity_bytes - self._used(self._root)
+            if space_left < length:
+                return max(space_left, 0), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         return length, None
 
     def _take_fault(self, operation: str, path: str) -> tuple[str, str, int, int] | None:
@@ -266,12 +272,12 @@ class MemFiles:
         return None
 
     def crash(self, random: Random) -> None:
-        """Power cut and restart: every open file is dead, what was not synced is in doubt."""
+        """Cut the power and restart: open files are unusable, and unsynced changes may be lost."""
         self._root.crash(random)
         self.kill()
 
     def kill(self) -> None:
-        """The process ended; what it wrote is still in the page cache."""
+        """End the process; its writes remain in the page cache."""
         self.generation += 1
         self.locked.clear()
         self.stop_at = None
@@ -279,7 +285,7 @@ class MemFiles:
 
     @property
     def is_cut(self) -> bool:
-        """Whether ``stop_at`` was reached: only ``crash`` or ``kill`` helps."""
+        """Whether ``stop_at`` was reached: every operation fails until ``crash`` or ``kill``."""
         return self._is_cut
 
     def _used(self, node: _Inode | _Dir) -> int:

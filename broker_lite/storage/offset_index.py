@@ -1,9 +1,9 @@
-"""Sparse index of a segment: base offset of a batch -> its position in the log file.
+"""Sparse index of a segment: the base offset of a batch and its position in the log file.
 
-Two growing arrays in memory; a file of a checked header and both arrays once the segment is closed.
-It is a hint: whoever follows an entry checks the batch it finds there, and a file that does not fit
-its log (size, checksums, order) is rebuilt by a scan. One writer thread appends; readers anywhere:
-``_offsets`` grows last, and entries never change.
+In memory the index is two growing arrays; on disk a checksummed header and both arrays. The index
+is a hint. Readers check the batch that an entry leads to, and a file that does not match its log
+(size, checksums, order) is rebuilt by a scan. One writer thread appends. Any thread may read:
+``_offsets`` grows after ``_positions``, and entries never change.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _MAGIC, _VERSION = b"LBOI", 1
 _FLAG_DAMAGED = 1
 
 ENTRIES_MAX = (10 << 20) // 8
-"""A segment rolls when its index is full, as Kafka's 10 MiB index does."""
+"""Maximum entries; a segment rolls when its index is full, as with Kafka's 10 MiB index."""
 
 
 class CorruptIndex(Exception):
-    """An index file contradicts itself or its log; the cure is a rebuild."""
+    """An index file contradicts itself or its log; callers rebuild it."""
 
 
 class Entry(NamedTuple):
-    """A batch's base offset and where the batch begins."""
+    """The base offset of a batch and the position of its first byte."""
 
     offset: int
     position: int
 
 
 class IndexFacts(NamedTuple):
-    """What the header of an index file says of the log file it was made from."""
+    """The header of an index file: the state of the log file that it describes."""
 
     base_offset: int
     log_bytes: int
@@ -49,7 +49,7 @@ class IndexFacts(NamedTuple):
 
 
 class OffsetIndex:
-    """The entries of one segment."""
+    """The index entries of one segment."""
 
     __slots__ = ("_offsets", "_positions", "base_offset")
 
@@ -66,20 +66,20 @@ class OffsetIndex:
         return len(self._offsets) >= ENTRIES_MAX
 
     def add(self, offset: int, position: int) -> None:
-        """Name the batch that begins at ``position``; both must be above the last entry's."""
+        """Add the batch that begins at ``position``; both values must exceed the last entry's."""
         self._positions.append(position)
         self._offsets.append(offset - self.base_offset)
 
     def last(self) -> Entry:
-        """The newest entry, or the segment's beginning."""
+        """Return the newest entry, or the segment's beginning."""
         return self._entry(len(self._offsets) - 1)
 
     def floor(self, offset: int) -> Entry:
-        """The last entry at or before ``offset``, or the segment's beginning."""
+        """Return the last entry at or before ``offset``, or the segment's beginning."""
         return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
 
     def floor_position(self, position: int) -> Entry:
-        """The last entry at or before ``position``, or the segment's beginning."""
+        """Return the last entry at or before ``position``, or the segment's beginning."""
         count = len(self._offsets)
         return self._entry(bisect_right(self._positions, position, 0, count) - 1)
 
@@ -89,14 +89,14 @@ class OffsetIndex:
         return Entry(self.base_offset + self._offsets[i], self._positions[i])
 
     def cut(self, position: int) -> OffsetIndex:
-        """A copy without the entries at or beyond ``position``; readers keep the old one."""
+        """Return a copy without entries at or beyond ``position``; readers keep the old index."""
         kept = OffsetIndex(self.base_offset)
         count = bisect_left(self._positions, position)
         kept._offsets, kept._positions = self._offsets[:count], self._positions[:count]
         return kept
 
     def encode(self, log_bytes: int, next_offset: int, damaged: bool) -> bytes:
-        """The index file of a log file of ``log_bytes`` that ends at ``next_offset``."""
+        """Return the index file for a log file of ``log_bytes`` that ends at ``next_offset``."""
         body = big_endian(self._offsets) + big_endian(self._positions)
         flags = _FLAG_DAMAGED if damaged else 0
         header = _HEADER.pack(
@@ -113,7 +113,7 @@ class OffsetIndex:
 
 
 def decode_facts(data: bytes) -> IndexFacts:
-    """The header alone; raises CorruptIndex."""
+    """Decode the header alone. Raises CorruptIndex."""
     header = checked_header(data, _HEADER)
     magic, version, flags, base, log_bytes, next_offset, count, crc = _HEADER.unpack(header)
     if magic != _MAGIC or version != _VERSION or count > ENTRIES_MAX + 1:
@@ -122,7 +122,7 @@ def decode_facts(data: bytes) -> IndexFacts:
 
 
 def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
-    """A whole index file; raises CorruptIndex if anything in it contradicts anything."""
+    """Decode a whole index file; raise CorruptIndex if any check fails."""
     facts = decode_facts(data)
     body = data[HEADER_BYTES:]
     if len(body) != 8 * facts.entry_count or crc32c(body) != facts.body_crc:
@@ -136,7 +136,7 @@ def decode(data: bytes) -> tuple[IndexFacts, OffsetIndex]:
 
 
 def checked_header(data: bytes, layout: struct.Struct) -> bytes:
-    """The header's bytes if the checksum that follows them agrees; raises CorruptIndex."""
+    """Return the header's bytes after comparing their checksum. Raises CorruptIndex."""
     end = layout.size
     if len(data) < end + 4 or _HEADER_CRC.unpack_from(data, end)[0] != crc32c(data[:end]):
         raise CorruptIndex("the header is cut or its checksum is wrong")

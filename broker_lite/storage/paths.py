@@ -1,7 +1,7 @@
-"""Every file and directory name of storage, made and parsed here and nowhere else.
+"""Every file and directory name of storage, built and parsed only here.
 
-A data directory holds one directory a partition, ``<topic id>-<partition>``; in it the files of a
-segment share its base offset in twenty digits. Pure; any thread.
+A data directory holds one directory a partition, ``<topic id>-<partition>``. The files of a segment
+share its base offset in twenty digits. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from broker_lite.model import PartitionKey
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".snapshot"
 TXN_INDEX = ".txnindex"
-"""Room for transactions: the aborted ones of a segment."""
+"""The aborted transactions of a segment. Reserved; not written yet."""
 DELETED = ".deleted"
-"""Renamed to this first, unlinked after ``file.delete.delay.ms``."""
+"""Suffix of deleted files, which are unlinked after ``file.delete.delay.ms``."""
 TORN = ".torn"
-"""Bytes that recovery set aside; never read again by a broker."""
+"""Suffix of bytes that recovery set aside; a broker never reads them again."""
 TEMPORARY = ".tmp"
 STRAY = ".stray"
-"""Partitions of topics that the metadata does not know: kept for ``stray.retention.ms``."""
+"""Suffix of partitions whose topic the metadata does not know; kept for ``stray.retention.ms``."""
 
 LOCK = "lock"
 META = "meta.properties"
@@ -42,7 +42,7 @@ def partition_dir(data_dir: str, key: PartitionKey) -> str:
 
 
 def parse_partition_dir(name: str) -> PartitionKey | None:
-    """The partition that a directory holds, or None for a name that is not ours."""
+    """Return the partition of a directory name, or None for any other name."""
     found = _PARTITION.fullmatch(name)
     return PartitionKey(found[1], int(found[2])) if found else None
 
@@ -52,7 +52,7 @@ def stray_dir(data_dir: str, key: PartitionKey, since_ms: int) -> str:
 
 
 def parse_stray_dir(name: str) -> tuple[PartitionKey, int] | None:
-    """The partition that was set aside, and when; None for any other name."""
+    """Return a stray's partition and the time in ms when it was set aside; None for other names."""
     found = _STRAY.fullmatch(name)
     return (PartitionKey(found[1], int(found[2])), int(found[3])) if found else None
 
@@ -62,17 +62,17 @@ def segment_file(partition: str, base_offset: int, suffix: str) -> str:
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """Base offset and suffix, or None for a name that is not a segment's."""
+    """Return base offset and suffix, or None if the name is not that of a segment's file."""
     found = _SEGMENT_FILE.fullmatch(name)
     return (int(found[1]), found[2]) if found else None
 
 
 def torn_file(partition: str, offset: int, number: int) -> str:
-    """Where bytes that would have begun at ``offset`` are set aside, for the number-th time."""
+    """Return the path of a torn file that begins at ``offset``; ``number`` starts at 1."""
     return f"{partition}/{offset:020d}-{number}{TORN}"
 
 
 def parse_torn_file(name: str) -> tuple[int, int] | None:
-    """Offset and number of a set-aside file, or None."""
+    """Return offset and number of a torn file, or None for any other name."""
     found = _TORN.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None

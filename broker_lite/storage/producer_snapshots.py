@@ -1,8 +1,9 @@
-"""The producers' snapshots in a partition's directory: each is named by the offset that it is of.
+"""The producer snapshots in a partition's directory, each named by its end offset.
 
-They shorten a start and are never needed: what is damaged or missing is made up for by an older one
-and a longer replay. One beyond the log's end is not harmless: it would one day describe other
-batches, so whoever shortens the log drops it first. Called by the log's writer, and by a start.
+Snapshots shorten a start and are never required: an older one and a longer replay replace a damaged
+or missing one. A snapshot beyond the log's end is dangerous, because other batches may later take
+those offsets. Code that shortens the log therefore deletes such snapshots first. Called by the
+log's writer, and by a start.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from broker_lite.storage.files import Files
 from broker_lite.storage.producer_state import CorruptSnapshot, ProducerState
 
 SNAPSHOTS_KEPT = 2
-"""The newest may be damaged, or be beyond where the log is cut."""
+"""Snapshots kept per log: the newest may be damaged, or lie beyond a later truncation."""
 
 
 class ProducerSnapshots:
@@ -28,14 +29,14 @@ class ProducerSnapshots:
         self._directory = directory
 
     def save(self, state: ProducerState, *, sync: bool = False) -> None:
-        """Write ``state`` as of its end; older ones go but for ``SNAPSHOTS_KEPT``."""
+        """Write ``state`` as of its end offset; keep only the newest ``SNAPSHOTS_KEPT``."""
         name = f"{state.next_offset:020d}{paths.SNAPSHOT}"
         write_atomic(self._files, self._directory, name, state.encode(), sync=sync)
         for _, old in self._listed()[:-SNAPSHOTS_KEPT]:
             self._remove(old)
 
     def newest(self, first: int, last: int) -> ProducerState | None:
-        """The state in the newest sound snapshot of an offset from ``first`` to ``last``."""
+        """Return the newest sound snapshot with an offset in [first, last], or None."""
         for at, name in reversed(self._listed()):
             if first <= at <= last:
                 data = read_whole(self._files, f"{self._directory}/{name}")
@@ -46,13 +47,13 @@ class ProducerSnapshots:
         return None
 
     def drop_below(self, offset: int) -> None:
-        """Remove those of offsets below ``offset``."""
+        """Delete the snapshots of offsets below ``offset``."""
         for at, name in self._listed():
             if at < offset:
                 self._remove(name)
 
     def drop_beyond(self, offset: int) -> bool:
-        """Remove those of offsets beyond ``offset``; whether there were any. Not synced."""
+        """Delete snapshots of offsets beyond ``offset``, unsynced; return whether any existed."""
         stale = [name for at, name in self._listed() if at > offset]
         for name in stale:
             self._remove(name)
@@ -62,6 +63,6 @@ class ProducerSnapshots:
         self._files.remove(f"{self._directory}/{name}")
 
     def _listed(self) -> list[tuple[int, str]]:
-        """Offset and name, oldest first."""
+        """Return offset and name of each snapshot, oldest first."""
         names = [(paths.parse_segment_file(n), n) for n in self._files.list_dir(self._directory)]
         return [(found[0], n) for found, n in names if found and found[1] == paths.SNAPSHOT]

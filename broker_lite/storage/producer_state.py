@@ -1,9 +1,9 @@
-"""What each producer wrote last: duplicates are answered, gaps and old epochs are refused.
+"""The recent batches of each idempotent producer, to detect duplicates, gaps and old epochs.
 
-Per producer the last five batches, because clients keep at most five under way. Only a leader
-judges (``check``); every replica takes notes (``update``), after the append succeeded. Expiry is
-local and never makes a follower refuse anything. A snapshot holds the state at its offset; the
-batches after it are replayed. One thread at a time (a log's writer).
+The state holds the last five batches per producer, because clients keep at most five in flight.
+Only a leader checks a batch (``check``). Every replica records it (``update``) after the append
+succeeded. Expiry is local and never makes a follower refuse a batch. A snapshot holds the state at
+its offset; a start replays the batches after it. Used by one thread at a time, the log's writer.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ BATCHES_MAX = 5
 SEQUENCE_MASK = 0x7FFFFFFF
 
 _SNAPSHOT = struct.Struct(">4sHHqI")
-"""magic, version, flags, end offset, producer count; then producers; then the CRC-32C of all"""
+"""Magic, version, flags, end offset, producer count; the producers and a CRC-32C of all follow."""
 _PRODUCER = struct.Struct(">qhiqqB")
-"""producer id, epoch, coordinator epoch, last append ms, first offset of its open transaction,
-batches"""
+"""Producer id, epoch, coordinator epoch, last append ms, first offset of the open transaction,
+batch count."""
 _BATCH = struct.Struct(">iiqi")
-"""first sequence, last sequence, base offset, last offset delta"""
+"""First sequence, last sequence, base offset, last offset delta."""
 _MAGIC, _VERSION = b"LBPS", 1
 _FLAG_FORGOT = 1
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot that does not add up; an older one and a longer replay take its place."""
+    """A snapshot failed a check; an older one and a longer replay replace it."""
 
 
 class ProducedBatch(NamedTuple):
-    """One remembered batch: its sequences and where it is."""
+    """The sequences and offsets of one recorded batch."""
 
     first_sequence: int
     last_sequence: int
@@ -51,7 +51,7 @@ class ProducedBatch(NamedTuple):
 
 
 class Producer:
-    """What is known of one producer id."""
+    """The recorded state of one producer id."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_append_ms", "transaction_start")
 
@@ -64,21 +64,22 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of its last record; -1 before the first."""
+        """The sequence of the producer's last record; -1 before the first."""
         return self.batches[-1].last_sequence if self.batches else -1
 
 
 class ProducerState:
-    """All producers of one log."""
+    """The state of all producers of one log."""
 
     __slots__ = ("_producers", "forgot", "next_offset")
 
     def __init__(self, next_offset: int = 0) -> None:
         self._producers: dict[int, Producer] = {}
         self.next_offset = next_offset
-        """The state holds every batch below this."""
+        """Exclusive end: the state covers every batch below this offset."""
         self.forgot = False
-        """Whether producers were ever expired: an unknown one may then have been one of them."""
+        """Whether any producer was ever expired or dropped; an unknown producer may be one of
+        those."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -95,10 +96,13 @@ class ProducerState:
     def check(
         self, header: BatchHeader, *, may_have_forgotten: bool, refused: RefusedBatch | None = None
     ) -> ProducedBatch | None:
-        """Judge a client's batch: None to append it, or the batch that it repeats.
+        """Check a client's batch: return None to append it, or the recorded batch that it
+        duplicates.
 
-        ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
-        continue. ``refused``: the producer's batch that was refused last, in the same epoch.
+        - ``may_have_forgotten``: records of this log were deleted, so an unknown producer may
+          continue at any sequence.
+        - ``refused``: the producer's last refused batch of the same epoch.
+
         Raises InvalidProducerEpochError, OutOfOrderSequenceError, or the error of ``refused`` for a
         batch behind it.
         """
@@ -113,13 +117,13 @@ class ProducerState:
             if not is_known:
                 return None
             raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} is new here and must begin at sequence 0, not "
-                f"{first}"
+                f"producer {header.producer_id} has no batch in this partition and must begin at "
+                f"sequence 0, not {first}"
             )
         if header.producer_epoch < producer.epoch:
             raise InvalidProducerEpochError(
-                f"producer {header.producer_id} has epoch {producer.epoch}; this batch is of "
-                f"{header.producer_epoch}, from before it was fenced"
+                f"producer {header.producer_id} has epoch {producer.epoch}, which fences this "
+                f"batch of epoch {header.producer_epoch}"
             )
         if header.producer_epoch > producer.epoch or not producer.batches:
             expected = 0
@@ -134,12 +138,12 @@ class ProducerState:
                 raise refused.error
             raise OutOfOrderSequenceError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
-                f"{first} where {expected} comes next"
+                f"{first}, but the partition expects {expected}"
             )
         return None
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Note an appended batch; batches without a producer only move ``next_offset``."""
+        """Record an appended batch; a batch without a producer id only moves ``next_offset``."""
         self.next_offset = base_offset + header.last_offset_delta + 1
         if header.producer_id == NO_PRODUCER:
             return
@@ -161,7 +165,9 @@ class ProducerState:
             )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that are idle for so long, but for those in a transaction."""
+        """Remove producers idle for ``expiration_ms`` without an open transaction; return their
+        number.
+        """
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -174,13 +180,15 @@ class ProducerState:
         return len(expired)
 
     def forget_all(self, next_offset: int) -> None:
-        """Begin anew at ``next_offset``, knowing that something was there before."""
+        """Remove all producers and begin at ``next_offset``, recording that the log held batches
+        before.
+        """
         self._producers.clear()
         self.forgot = self.forgot or next_offset > 0
         self.next_offset = next_offset
 
     def encode(self) -> bytes:
-        """A snapshot at ``next_offset``."""
+        """Return a snapshot as of ``next_offset``."""
         flags = _FLAG_FORGOT if self.forgot else 0
         parts = [_SNAPSHOT.pack(_MAGIC, _VERSION, flags, self.next_offset, len(self._producers))]
         for producer_id, producer in self._producers.items():
@@ -200,10 +208,10 @@ class ProducerState:
 
 
 def decode(data: bytes) -> ProducerState:
-    """The state in a snapshot; raises CorruptSnapshot."""
+    """Decode a snapshot. Raises CorruptSnapshot."""
     body = data[:-4]
     if len(data) < _SNAPSHOT.size + 4 or crc32c(body) != int.from_bytes(data[-4:], "big"):
-        raise CorruptSnapshot("the checksum is wrong")
+        raise CorruptSnapshot("the CRC-32C does not match the content")
     magic, version, flags, next_offset, count = _SNAPSHOT.unpack_from(body)
     if magic != _MAGIC or version != _VERSION:
         raise CorruptSnapshot("not a snapshot of this version")
@@ -232,6 +240,6 @@ def _decode_producer(state: ProducerState, body: bytes, at: int) -> int:
 
 
 def replay(state: ProducerState, headers: Iterable[BatchHeader], now_ms: int) -> None:
-    """Bring a snapshot's state up to the log's end; idle time counts from now."""
+    """Apply the batches after a snapshot to its state. Idle time counts from ``now_ms``."""
     for header in headers:
         state.update(header, header.base_offset, now_ms)

@@ -1,9 +1,10 @@
-"""What any thread may ask of a log while its writer appends: slices, offsets, times, checks.
+"""Reads of a log by any thread while its writer appends: slices, offsets, timestamps and checks.
 
 No locks. The writer publishes with single assignments: ``_tail`` (end offset, active segment and
-its size) after the bytes, ``_chain`` when segments come or go. A reader takes one of each and stays
-consistent. A slice holds its file, so deleted segments stay readable to those who have them.
-Offsets in, positions only inside; what is damaged raises CorruptMessageError with its range.
+its size) after the bytes, ``_chain`` when segments are added or deleted. A reader takes one copy of
+each and stays consistent. A slice holds its file, so that a deleted segment stays readable through
+it. Callers pass offsets; positions are internal. A read in a damaged range raises
+CorruptMessageError, which names the range.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from broker_lite.storage.scan import CorruptRange, read_batch, walk_batches, wal
 from broker_lite.storage.segment import Segment
 
 LOADED_SEGMENTS_MAX = 4
-"""Closed segments of one log whose file and indexes stay open; more are loaded again when read."""
+"""Maximum closed segments of one log whose file and indexes stay open."""
 TIMESTAMP_MIN = -(1 << 63)
 HINTS = 64
-"""Batch positions that are remembered per log, for readers that come back where they ended."""
+"""Batch positions cached per log, for readers that continue where their last read ended."""
 
 
 P = ParamSpec("P")
@@ -39,14 +40,16 @@ R = TypeVar("R")
 
 
 def _translated(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a lookup's OSError reach callers as StorageError, or as what deletion leaves."""
+    """Convert the OSErrors of a lookup: a deleted file to OffsetOutOfRangeError, others to
+    StorageError.
+    """
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except FileNotFoundError as error:
-            raise OffsetOutOfRangeError(f"{error.filename} was deleted meanwhile") from None
+            raise OffsetOutOfRangeError(f"{error.filename} was deleted while it was read") from None
         except OSError as error:
             raise StorageError(f"{error.filename} cannot be read: {error}") from error
 
@@ -54,7 +57,7 @@ def _translated(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class LogSlice(NamedTuple):
-    """Whole batches as bytes of a file. ``length`` is 0 where there is nothing yet."""
+    """Whole batches as a byte range of a file. ``length`` is 0 at the end of the log."""
 
     file: File
     position: int
@@ -67,7 +70,7 @@ class LogSlice(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The end of a log, published as one."""
+    """The end of a log, published by one assignment."""
 
     end_offset: int
     segment: Segment
@@ -75,7 +78,7 @@ class Tail(NamedTuple):
 
 
 Hints = list[tuple[int, Segment, int] | None]
-"""(offset, segment, position) of batch boundaries, in a place that follows from the offset."""
+"""(offset, segment, position) of batch boundaries; a hash of the offset selects the slot."""
 Chain = tuple[tuple[int, ...], tuple[Segment, ...]]
 """Base offsets, and the segments in the same order; never empty."""
 
@@ -100,18 +103,20 @@ class LogReader:
         self._tail = Tail(active.next_offset, active, active.size_bytes)
 
     def _forget_hints(self) -> None:
-        """After what was there was published anew. A reader that is under way notes what it finds
-        in the old list, which nobody reads any more."""
+        """Drop all hints, after a truncation or a deletion.
+
+        A read in progress writes its hints to the old list, which no later read uses.
+        """
         self._hints = [None] * HINTS
 
     @property
     def log_end_offset(self) -> int:
-        """Exclusive."""
+        """The exclusive end of the log."""
         return self._tail[0]
 
     @property
     def size_bytes(self) -> int:
-        """Of all log files, as readers see them."""
+        """Bytes of all log files, up to the published end."""
         return sum(segment.size_bytes for segment in self._chain[1])
 
     @property
@@ -119,21 +124,23 @@ class LogReader:
         return len(self._chain[1])
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch that wrote ``offset``, or -1."""
+        """Return the leader epoch that wrote ``offset``, or -1."""
         return self.leader_epochs.epoch_at(offset)
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch | None:
-        """Where ``epoch`` ended here, or None where that is undefined."""
+        """Return the largest epoch not above ``epoch`` and its end; None if that is undefined."""
         return self.leader_epochs.end_offset_for(epoch, self._tail[0])
 
     # -- slices --------------------------------------------------------------------------------
 
     @_translated
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool = True) -> LogSlice:
-        """Whole batches from the one that holds ``offset``, below ``end_offset``.
+        """Return a slice of whole batches below ``end_offset``, from the batch that holds
+        ``offset``.
 
-        At most ``max_bytes``, but at least one batch with ``min_one``. Empty at the end. Raises
-        OffsetOutOfRangeError outside [log start, log end], CorruptMessageError in damage.
+        The slice has at most ``max_bytes``, but at least one batch with ``min_one``; it is empty at
+        the end of the log. Raises OffsetOutOfRangeError outside [log start, log end] and
+        CorruptMessageError in a damaged range.
         """
         hints = self._hints
         end, active, size = self._tail
@@ -170,11 +177,13 @@ class LogReader:
         return LogSlice(segment.file, position, stop_position - position, base, end)
 
     def _locate(self, offset: int) -> tuple[Segment, LogBatch]:
-        """The segment and the batch that hold an offset in [log start, log end)."""
+        """Return the segment and the batch that hold an offset in [log start, log end)."""
         bases, segments = self._chain
         i = bisect_right(bases, offset) - 1
         if i < 0:
-            raise OffsetOutOfRangeError(f"offset {offset} of {self.key} was deleted meanwhile")
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.key} was deleted while it was read"
+            )
         segment = segments[i]
         self._raise_in_damage(offset)
         return segment, self._find(segment, offset)
@@ -188,7 +197,7 @@ class LogReader:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """The batch after damage that no index entry leads past."""
+        """Return the batch after damage that no index entry lies behind."""
         while True:
             damage = self._note_damage(segment, bad)
             if offset < damage.next_offset:
@@ -200,7 +209,10 @@ class LogReader:
                 bad = another
 
     def _check_first(self, segment: Segment, position: int, base: int) -> None:
-        """A slice begins with a batch that is there: who meets a bad one asks for it again."""
+        """Raise CorruptMessageError unless a batch with offset ``base`` begins at ``position``.
+
+        Otherwise a reader of a damaged batch would request the same slice for ever.
+        """
         try:
             segment.header_at(Entry(base, position), segment.size_bytes)
         except BadBatch as bad:
@@ -214,7 +226,7 @@ class LogReader:
                 oldest.release()
 
     def _stop(self, segment: Segment, end: int, hints: Hints) -> Entry:
-        """Where ``segment`` stops for a reader that stops at ``end``."""
+        """Return the boundary in ``segment`` at which a read that ends at ``end`` must stop."""
         bases, _ = self._chain
         i = bisect_right(bases, segment.base_offset)
         if i < len(bases) and end >= bases[i]:
@@ -234,7 +246,9 @@ class LogReader:
         return Entry(found.header.base_offset, found.position)
 
     def _clip(self, offset: int, stop: Entry) -> Entry:
-        """Stop before the first unreadable range at or after ``offset``."""
+        """Return ``stop``, or the start of the first unreadable range after ``offset`` if that is
+        lower.
+        """
         self._raise_in_damage(offset)
         for damage in self.corruption:
             if damage.unreadable and offset < damage.first_offset < stop.offset:
@@ -254,8 +268,10 @@ class LogReader:
     def _cut(
         self, segment: Segment, start: Entry, stop: Entry, max_bytes: int, min_one: bool
     ) -> Entry:
-        """The last batch boundary up to ``stop`` that ``max_bytes`` reach from ``start``, by the
-        index where it knows one."""
+        """Return the last batch boundary up to ``stop`` within ``max_bytes`` of ``start``.
+
+        Taken from the index if an entry lies in that range.
+        """
         limit = start.position + max_bytes
         entry = segment.index.floor_position(limit)
         if start.position < entry.position <= stop.position:
@@ -278,14 +294,14 @@ class LogReader:
     # -- damage --------------------------------------------------------------------------------
 
     def next_readable(self, offset: int) -> int:
-        """``offset``, or the first one after the damage that it lies in."""
+        """Return ``offset``, or the first offset after the damaged range that holds it."""
         while (damage := self._damage_over(offset)) is not None:
             offset = damage.next_offset
         return offset
 
     def _note_damage(self, segment: Segment, bad: BadBatch) -> CorruptRange:
         for known in self.corruption:
-            # Of one that had a wrong checksum only, the header may have gone since.
+            # A range known for its checksum alone may since have lost its header too: check again.
             is_same = known.first_offset == bad.offset and known.segment_base == segment.base_offset
             if is_same and known.unreadable:
                 return known
@@ -295,23 +311,25 @@ class LogReader:
         found = segment.damage_at(bad, segment.size_bytes, limit)
         damage = found.in_log(self.key, segment.base_offset)
         self.add_damage((damage,))
-        # Looked at afterwards: whoever cuts a log publishes its end before it forgets what was
-        # damaged behind that.
+        # Check the end last: a truncation publishes the new end before it drops the damage beyond
+        # it.
         if bad.offset >= self._tail[0]:
             self.corruption = tuple(known for known in self.corruption if known != damage)
-            raise StorageError(f"{self.key} was cut at {self._tail[0]} while it was read")
+            raise StorageError(f"{self.key} was truncated to {self._tail[0]} while it was read")
         segment.damaged = True
         return damage
 
     def add_damage(self, found: tuple[CorruptRange, ...]) -> None:
-        """Remember bad ranges; what is unreadable is refused from now on."""
+        """Record bad ranges. Later reads of unreadable ranges raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *found}, key=lambda d: d.first_offset))
 
     @_translated
     def verify(self, start: int, end: int) -> list[CorruptRange]:
-        """Check every batch from ``start`` to ``end``: checksum, chain, length, leader epoch.
+        """Check every batch from ``start`` to ``end``: checksum, offset order, length and leader
+        epoch.
 
-        Reads all the bytes: not for the loop thread. Offsets outside the log are left out.
+        Reads all the bytes, so do not call it on the event loop's thread. Ignores offsets outside
+        the log.
         """
         found: list[CorruptRange] = []
         start, end = max(start, self.log_start_offset), min(end, self._tail[0])
@@ -322,13 +340,13 @@ class LogReader:
             segment, batch = item
             header = batch.header
             if (epoch := self.epoch_at(header.base_offset)) not in (-1, header.leader_epoch):
-                reason = f"leader epoch {header.leader_epoch} where {epoch} wrote"
+                reason = f"leader epoch {header.leader_epoch}, but the epoch file says {epoch}"
                 at = (header.base_offset, header.next_offset, segment.base_offset, batch.position)
                 found.append(CorruptRange(self.key, *at, header.size_bytes, reason, False))
         return found
 
     def _checked(self, start: int, end: int) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
-        """Sound batches and bad ranges in order, every checksum computed."""
+        """Yield sound batches and bad ranges in order, computing every checksum."""
         while start < end:
             try:
                 segment, first = self._locate(start)
@@ -351,13 +369,14 @@ class LogReader:
                     start = max(start, following) if following <= end else end
                     break
                 except BadBatch as bad:
-                    # Behind the log's end there was something, and it was cut meanwhile.
+                    # A truncation removed this batch while it was read.
                     if bad.offset >= min(end, self._tail[0]):
                         return
                     limit = min(self._following_base(segment), end)
                     damage_found = segment.damage_at(bad, segment.size_bytes, limit)
                     yield damage_found.in_log(self.key, segment.base_offset)
-                    # By its place: an offset behind it leads back to it where its header lies.
+                    # Continue by position: looking up the next offset would return to a batch with
+                    # a false header.
                     position = damage_found.position + damage_found.length
                     expected = damage_found.next_offset
                     start = max(expected, start)
@@ -373,10 +392,10 @@ class LogReader:
     def offset_for_timestamp(
         self, timestamp: int, end: int, damage: list[CorruptRange] | None = None
     ) -> ListedOffset | None:
-        """The first record at or after ``timestamp`` and below ``end``; None if there is none.
+        """Return the first record at or after ``timestamp`` and below ``end``; None if none exists.
 
-        What is damaged on the way is passed by, and added to ``damage``. Reads and decodes
-        batches: not for the loop thread.
+        Skips damaged ranges, and appends them to ``damage``. Reads and decodes batches, so do not
+        call it on the event loop's thread.
         """
         end = min(end, self._tail[0])
         for segment in self._chain[1]:
@@ -399,9 +418,9 @@ class LogReader:
     def max_timestamp(
         self, end: int, damage: list[CorruptRange] | None = None
     ) -> ListedOffset | None:
-        """The newest record below ``end``, the first of them if several are; None if empty.
+        """Return the first of the newest records below ``end``; None if the log is empty.
 
-        ``damage`` as above.
+        Skips damaged ranges, and appends them to ``damage``.
         """
         start, end = self.log_start_offset, min(end, self._tail[0])
         if end <= start:
@@ -419,7 +438,7 @@ class LogReader:
         return self.offset_for_timestamp(newest, end, damage)
 
     def _newest_time(self, segment: Segment, start: int, end: int) -> int:
-        """Of a segment's records from ``start`` to below ``end``; -1 if there is none."""
+        """Return the newest timestamp of a segment's records in [start, end); -1 if it has none."""
         newest = NO_TIMESTAMP
         for found in self._headers(segment, max(start, segment.base_offset), end):
             time_ms, header = found.header.max_timestamp, found.header
@@ -432,7 +451,7 @@ class LogReader:
         whole = read_batch(segment.file, found.position, segment.size_bytes)
         if whole is None:
             return NO_TIMESTAMP
-        # As in _first_in_batch.
+        # Imported here for the reason given in _first_in_batch.
         from broker_lite.record.row_times import newest_row
 
         try:
@@ -442,10 +461,10 @@ class LogReader:
 
     @_translated
     def first_at(self, offset: int, end: int) -> ListedOffset | None:
-        """The first record at or after ``offset`` and below ``end``, and its timestamp.
+        """Return the first record at or after ``offset`` and below ``end``, with its timestamp.
 
-        Known damage and void batches are passed by. Decodes a batch where ``offset`` lies inside
-        of one whose rows have times of their own: not for the loop thread.
+        Skips known damage and void batches. Decodes a batch if ``offset`` lies inside one with a
+        timestamp per row, so do not call it on the event loop's thread.
         """
         end = min(end, self._tail[0])
         offset = self.next_readable(max(offset, self.log_start_offset))
@@ -463,13 +482,15 @@ class LogReader:
         return None
 
     def _headers(self, segment: Segment, start: int, end: int) -> Iterator[LogBatch]:
-        """Batches of one segment from ``start`` to below ``end``, past any damage. Of what is known
-        as damaged no header is believed: it may lead beyond the segment's end."""
+        """Yield the batches of one segment in [start, end), skipping damage.
+
+        Headers inside known damage are ignored: one may claim offsets beyond the segment's end.
+        """
         size, limit = segment.size_bytes, min(segment.next_offset, end)
         at, position = start, -1
         while at < limit and size:
             if (damage := self._damage_over(at)) is not None:
-                # By its place: its header may say that it holds what stands behind it.
+                # Continue by position: the bad header may claim the offsets of later batches too.
                 at, position = damage.next_offset, damage.position + damage.length
                 continue
             try:
@@ -483,7 +504,9 @@ class LogReader:
                     if self.corruption and self._damage_over(at) is not None:
                         break
                     if following > segment.next_offset:
-                        raise BadBatch(found.position, at, "it says that it ends behind the log")
+                        raise BadBatch(
+                            found.position, at, "its last offset is beyond the segment's end"
+                        )
                     if following > start:
                         yield found
                     at = following
@@ -496,7 +519,7 @@ class LogReader:
     def _first_in_batch(
         self, segment: Segment, found: LogBatch, timestamp: int = TIMESTAMP_MIN, *, first: int = 0
     ) -> ListedOffset | None:
-        """The first row from offset ``first`` on that is as late as ``timestamp``."""
+        """Return the first row from offset ``first`` on with at least ``timestamp``, or None."""
         header, position = found.header, found.position
         first = max(header.base_offset, self.log_start_offset, first)
         if header.is_log_append_time:
@@ -504,30 +527,33 @@ class LogReader:
         whole = read_batch(segment.file, position, segment.size_bytes)
         if whole is None:
             return None
-        # Loads pyarrow and numpy, which a broker that nobody asks for times does without.
+        # Imported here because it loads pyarrow and numpy, which only lookups by time need.
         from broker_lite.record.row_times import first_row
 
         try:
             row = first_row(whole[1], header, first, timestamp)
         except CorruptMessageError:
-            # Its producer wrote it so. A reader that begins there gets the error; a lookup that
-            # failed here would hide all that follows.
+            # The producer sent undecodable records. Return the batch itself: an error here would
+            # hide every later batch from lookups. A reader that begins at this batch gets the
+            # error.
             row = first, header.max_timestamp
         return None if row is None else ListedOffset(*row, header.leader_epoch)
 
     @_translated
     def offset_for_bytes(self, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-        """How far ``max_bytes`` of stored batches reach from ``start``, and how many those are.
+        """Return the offset that ``max_bytes`` of stored batches reach from ``start``, and their
+        size.
 
-        A batch boundary above ``start``, at least one batch, not beyond ``end``; by the sparse
-        index, so usually some KB short. Steps over damage. (start, 0) at the end.
+        The offset is a batch boundary above ``start`` and at most ``end``, at least one batch on.
+        It comes from the sparse index, so the size is usually some KB below ``max_bytes``. Skips
+        damage. Returns (start, 0) at the end of the log.
         """
         hints = self._hints
         end = min(end, self._tail[0])
         if start >= end or start < self.log_start_offset:
             if start < self.log_start_offset:
                 raise OffsetOutOfRangeError(
-                    f"offset {start} of {self.key} is before {self.log_start_offset}"
+                    f"offset {start} of {self.key} is before its start {self.log_start_offset}"
                 )
             return start, 0
         counted = 0
@@ -556,7 +582,10 @@ class LogReader:
         return max(min(offset, end), start + 1), counted
 
     def _boundary(self, offset: int) -> tuple[Segment, Entry]:
-        """Where the batch at ``offset`` begins; a segment's first one is not looked at."""
+        """Return the segment and the boundary of the batch that holds ``offset``.
+
+        A segment's base offset needs no read of its first batch.
+        """
         bases, segments = self._chain
         i = bisect_right(bases, offset) - 1
         if i >= 0 and bases[i] == offset:

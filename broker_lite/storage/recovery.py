@@ -1,10 +1,13 @@
-"""Open a partition's log, after a clean stop or any other.
+"""Open a partition's log after a clean stop or a crash.
 
-After a clean stop the saved indexes are believed where they fit their files. After another, every
-segment that reaches beyond the recovery point is scanned, checksums and all. Above that point the
-first bad batch begins a torn tail: it and all behind it are set aside, not deleted. Below it
-nothing is ever cut: what is bad there is damage, kept and reported, and the log goes on behind it.
-Offsets below the recovery point are never given out again. On return all that was kept is on disk.
+- After a clean stop, saved indexes that fit their files are used without a scan.
+- After a crash, every segment that reaches beyond the recovery point is scanned with checksums.
+- Above the recovery point the first bad batch begins a torn tail. It and everything behind it are
+  copied into ``.torn`` files and cut off.
+- Below the recovery point nothing is cut. A bad range is kept and reported as damage, and the log
+  continues behind it. No offset below the recovery point is assigned again.
+
+Everything that the opened log holds is synced on return.
 """
 
 from __future__ import annotations
@@ -25,21 +28,21 @@ from broker_lite.storage.scan import CorruptRange, is_whole
 from broker_lite.storage.segment import UNBOUNDED, BadRange, Segment
 
 TORN_FILES_MAX = 16
-"""Set-aside files kept per partition; the oldest go first."""
+"""Maximum torn files per partition; the oldest are deleted first."""
 COPY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening a log found and did."""
+    """The findings and actions of one log's opening."""
 
     scanned_bytes: int = 0
     torn_bytes: int = 0
     torn_offset: int = -1
     rebuilt_indexes: int = 0
     torn_whole: bool = False
-    """What was torn is neither short nor full of holes: it was damaged later, and may have been
-    promised."""
+    """Whether the torn bytes are neither short nor full of zeros. Such bytes were written whole and
+    damaged later, so they may have been acknowledged."""
 
 
 def create_log(
@@ -50,7 +53,7 @@ def create_log(
     producer_expiration_ms: int,
     start_offset: int = 0,
 ) -> Log:
-    """A new, empty log; its directory and first segment are on disk on return. StorageError."""
+    """Create an empty log, and sync its directory and first segment. Raises StorageError."""
     directory = paths.partition_dir(data.path, key)
     with data.guard(f"creating {key}", spare_full=True):
         data.files.make_dir(directory)
@@ -73,7 +76,7 @@ def create_log(
 
 
 def _remove_empty(data: DataDirectory, directory: str) -> None:
-    """What a creation left that found no room."""
+    """Delete the empty files of an earlier creation that a full disk interrupted."""
     for name in data.files.list_dir(directory):
         if data.files.size(f"{directory}/{name}") == 0:
             data.files.remove(f"{directory}/{name}")
@@ -88,7 +91,7 @@ def open_log(
     config: TopicConfig,
     producer_expiration_ms: int,
 ) -> tuple[Log, RecoveryReport]:
-    """Open the log in ``data``. StorageError if the disk fails; damage does not raise."""
+    """Open the log in ``data``. Raises StorageError if the disk fails, but not for damage."""
     opening = _Opening(key, data, clean, data.recovery_points.get(key, 0))
     with data.guard(f"opening {key}"):
         segments = opening.run(data.log_starts.get(key, 0))
@@ -101,7 +104,7 @@ def open_log(
         producer_expiration_ms=producer_expiration_ms,
     )
     log.log_start_offset = max(segments[0].base_offset, data.log_starts.get(key, 0))
-    # What was deleted since need not be repaired.
+    # Damage in records that were deleted since is of no interest.
     start = data.log_starts.get(key, 0)
     log.add_damage(tuple(found for found in opening.damage if found.next_offset > start))
     log.flushed_end = log.log_end_offset
@@ -135,18 +138,18 @@ class _Opening:
         )
 
     def run(self, log_start: int) -> tuple[Segment, ...]:
-        """The segments that remain, the last of them writable; everything kept is on disk."""
+        """Return the remaining segments, synced; the last one is writable."""
         bases = self._clear_leftovers()
         if bases and paths.LOG_STARTS in self.data.unknown:
-            # Nobody knows that there was anything before.
+            # The log start checkpoint is damaged: trust the first segment.
             log_start = bases[0]
         loaded = leader_epochs.load(self.files, self.directory)
-        # A file without epochs is what a cut left that was about to empty the log.
+        # An epoch file without entries is left by a truncation that was emptying the log.
         self._epochs_known = not bases or (loaded is not None and bool(loaded.entries))
         self.epochs = loaded or self.epochs
         bases = self._drop_deleted(bases, log_start)
         if bases and bases[0] > log_start:
-            self._add_gap(bases[0], log_start, bases[0], 0, "the first segments are gone")
+            self._add_gap(bases[0], log_start, bases[0], 0, "the first segments are missing")
         segments: list[Segment] = []
         for i, base in enumerate(bases):
             following = bases[i + 1] if i + 1 < len(bases) else UNBOUNDED
@@ -169,14 +172,14 @@ class _Opening:
         if self._changed:
             self.files.sync_dir(self.directory)
         if ProducerSnapshots(self.files, self.directory).drop_beyond(segments[-1].next_offset):
-            # Gone before anything is appended: they would one day describe other batches.
+            # Synced before any append: otherwise these snapshots would later match other batches.
             self.files.sync_dir(self.directory)
         return tuple(segments)
 
     # -- what is there -------------------------------------------------------------------------
 
     def _clear_leftovers(self) -> list[int]:
-        """Unlink what a stop left behind; base offsets of the segments, rising."""
+        """Delete temporary and orphaned files; return the base offsets of the segments, rising."""
         bases, others = [], []
         for name in self.files.list_dir(self.directory):
             found = paths.parse_segment_file(name)
@@ -192,7 +195,7 @@ class _Opening:
         return bases
 
     def _drop_deleted(self, bases: list[int], log_start: int) -> list[int]:
-        """Segments wholly before the log's start were deleted, whatever the disk kept of that."""
+        """Delete the segments wholly before the log's start; return the other base offsets."""
         kept = [b for b, after in zip(bases, [*bases[1:], UNBOUNDED]) if after > log_start]
         for base in bases[: len(bases) - len(kept)]:
             self._remove(base)
@@ -207,7 +210,7 @@ class _Opening:
     # -- segments ------------------------------------------------------------------------------
 
     def _is_believed(self, segment: Segment, following: int) -> bool:
-        """Whether a segment is open without a scan: all on disk, and its indexes fit."""
+        """Return whether a segment needs no scan: it is all on disk and its indexes fit."""
         synced = self.clean or following <= self.recovery_point
         if not (synced and self._epochs_known and segment.load_facts()):
             return False
@@ -219,12 +222,14 @@ class _Opening:
         return True
 
     def _scan(self, segment: Segment, following: int) -> BadBatch | None:
-        """Index a segment anew, with checksums; where its torn tail begins, if it has one."""
+        """Rebuild a segment's indexes, checking checksums; return the start of its torn tail, if
+        any.
+        """
         point = UNBOUNDED if following <= self.recovery_point else self.recovery_point
         segment.open_writable()
         start = segment.load_prefix(self.recovery_point if self._epochs_known else 0)
         if point != UNBOUNDED:
-            # What an earlier process's failed fsync left in the cache is not on the disk.
+            # The page cache may hold bytes that a failed fsync of an earlier process never wrote.
             segment.file.forget_cached(start.position)
         limit = following if following != UNBOUNDED else max(point, segment.base_offset)
         found = segment.rescan(
@@ -244,9 +249,11 @@ class _Opening:
         return found.torn
 
     def _epoch_of(self, header: BatchHeader) -> int:
-        """As the epoch file says: it is on disk before an epoch's first batch.
+        """Return the epoch that the epoch file gives for a batch; it is synced before the first
+        batch.
 
-        Without the file the batches themselves are asked, which cannot be checked.
+        Without the file, record the batch's own epoch and return -1: there is nothing to check it
+        with.
         """
         if self._epochs_known:
             return self.epochs.epoch_at(header.base_offset)
@@ -254,12 +261,14 @@ class _Opening:
         return -1
 
     def _continues(self, segment: Segment, base: int) -> bool:
-        """Whether the next segment may follow; a gap below the recovery point is damage."""
+        """Return whether the segment at ``base`` may follow; a gap below the recovery point is
+        damage.
+        """
         if segment.next_offset == base:
             return True
         if base > self.recovery_point:
             return False
-        reason = "the end of the segment is gone"
+        reason = "the end of the segment is missing"
         self._add_gap(segment.base_offset, segment.next_offset, base, segment.size_bytes, reason)
         segment.damaged = True
         return True
@@ -274,7 +283,7 @@ class _Opening:
     # -- torn tails ----------------------------------------------------------------------------
 
     def _set_aside_tail(self, segment: Segment, torn: BadBatch) -> None:
-        """Copy the bytes from ``torn`` on into a file beside, then cut them off."""
+        """Copy the bytes from ``torn`` on into a torn file, then cut them off."""
         end = segment.file.size
         self._torn_bytes += end - torn.position
         self._torn_offset = torn.offset
@@ -293,14 +302,19 @@ class _Opening:
 
     @staticmethod
     def _has_content(segment: Segment, position: int, end: int) -> bool:
-        """Zeros alone (a file that grew before its bytes came) are not worth keeping."""
+        """Return whether the range holds a byte other than zero.
+
+        A crash between a file's growth and its data leaves only zeros, which are not worth a copy.
+        """
         return any(
             segment.file.pread(at, min(COPY_BYTES, end - at)).strip(b"\x00")
             for at in range(position, end, COPY_BYTES)
         )
 
     def _set_aside(self, bases: list[int]) -> None:
-        """Whole segments behind a torn tail: rename their logs, drop their indexes."""
+        """Rename the logs of whole segments behind a torn tail to torn files; delete
+        their indexes.
+        """
         for base in reversed(bases):
             source = paths.segment_file(self.directory, base, paths.LOG)
             self._torn_bytes += self.files.size(source)
@@ -309,7 +323,7 @@ class _Opening:
             self._remove(base)
 
     def _torn_path(self, offset: int) -> str:
-        """A free name; the oldest set-aside files go when there are too many."""
+        """Return an unused path for a torn file, deleting the oldest torn files above the limit."""
         torn = [
             (found, name)
             for name in self.files.list_dir(self.directory)
@@ -323,19 +337,22 @@ class _Opening:
     # -- the end -------------------------------------------------------------------------------
 
     def _end_at(self, segments: list[Segment], log_start: int) -> None:
-        """Make the last segment writable; begin one where the log ends before its start, or
-        before what was promised."""
+        """Make the last segment writable, or begin a new one.
+
+        A new segment is needed if the log ends before its start or before the recovery point, or if
+        its last segment is damaged.
+        """
         last = segments[-1] if segments else None
         minimum = max(log_start, self.recovery_point)
         if last is not None and last.next_offset >= minimum and not last.damaged:
             if not last.is_loaded:
                 last.make_active()
             return
-        # What lies before the start was deleted, whoever promised it.
+        # Records before the log's start were deleted, even if the recovery point covers them.
         end = max(last.next_offset if last else 0, log_start)
         if end < self.recovery_point:
             base, position = (last.base_offset, last.size_bytes) if last else (minimum, 0)
-            self._add_gap(base, end, self.recovery_point, position, "the end of the log is gone")
+            self._add_gap(base, end, self.recovery_point, position, "the end of the log is missing")
         if last is not None:
             last.damaged = last.damaged or end < self.recovery_point
             last.save_indexes()
@@ -346,7 +363,7 @@ class _Opening:
         segments.append(fresh)
 
     def settle_epochs(self, log: Log) -> None:
-        """Epochs of batches that are not there go; what a scan found is saved."""
+        """Remove epochs outside the log, and save the epochs if the opening changed anything."""
         before = self.epochs.entries
         self.epochs.truncate_from_end(log.log_end_offset)
         self.epochs.truncate_from_start(log.log_start_offset)

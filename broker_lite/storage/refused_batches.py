@@ -1,11 +1,14 @@
-"""The last refused batch of each idempotent producer, so that its pipeline is refused with it.
+"""The last refused batch of each idempotent producer, so that the batches behind it are refused
+too.
 
-A producer keeps up to five batches under way. Where a broker refuses one with a retriable error,
-the batches behind it no longer follow the log: OUT_OF_ORDER_SEQUENCE_NUMBER is true of them, but
-makes librdkafka begin a new producer epoch, under which records that are in the log already may be
-sent again. ``ProducerState.check`` therefore answers them with the error of the refused batch.
-Written by disk threads and the loop, under a lock; one for all logs of a data directory. Nothing
-is lost where an entry is forgotten: the broker then answers as Kafka's does.
+A producer keeps up to five batches in flight. When a broker refuses one with a retriable error, the
+batches behind it no longer continue the log. OUT_OF_ORDER_SEQUENCE_NUMBER would be correct for
+them, but makes librdkafka begin a new producer epoch. Under that epoch it may send records again
+that the log already holds. ``ProducerState.check`` therefore answers them with the error of the
+refused batch.
+
+One instance serves all logs of a data directory. Disk threads and the event loop write it under a
+lock. An evicted entry loses no records: the broker then answers as Kafka's does.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ from broker_lite.model import NO_PRODUCER, PartitionKey
 from broker_lite.record.batch import BatchHeader
 
 PRODUCERS_MAX = 4096
-"""Producers remembered, over all partitions; the oldest entry is dropped first."""
+"""Maximum entries over all partitions; the oldest is evicted first."""
 _AHEAD_MAX = 1 << 30
-"""A sequence that is ahead by more is behind: they wrap."""
+"""Largest forward distance of two sequences; a larger one is a wrapped backward distance."""
 
 
 class RefusedBatch(NamedTuple):
-    """A batch that its producer will send again."""
+    """A batch that its producer will retry."""
 
     producer_epoch: int
     base_sequence: int
@@ -33,12 +36,15 @@ class RefusedBatch(NamedTuple):
 
     @property
     def error(self) -> LogbusError:
-        """The error that the batch was refused with, without the frames that raised it."""
+        """A new instance of the error that refused the batch, without its traceback."""
         return error_for(self.code, self.message)
 
     def makes_gap(self, expected: int | None, first: int) -> bool:
-        """Whether this batch is missing between ``expected``, the sequence that the log awaits, if
-        it knows, and ``first``, that of a batch which came instead."""
+        """Return whether this batch is missing between two sequences.
+
+        ``expected`` is the sequence that the log expects next, None if unknown. ``first`` is that
+        of the batch that arrived.
+        """
         follows = 0 < _distance(self.base_sequence, first) < _AHEAD_MAX
         return follows and (
             expected is None or _distance(expected, self.base_sequence) < _AHEAD_MAX
@@ -46,12 +52,12 @@ class RefusedBatch(NamedTuple):
 
 
 def _distance(start: int, end: int) -> int:
-    """How many sequences come from ``start`` up to ``end``; after 2^31-1 comes 0."""
+    """Return the number of sequences from ``start`` to ``end``, modulo 2^31."""
     return (end - start) & 0x7FFFFFFF
 
 
 class RefusedBatches:
-    """By partition and producer id. False while there is none."""
+    """Refused batches by partition and producer id; false if empty."""
 
     __slots__ = ("_batches", "_lock")
 
@@ -63,8 +69,10 @@ class RefusedBatches:
         return len(self._batches)
 
     def note(self, key: PartitionKey, header: BatchHeader, error: LogbusError) -> None:
-        """Remember a batch that was refused. After an error that is final the producer gives the
-        batch up and needs a new epoch in any case: that is not remembered."""
+        """Record a refused batch, if the error is retriable.
+
+        After a final error the producer drops the batch and needs a new epoch in any case.
+        """
         if header.producer_id == NO_PRODUCER or not error.retriable:
             return
         batch = RefusedBatch(header.producer_epoch, header.base_sequence, error.code, error.message)
@@ -75,6 +83,6 @@ class RefusedBatches:
             self._batches[key, header.producer_id] = batch
 
     def find(self, key: PartitionKey, header: BatchHeader) -> RefusedBatch | None:
-        """The last refused batch of the header's producer, if it is of the same epoch."""
+        """Return the last refused batch of the header's producer, if its epoch is the same."""
         batch = self._batches.get((key, header.producer_id))
         return batch if batch and batch.producer_epoch == header.producer_epoch else None

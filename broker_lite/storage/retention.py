@@ -1,10 +1,10 @@
-"""Which segments are old enough to go: a pure decision over facts.
+"""The retention decision: how many of the oldest segments to delete.
 
-Whole closed segments, oldest first, while a reason holds: before the log's start, over
-retention.bytes, past retention.ms. A segment's age is that of its newest record. Two kinds of
-record times say nothing of age, -1 and one far ahead of the broker's clock when it was appended;
-such a segment is as old as its last append. Times in the past count as they are: a topic that
-keeps a week does not keep last month's records, whenever they were written.
+A pure function of facts. Only whole closed segments are deleted, oldest first, for one of three
+reasons: before the log's start, over retention.bytes, older than retention.ms. A segment's age is
+that of its newest record. Two kinds of timestamps say nothing about age: -1, and one far ahead of
+the broker's clock at the append. Such a segment is as old as its last append. Timestamps in the
+past count as they are, however late the record was appended.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from broker_lite.config import DAY, TopicConfig
 from broker_lite.storage.segment import Segment
 
 FUTURE_MAX_MS = DAY
-"""A record further ahead of its append than this is from a wrong clock, not from a time zone."""
+"""Maximum time that a record may be ahead of its append. A larger value means a wrong clock, not
+another time zone."""
 
 
 class SegmentFacts(NamedTuple):
-    """What the decision needs of a segment."""
+    """The properties of a segment that decide its retention."""
 
     base_offset: int
     size_bytes: int
@@ -36,7 +37,7 @@ class SegmentFacts(NamedTuple):
 
     @property
     def newest_ms(self) -> int:
-        """When its newest record was written, as far as that can be believed."""
+        """The time of the newest record in ms; the last append if that time is not credible."""
         if 0 <= self.max_timestamp <= self.last_append_ms + FUTURE_MAX_MS:
             return self.max_timestamp
         return self.last_append_ms
@@ -50,7 +51,7 @@ def expired_count(
     log_start_offset: int,
     high_watermark: int,
 ) -> int:
-    """How many of the oldest segments go; the last one is active and never does."""
+    """Return how many of the oldest segments to delete; the last one is active and always stays."""
     total = sum(segment.size_bytes for segment in segments)
     count = 0
     for segment, following in pairwise(segments):

@@ -1,7 +1,7 @@
 """Read the batches of a log file: headers alone, or whole batches with their checksums.
 
-``BatchWalker`` judges the bytes that are read here, chunk by chunk. ``resync`` finds where reading
-can go on after a bad batch. Reads only, through one open file; any thread.
+``BatchWalker`` checks the bytes, chunk by chunk. ``resync`` finds the next sound batch after a bad
+one. Read-only, through one open file; any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker_lite.storage.files import File, Files
 
 HEADERS_CHUNK_BYTES = 256 << 10
 FAR_CHUNK_BYTES = 4 << 10
-"""Read ahead this little where bodies are larger than a chunk: only headers are wanted."""
+"""Bytes read per header where batch bodies are larger than a chunk."""
 BATCHES_CHUNK_BYTES = 4 << 20
 SECTOR = 512
 _OWN_LOG = WalkPolicy()
@@ -31,10 +31,10 @@ _CANDIDATE = re.compile(rb"(?=\x00\x00.{14}[\x02\x41])", re.DOTALL)
 
 
 class CorruptRange(NamedTuple):
-    """Offsets that failed a check, and where their bytes are.
+    """Offsets that failed a check, and the position of their bytes.
 
-    ``unreadable``: the envelope itself is broken or gone, so not even a reader that checks for
-    itself can step over it.
+    ``unreadable``: the batch header is broken or missing, so that no reader can step over the
+    range. Otherwise only the checksum or the leader epoch is wrong.
     """
 
     key: PartitionKey
@@ -55,7 +55,9 @@ class CorruptRange(NamedTuple):
 
 
 class InspectedBatch(NamedTuple):
-    """A stored batch as ``logbus storage inspect`` shows it; a sound one has no ``problem``."""
+    """A stored batch as ``logbus storage inspect`` shows it; ``problem`` is empty for a
+    sound one.
+    """
 
     segment_base: int
     position: int
@@ -73,9 +75,10 @@ def walk_headers(
     policy: WalkPolicy = _OWN_LOG,
     chunk_bytes: int = HEADERS_CHUNK_BYTES,
 ) -> Iterator[LogBatch]:
-    """Each batch from ``position`` to ``end``, which ``expected`` begins; bodies are not read.
+    """Yield each batch from ``position`` to ``end``, without its body.
 
-    Raises BadBatch at the first one that breaks the policy or is cut.
+    The first batch must have offset ``expected``. Raises BadBatch at the first batch that breaks
+    the policy or is cut off.
     """
     walker = BatchWalker(
         policy, expected, epoch=epoch, at_boundary=True, position=position, end=end
@@ -94,7 +97,7 @@ def walk_headers(
 def walk_batches(
     file: File, position: int, end: int, expected: int, epoch: int = NO_EPOCH
 ) -> Iterator[LogBatch]:
-    """As ``walk_headers``, with every checksum computed."""
+    """Yield the same batches as ``walk_headers``, computing every checksum."""
     policy = _OWN_LOG._replace(checks_crc=True)
     walker = BatchWalker(
         policy, expected, epoch=epoch, at_boundary=True, position=position, end=end
@@ -105,7 +108,7 @@ def walk_batches(
 def walk_range(
     file: File, walker: BatchWalker, chunk_bytes: int = BATCHES_CHUNK_BYTES
 ) -> Iterator[LogBatch]:
-    """The batches between a walker's position and its end, with their bytes, read in chunks."""
+    """Yield the batches from a walker's position to its end, with their bytes, read in chunks."""
     while walker.position < walker.end:
         position = walker.position
         size = min(max(chunk_bytes, walker.needed_bytes), walker.end - position)
@@ -115,7 +118,7 @@ def walk_range(
 
 
 def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes] | None:
-    """A whole batch with a right checksum, whatever its offset; None where there is none."""
+    """Return the batch at ``position`` if its checksum is right, whatever its offset; else None."""
     head = file.pread(position, min(fmt.HEADER_BYTES, end - position))
     try:
         header = read_header(head)
@@ -130,9 +133,11 @@ def read_batch(file: File, position: int, end: int) -> tuple[BatchHeader, bytes]
 
 
 def resync(file: File, position: int, end: int, offset: int, limit: int) -> LogBatch | None:
-    """The next sound batch after a bad one at ``position`` whose offset is in [offset, limit).
+    """Return the next sound batch after a bad one at ``position``, with an offset in [offset,
+    limit).
 
-    A record may itself contain a batch, so what follows must continue it, or be the end.
+    A record may itself contain the bytes of a batch. Therefore the next batch must continue this
+    one, or the file end after it.
     """
     while position < end:
         data = file.pread(position, min(BATCHES_CHUNK_BYTES + fmt.HEADER_BYTES, end - position))
@@ -156,8 +161,11 @@ def _continues(file: File, position: int, end: int, expected: int) -> bool:
 
 
 def is_whole(file: File, bad: BadBatch, end: int) -> bool:
-    """Whether a bad batch was once written as a whole: all its bytes are there, or sound batches
-    behind it, and no sector of zeros, as a power cut leaves them. A checksum cannot tell."""
+    """Return whether a bad batch was once written as a whole, and damaged later.
+
+    True if all its bytes are there, or sound batches follow it, and none of its sectors is zero. A
+    power cut leaves sectors of zeros; a checksum cannot tell the two cases apart.
+    """
     if bad.header is not None:
         beyond = bad.position + bad.header.size_bytes
     else:
@@ -165,7 +173,7 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
         if again is None:
             return False
         beyond = again.position
-    # A small batch may end in the very sector in which the zeros begin.
+    # The zeros may begin in the sector after a small batch's last byte: include that sector.
     for at in range(-(-bad.position // SECTOR) * SECTOR, min(beyond + SECTOR, end), SECTOR):
         if not file.pread(at, min(SECTOR, end - at)).strip(b"\x00"):
             return False
@@ -173,13 +181,13 @@ def is_whole(file: File, bad: BadBatch, end: int) -> bool:
 
 
 def inspect_file(files: Files, path: str) -> Iterator[InspectedBatch]:
-    """Every batch of a ``.log`` file, bad ones with their problem; needs no lock on the broker.
+    """Yield every batch of a ``.log`` file, bad ones with their problem; needs no lock.
 
-    Raises OSError, and ValueError for a name that is not a segment's.
+    Raises OSError, and ValueError if the name is not that of a segment.
     """
     named = paths.parse_segment_file(path.rpartition("/")[2])
     if named is None or named[1] != paths.LOG:
-        raise ValueError(f"{path} is not named as a segment's log file is (20 digits and .log)")
+        raise ValueError(f"{path} is not a segment: its name must be 20 digits and .log")
     base_offset = named[0]
     file = files.open(path)
     end = file.size
@@ -210,10 +218,12 @@ def _raw_header(file: File, bad: BadBatch) -> BatchHeader:
 def continuing_headers(
     key: PartitionKey, buffer: memoryview, end_offset: int, leader_epoch: int, *, may_overlap: bool
 ) -> list[BatchHeader]:
-    """The batches of a leader's answer that a log ending at ``end_offset`` takes, all checked.
+    """Return the checked headers of a leader's batches that continue a log ending at
+    ``end_offset``.
 
-    Ends before a batch of a newer epoch than ``leader_epoch`` and before one that is cut off.
-    ``may_overlap``: the first may begin before ``end_offset``. Raises CorruptMessageError.
+    Stops before a batch of an epoch newer than ``leader_epoch`` and before one that is cut off.
+    With ``may_overlap`` the first batch may begin before ``end_offset``. Raises
+    CorruptMessageError.
     """
     headers: list[BatchHeader] = []
     walker = BatchWalker(_OWN_LOG, end_offset, epoch=0, at_boundary=not may_overlap)
@@ -225,6 +235,6 @@ def continuing_headers(
             headers.append(batch.header)
     except BadBatch as bad:
         raise CorruptMessageError(
-            f"{key}: the leader's answer at offset {bad.offset}: {bad.reason}"
+            f"{key}: the leader sent a bad batch at offset {bad.offset}: {bad.reason}"
         ) from None
     return headers

@@ -1,9 +1,9 @@
 """One segment: a log file of whole batches with its two sparse indexes.
 
-The active segment of a log is appended to by the log's writer thread; the others never change and
-load their file and indexes when first read (``release`` drops them again). Readers anywhere need
-no lock: they bound themselves by a position that was published after the bytes and entries below
-it. Index files are hints: a wrong one is rebuilt from the log file, never obeyed.
+The log's writer thread appends to the active segment. Closed segments never change; they load their
+file and indexes when first read, and ``release`` drops them again. Readers on any thread need no
+lock: a position published after its bytes and index entries bounds each read. Index files are
+hints: a wrong one is rebuilt from the log file.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ from broker_lite.storage.time_index import TimeIndex
 UNBOUNDED = 1 << 62
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 FIND_CHUNK_BYTES = 4 << 10
-"""What one read of headers takes in: an index interval, so that most searches need one."""
+"""Bytes per read of headers: one index interval, so that most searches need one read."""
 _ANY_EPOCHS = WalkPolicy(orders_epochs=False)
-"""A search does not judge leader epochs: a wrong one would be blamed on the batch behind it."""
+"""Policy of searches: leader epochs are not checked, because a wrong one would be reported for the
+batch behind it."""
 
 
 class BadRange(NamedTuple):
-    """Damage inside a segment: offsets without readable bytes, and where those should be."""
+    """Damage inside a segment: the offsets that are lost or doubtful, and the position of their
+    bytes.
+    """
 
     first_offset: int
     next_offset: int
@@ -48,7 +51,7 @@ class BadRange(NamedTuple):
     unreadable: bool
 
     def in_log(self, key: PartitionKey, segment_base: int) -> CorruptRange:
-        """The same, as those who know the partition see it."""
+        """Return the same range with its partition and segment."""
         first, following, position, length, reason, unreadable = self
         return CorruptRange(
             key, first, following, segment_base, position, length, reason, unreadable
@@ -56,7 +59,7 @@ class BadRange(NamedTuple):
 
 
 class Rescan(NamedTuple):
-    """What a scan met: damage that it went past, and what ended it early (a torn tail)."""
+    """The result of a scan: the damage that it skipped, and the torn tail that ended it, if any."""
 
     damage: tuple[BadRange, ...]
     torn: BadBatch | None
@@ -64,7 +67,7 @@ class Rescan(NamedTuple):
 
 
 class Segment:
-    """A run of batches from ``base_offset`` on; ``next_offset`` and ``size_bytes`` are its end."""
+    """A run of batches from ``base_offset`` on, ending at ``next_offset`` and ``size_bytes``."""
 
     __slots__ = (
         "_bytes_since_entry",
@@ -97,7 +100,7 @@ class Segment:
         self.size_bytes = 0
         self.synced_bytes = 0
         self.saved_bytes = 0
-        """Its size when the log's writer last saved what shortens the next start."""
+        """Size in bytes at the last save of indexes and producer state."""
         self.name_synced = False
         self.damaged = False
         self.first_append_ms = NO_TIMESTAMP
@@ -108,7 +111,7 @@ class Segment:
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """A new, empty segment; its name is not on disk before the directory is synced."""
+        """Create an empty segment. Its name is durable only after a sync of the directory."""
         segment = cls(files, directory, base_offset)
         segment._file = files.create(segment.path(paths.LOG))
         segment._index = OffsetIndex(base_offset)
@@ -117,7 +120,7 @@ class Segment:
 
     @classmethod
     def found(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """An existing segment of unknown soundness: sizes and times from the file system."""
+        """Return an existing segment, unchecked, with size and times from the file system."""
         segment = cls(files, directory, base_offset)
         path = segment.path(paths.LOG)
         segment.size_bytes = segment.synced_bytes = files.size(path)
@@ -129,7 +132,9 @@ class Segment:
         return paths.segment_file(self.directory, self.base_offset, suffix)
 
     def load_facts(self) -> bool:
-        """Take what the index files say, if both describe exactly this log file."""
+        """Load the headers of both index files; return whether both describe exactly
+        this log file.
+        """
         try:
             offsets = offset_index.decode_facts(self._head(paths.INDEX, offset_index.HEADER_BYTES))
             times = time_index.decode_facts(self._head(paths.TIME_INDEX, time_index.HEADER_BYTES))
@@ -148,9 +153,10 @@ class Segment:
         return True
 
     def load_prefix(self, recovery_point: int) -> Entry:
-        """Take index files that describe the first part of this file; where to scan on from.
+        """Load index files that describe the first part of this file; return where the scan must
+        begin.
 
-        An entry is believed if the batch that it names is really there.
+        An entry is used only if its batch is at its position.
         """
         try:
             facts, index = offset_index.decode(self._whole(paths.INDEX))
@@ -163,10 +169,10 @@ class Segment:
         entry = index.floor(min(facts.next_offset, recovery_point) - 1)
         if facts.log_bytes > self.size_bytes or facts.damaged or not self._is_there(entry):
             with contextlib.suppress(OSError):
-                # Where other batches of the same sizes come, the next start would believe it.
+                # Later batches of the same sizes could make the next start accept this index.
                 self._files.remove(self.path(paths.TIME_INDEX))
             return self._begin_indexes()
-        # An entry of the time index covers the batch of the offset index's entry beside it.
+        # A time index entry covers the batch of the offset index entry added with it.
         self._index = index.cut(entry.position + 1)
         self._times = times.cut(entry.offset + 1)
         self.max_timestamp = self._times.last_timestamp()
@@ -200,24 +206,26 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """The log file, opened when first needed."""
+        """The log file, opened on first use."""
         file = self._file
         if file is None:
             file = self._file = self._files.open(self.path(paths.LOG))
         return file
 
     def open_writable(self) -> None:
-        """Let this segment's file be appended to, or cut."""
+        """Reopen the log file for appends and truncation."""
         self._file = self._files.open(self.path(paths.LOG), writable=True)
 
     def make_active(self) -> None:
-        """Open for appending, with indexes that go on where they end."""
+        """Open the log file for appending, and load the indexes to extend them."""
         self.open_writable()
         self._load_indexes()
         self._bytes_since_entry = self.size_bytes - self.index.last().position
 
     def ends_as_said(self) -> bool:
-        """Whether the batches behind the last index entry lead to the end that was saved."""
+        """Return whether the batches behind the last index entry end at the saved
+        ``next_offset``.
+        """
         offset, position = self.index.last()
         try:
             for found in walk_headers(self.file, position, self.size_bytes, offset):
@@ -249,35 +257,37 @@ class Segment:
             facts, index = offset_index.decode(self._whole(paths.INDEX))
             _, times = time_index.decode(self._whole(paths.TIME_INDEX))
             if facts.base_offset != self.base_offset or facts.log_bytes != self.size_bytes:
-                raise CorruptIndex("of another log file")
+                raise CorruptIndex("it describes another log file")
         except (CorruptIndex, OSError):
             index, times = self.rebuilt()
         self._times, self._index = times, index
         return index, times
 
     def rebuilt(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes from the log file itself; the segment's own are not touched."""
+        """Return both indexes built from the log file, without changing the segment's own."""
         copy = Segment(self._files, self.directory, self.base_offset)
         copy._file, copy.size_bytes = self.file, self.size_bytes
         copy.rescan(copy._begin_indexes(), self.next_offset, check_crc=False)
         return copy.index, copy.times
 
     def distrust_index(self) -> None:
-        """An entry led to the wrong place: build both indexes anew."""
+        """Rebuild both indexes after an entry led to a wrong position."""
         index, times = self.rebuilt()
         self._times, self._index = times, index
 
     def release(self) -> None:
-        """Drop what can be loaded again; readers in the middle of something keep theirs."""
+        """Drop the file and the indexes, which can be loaded again; readers in progress keep
+        theirs.
+        """
         self._index = self._times = self._file = None
 
     # -- appending -----------------------------------------------------------------------------
 
     def append(self, buffer: Buffer, now_ms: int, *, keep: bool = True) -> int:
-        """Write whole batches whose headers are final; returns the position of the first.
-        ``keep``: whether they are to stay in memory.
+        """Write whole batches with final headers, and return the position of the first.
 
-        The caller then calls ``note`` for each. An OSError may leave a partial tail: ``repair``.
+        With ``keep`` they stay in the page cache. The caller then calls ``note`` for each batch. An
+        OSError may leave a partial tail: call ``repair``.
         """
         file = self._file
         assert file is not None and file.size == self.size_bytes
@@ -288,13 +298,13 @@ class Segment:
         return position
 
     def repair(self) -> None:
-        """Cut what a failed append left; OSError if even that fails."""
+        """Cut off the remains of a failed append. Raises OSError if that fails too."""
         file = self._file
         assert file is not None
         file.truncate(self.size_bytes)
 
     def note(self, header: BatchHeader, position: int, interval_bytes: int) -> None:
-        """Take an appended or scanned batch into the indexes and the segment's end."""
+        """Extend the indexes and the segment's end by an appended or scanned batch."""
         base = header.base_offset
         size = header.length + fmt.LENGTH_PREFIX_BYTES
         if header.max_timestamp > self.max_timestamp:
@@ -309,7 +319,7 @@ class Segment:
         self.size_bytes = position + size
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Shorten to a batch boundary; readers that already hold a slice see it end early."""
+        """Truncate at a batch boundary; readers that hold a slice find it shorter."""
         file = self._file
         assert file is not None
         file.truncate(position)
@@ -328,12 +338,12 @@ class Segment:
                 self.max_timestamp = max(self.max_timestamp, found.header.max_timestamp)
 
     def start_sync(self) -> None:
-        """Let the disk begin with what is not on it."""
+        """Start writing unsynced bytes to disk."""
         if self.synced_bytes < self.size_bytes:
             self.file.start_sync(self.synced_bytes)
 
     def datasync(self) -> None:
-        """Put what was appended before the call on disk. OSError is for the caller to judge."""
+        """Sync everything appended before the call. Raises OSError."""
         size = self.size_bytes
         self.file.datasync()
         self.synced_bytes = max(self.synced_bytes, size)
@@ -343,7 +353,7 @@ class Segment:
         return self.name_synced and self.synced_bytes >= self.size_bytes
 
     def save_indexes(self, *, sync: bool = False) -> None:
-        """Write both index files as of now; not synced by default, for they are checked."""
+        """Write both index files; unsynced by default, because a load checks them."""
         append_ms = (self.first_append_ms, self.last_append_ms)
         times = self.times.encode(self.size_bytes, append_ms, self.max_timestamp)
         offsets = self.index.encode(self.size_bytes, self.next_offset, self.damaged)
@@ -354,9 +364,10 @@ class Segment:
     # -- reading -------------------------------------------------------------------------------
 
     def find(self, offset: int, end: int) -> LogBatch:
-        """The batch that holds ``offset``, which lies before position ``end``.
+        """Return the batch that holds ``offset``, which lies before position ``end``.
 
-        Raises BadBatch. The entry is distrusted, once, if it does not lead to its batch.
+        Raises BadBatch. If the index entry does not lead to its batch, rebuild the indexes once and
+        retry.
         """
         try:
             return self.find_from(self.index.floor(offset), offset, end)
@@ -367,7 +378,7 @@ class Segment:
             return self.find_from(self.index.floor(offset), offset, end)
 
     def find_from(self, entry: Entry, offset: int, end: int) -> LogBatch:
-        """As ``find``, walking headers from a known batch boundary on; raises BadBatch."""
+        """Search as ``find`` does, walking headers from a known batch boundary. Raises BadBatch."""
         expected, position = entry
         for found in walk_headers(
             self.file, position, end, expected, policy=_ANY_EPOCHS, chunk_bytes=FIND_CHUNK_BYTES
@@ -375,10 +386,10 @@ class Segment:
             expected = found.header.next_offset
             if expected > offset:
                 return found
-        raise BadBatch(end, expected, "the file ends before it")
+        raise BadBatch(end, expected, "the file ends before this offset")
 
     def header_at(self, entry: Entry, end: int, epoch: int = NO_EPOCH) -> BatchHeader:
-        """The header of the batch at a boundary before ``end``; raises BadBatch."""
+        """Return the header of the batch at a boundary before ``end``. Raises BadBatch."""
         expected, position = entry
         one = walk_headers(self.file, position, end, expected, epoch, chunk_bytes=fmt.HEADER_BYTES)
         return next(one).header
@@ -395,11 +406,12 @@ class Segment:
         interval_bytes: int = 4096,
         epoch_of: Callable[[BatchHeader], int] | None = None,
     ) -> Rescan:
-        """Index the file from ``start`` on, stopping at the first bad batch at or above
-        ``recovery_point`` (that is a torn tail) and going past bad ones below it (damage).
+        """Index the file from ``start`` on.
 
-        ``limit`` is where the next segment begins, if there is one. ``epoch_of`` says which
-        leader epoch should have written a batch, -1 where that is not known.
+        The first bad batch at or above ``recovery_point`` is a torn tail and ends the scan. Bad
+        batches below it are damage, which the scan skips. ``limit`` is the base offset of the next
+        segment, if one exists. ``epoch_of`` returns the expected leader epoch of a batch, or -1 if
+        unknown.
         """
         end, position, expected = self.size_bytes, start.position, start.offset
         walk = walk_batches if check_crc else walk_headers
@@ -423,7 +435,7 @@ class Segment:
                 if not damaged.unreadable and bad.header is not None:
                     self.note(bad.header, bad.position, interval_bytes)
                 else:
-                    # The next batch gets an index entry: damage is skipped from there on.
+                    # Force an index entry at the next batch, so that searches skip the damage.
                     self._bytes_since_entry = UNBOUNDED
                     self.size_bytes = damaged.position + damaged.length
                     self.next_offset = damaged.next_offset
@@ -431,7 +443,9 @@ class Segment:
         return Rescan(tuple(damage), None, end - start.position)
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
-        """How far the damage that begins with ``bad`` reaches; ``limit`` where nothing follows."""
+        """Return the damaged range that begins with ``bad``; it ends at ``limit`` if no batch
+        follows.
+        """
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):
             return BadRange(
@@ -458,5 +472,5 @@ class Segment:
 def _check_epoch(found: LogBatch, epoch: int) -> None:
     header, position = found.header, found.position
     if epoch not in (-1, header.leader_epoch):
-        reason = f"leader epoch {header.leader_epoch} where {epoch} wrote"
+        reason = f"leader epoch {header.leader_epoch}, but the epoch file says {epoch}"
         raise BadBatch(position, header.base_offset, reason, header)

@@ -1,9 +1,9 @@
-"""Partitions of topics that the metadata does not know: set aside, not deleted.
+"""Strays: partitions of topics that the metadata does not know, set aside rather than deleted.
 
-Their topic was deleted while the broker was away, or ZooKeeper was restored from an older state;
-nothing tells which. A stray is its partition's directory under another name, with the time when it
-was set aside. It comes back when its topic does, and goes for good after a long time, or by
-``logbus storage strays``. Called as ``LogManager`` is, who makes it.
+Either the topic was deleted while the broker was down, or ZooKeeper was restored from an older
+state; the broker cannot tell which. A stray is the partition's directory, renamed with the time
+when it was set aside. It is taken back when its topic exists again. It is deleted after
+``stray.retention.ms``, or by ``logbus storage strays``. Called by ``LogManager``, on its thread.
 """
 
 from __future__ import annotations
@@ -17,32 +17,37 @@ from broker_lite.storage.directory import SPACE_ERRORS, DataDirectory, remove_tr
 
 
 class Strays:
-    """The strays of one data directory. ``retention_ms`` -1: they are kept for ever."""
+    """The strays of one data directory. ``retention_ms`` -1 keeps them for ever."""
 
     def __init__(self, data: DataDirectory, retention_ms: int) -> None:
         self._data = data
         self._retention_ms = retention_ms
         self._since: dict[PartitionKey, int] = {}
         self._left: set[PartitionKey] = set()
-        """Those for whose new names a full disk had no room: they are where they were."""
+        """Strays that a full disk kept from being renamed; they keep their directory's old name."""
 
     @property
     def keys(self) -> Collection[PartitionKey]:
         return self._since.keys()
 
     def found(self, name: str) -> bool:
-        """Note what a start finds in the directory; False if the name is no stray's."""
+        """Record a directory name if it is that of a stray; return whether it is."""
         stray = paths.parse_stray_dir(name)
         if stray is not None:
             self._since[stray[0]] = stray[1]
         return stray is not None
 
     def of(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """A checkpoint's rows of strays: they are kept as long."""
+        """Return the rows of a checkpoint that belong to strays; they are kept as long as the
+        strays.
+        """
         return {key: offsets[key] for key in (*self._since, *self._left) if key in offsets}
 
     def set_aside(self, key: PartitionKey, now_ms: int) -> None:
-        """StorageError if the disk fails. A full one lets it be where it is till the next start."""
+        """Rename a partition's directory to a stray. Raises StorageError if the disk fails.
+
+        On a full disk the directory keeps its name until the next start.
+        """
         data, target = self._data, paths.stray_dir(self._data.path, key, now_ms)
         with data.guard(f"setting {key} aside"):
             try:
@@ -56,7 +61,7 @@ class Strays:
             data.files.sync_dir(data.path)
 
     def take_back(self, key: PartitionKey) -> bool:
-        """Whether there was one, which is in its place again. StorageError."""
+        """Rename a stray back to its partition; return whether one existed. Raises StorageError."""
         if key in self._left:
             self._left.discard(key)
             return True
@@ -70,14 +75,17 @@ class Strays:
                     paths.stray_dir(data.path, key, since_ms), paths.partition_dir(data.path, key)
                 )
             except FileNotFoundError:
-                del self._since[key]  # deleted by hand meanwhile
+                del self._since[key]  # an operator deleted it
                 return False
             sync_names(data.files, data.path)
         del self._since[key]
         return True
 
     def delete_due(self, now_ms: int) -> int:
-        """Unlink what was set aside long enough ago; how many. What fails waits for a next time."""
+        """Delete the strays past their retention; return their number.
+
+        A later call retries failures.
+        """
         if self._retention_ms < 0:
             return 0
         count = 0

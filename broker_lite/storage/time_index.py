@@ -1,9 +1,9 @@
-"""Sparse index of a segment: the newest timestamp so far -> the batch that brought it.
+"""Sparse index of a segment: the newest timestamp so far and the batch that has it.
 
-An entry (t, o) says that no record up to and including the batch at ``o`` is newer than ``t``, so
-a search for t' > t starts there. Entries rise in both. The file's header also keeps what cannot be
-read back from the log: when its first and last batch were appended, by the broker's clock.
-Same threads, same distrust as ``offset_index``.
+An entry (t, o) says that no record up to and including the batch at offset ``o`` is newer than
+``t``. A search for a later timestamp starts there. Entries rise in both. The file's header also
+holds the append times of the first and the last batch by the broker's clock, which the log does not
+contain. Threads and checks are those of ``offset_index``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAGIC, _VERSION = b"LBTI", 1
 
 
 class TimeFacts(NamedTuple):
-    """What the header of a time index file says of its segment."""
+    """The header of a time index file: the state of the segment that it describes."""
 
     base_offset: int
     log_bytes: int
@@ -54,29 +54,33 @@ class TimeIndex:
         return len(self._timestamps)
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Note that up to the batch at ``offset`` nothing is newer; ignored unless it is newer."""
+        """Record that no batch up to ``offset`` is newer; ignored unless ``timestamp`` exceeds the
+        last.
+        """
         if not self._timestamps or timestamp > self._timestamps[-1]:
             self._offsets.append(offset - self.base_offset)
             self._timestamps.append(timestamp)
 
     def start_for(self, timestamp: int) -> int:
-        """An offset before which every record is older than ``timestamp``."""
+        """Return an offset before which every record is older than ``timestamp``."""
         i = bisect_left(self._timestamps, timestamp) - 1
         return self.base_offset + (self._offsets[i] if i >= 0 else 0)
 
     def cut(self, next_offset: int) -> TimeIndex:
-        """A copy without the entries at or beyond ``next_offset``."""
+        """Return a copy without the entries at or beyond ``next_offset``."""
         kept = TimeIndex(self.base_offset)
         count = bisect_left(self._offsets, next_offset - self.base_offset)
         kept._offsets, kept._timestamps = self._offsets[:count], self._timestamps[:count]
         return kept
 
     def last_timestamp(self) -> int:
-        """The newest entry's timestamp, or -1."""
+        """Return the newest entry's timestamp, or -1."""
         return self._timestamps[-1] if self._timestamps else NO_TIMESTAMP
 
     def encode(self, log_bytes: int, append_ms: tuple[int, int], max_timestamp: int) -> bytes:
-        """The file; ``append_ms`` is when the first and the last batch were appended."""
+        """Return the index file; ``append_ms`` holds the append times of the first and the last
+        batch.
+        """
         body = big_endian(self._timestamps) + big_endian(self._offsets)
         header = _HEADER.pack(
             _MAGIC,
@@ -93,7 +97,7 @@ class TimeIndex:
 
 
 def decode_facts(data: bytes) -> TimeFacts:
-    """The header alone; raises CorruptIndex."""
+    """Decode the header alone. Raises CorruptIndex."""
     magic, version, _, *facts = _HEADER.unpack(checked_header(data, _HEADER))
     if magic != _MAGIC or version != _VERSION:
         raise CorruptIndex("not a time index of this version")
@@ -101,7 +105,7 @@ def decode_facts(data: bytes) -> TimeFacts:
 
 
 def decode(data: bytes) -> tuple[TimeFacts, TimeIndex]:
-    """A whole time index file; raises CorruptIndex."""
+    """Decode a whole time index file. Raises CorruptIndex."""
     facts = decode_facts(data)
     body = data[HEADER_BYTES:]
     count = facts.entry_count

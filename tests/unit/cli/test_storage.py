@@ -64,5 +64,5 @@ def test_verify_tells_what_is_lost_from_what_is_made_again(tmp_path: Path) -> No
     assert (code, [row["made_again"] for row in found]) == (5, [False, True])
     assert found[0]["problems"] == [
         "position 0: the batch is cut: it takes 120 bytes",
-        "ends at 0, where 1 was on disk",
+        "ends at offset 0, below the recovery point 1",
     ]

@@ -63,13 +63,13 @@ Damage = Callable[[Disk], None]
         (lambda d: d.flip(segment_name(34), 6 * 120 + 12), segment_name(34),
          "position 720: leader epoch"),
         (lambda d: d.shrink(segment_name(34), 240), segment_name(LAST),
-         "begins at 68, where 66 was to come next"),
+         "begins at offset 68, expected 66"),
         (lambda d: d.remove(segment_name(0)), segment_name(34),
-         "begins at 34, where 0 was to come next"),
+         "begins at offset 34, expected 0"),
         (lambda d: d.remove(segment_name(34)), segment_name(LAST),
-         "begins at 68, where 34 was to come next"),
+         "begins at offset 68, expected 34"),
         (lambda d: d.shrink(segment_name(LAST), 120), segment_name(LAST),
-         "ends at 79, where 80 was on disk"),
+         "ends at offset 79, below the recovery point 80"),
         (lambda d: d.shrink(segment_name(LAST), 5), segment_name(LAST),
          "position 1320: the batch is cut"),
     ],
@@ -86,7 +86,7 @@ def test_everything_is_lost() -> None:
     for name in disk.names(paths.LOG):
         disk.remove(name)
     (found,) = checked(disk)
-    assert found.problems == ("no segment, where 80 were on disk",)
+    assert found.problems == ("no segment, but the recovery point is 80",)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_directory_s_own_files(name: str) -> None:
     data[2] ^= 1
     file.truncate(0)
     file.append([bytes(data)])
-    assert problems(disk)[name] == ("the checksum is wrong",)
+    assert problems(disk)[name] == ("the CRC-32C does not match the content",)
 
 
 def test_a_partition_that_was_set_aside_is_checked_alone() -> None:

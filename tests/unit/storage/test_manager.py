@@ -85,7 +85,7 @@ def test_damaged_or_missing_identity_is_refused_with_the_cure() -> None:
     meta = f"{DATA}/{paths.META}"
     file = disk.files.open(meta, writable=True)
     file.truncate(file.size - 3)
-    with pytest.raises(StorageError, match="restore it"):
+    with pytest.raises(StorageError, match="Restore it"):
         disk.start()
     disk.files.remove(meta)
     with pytest.raises(StorageError, match="holds 1 partitions but no meta"):

@@ -35,7 +35,7 @@ def test_next_in_sequence_is_welcome() -> None:
 
 @pytest.mark.parametrize("sequence", [4, 2000, LAST])
 def test_gap_is_refused(sequence: int) -> None:
-    with pytest.raises(OutOfOrderSequenceError, match="where 3 comes next"):
+    with pytest.raises(OutOfOrderSequenceError, match="the partition expects 3"):
         judge(state(0, 1, 2), sequence)
 
 

@@ -332,7 +332,7 @@ def test_inspect_file_without_a_broker() -> None:
         (360, False),
         (480, False),
     ]
-    with pytest.raises(ValueError, match="named"):
+    with pytest.raises(ValueError, match="not a segment"):
         list(inspect_file(disk.files, f"{FOLDER}/leader-epoch-checkpoint"))
 
 
