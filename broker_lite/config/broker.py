@@ -120,7 +120,7 @@ class BrokerConfig(Config):
     in_flight_bytes_max: int = setting(
         "queued.max.bytes",
         256 * MIB,
-        "maximum bytes of requests in memory; at this limit the broker stops reading sockets",
+        "maximum bytes of requests and unsent answers in memory; beyond it no socket is read",
         "bytes",
         at_least=1 * MIB,
     )

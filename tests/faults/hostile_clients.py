@@ -40,6 +40,8 @@ from broker_lite.record.batch import read_header, set_max_timestamp
 from broker_lite.wire.calls.cluster import ApiVersionsRequest
 
 MIB = 1 << 20
+ROWS = 9000
+"""Of a batch of 1 MB of columns."""
 AFTER_S = 5.0
 """A broker has given everything back so long after its clients are gone."""
 
@@ -130,10 +132,10 @@ def unread_fetches(place: Place, requests: int) -> socket.socket:
     return sock
 
 
-def fill_with_columns(place: Place, batches: int, rows: int = 9000) -> None:
+def fill_with_columns(place: Place, batches: int) -> None:
     with PlainConnection(place.address) as connection:
         for number in range(batches):
-            batch = columns_batch([b"%d %s" % (number, b"x" * 100)] * rows)
+            batch = columns_batch([b"%d %s" % (number, b"x" * 100)] * ROWS)
             assert send_batch(connection, place, batch).error_code == 0
 
 

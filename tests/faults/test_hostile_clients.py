@@ -6,8 +6,16 @@ import os
 from collections.abc import Callable
 
 import pytest
-from data_calls import make_topic
-from faults.hostile_clients import MIB, descriptors, resident_bytes, unfinished
+from data_calls import ROWS_ONLY, batches, make_topic, read
+from faults.hostile_clients import (
+    MIB,
+    ROWS,
+    descriptors,
+    fill_with_columns,
+    resident_bytes,
+    unfinished,
+    unread_fetches,
+)
 from patience import until
 from plain_connection import PlainConnection
 
@@ -27,6 +35,25 @@ def broker(make_cluster: Make) -> tuple[str, int]:
     pid = cluster.brokers[0].pid
     assert pid is not None
     return make_topic(cluster, f"hostile-{os.getpid()}").address, pid
+
+
+def test_answers_that_nobody_reads_are_not_built(make_cluster: Make) -> None:
+    """Columns as rows, in answers of up to 24 MB: 64 fetches under way on each of 4 connections."""
+    cluster = make_cluster(1)
+    pid = cluster.brokers[0].pid
+    assert pid is not None
+    place = make_topic(cluster, f"unread-{os.getpid()}")
+    fill_with_columns(place, batches=24)
+    before = resident_bytes(pid)
+    hostile = [unread_fetches(place, 64) for _ in range(4)]
+    with PlainConnection(place.address) as bystander:
+        offset = 0
+        while records := read(bystander, place, offset, reader=ROWS_ONLY).records:
+            offset = batches(records)[-1][1].next_offset
+    assert offset == 24 * ROWS
+    assert resident_bytes(pid) - before < 200 * MIB
+    for sock in hostile:
+        sock.close()
 
 
 def test_declared_lengths_of_requests_take_no_memory(broker: tuple[str, int]) -> None:

@@ -97,6 +97,9 @@ class _SimReply:
     def is_open(self) -> bool:
         return self._channel.is_open
 
+    def build(self, size: int, start: Callable[[], None]) -> None:
+        start()
+
     def answer(self, parts: Sequence[Part]) -> None:
         """Records are read when they are sent, as by sendfile."""
         data = bytearray()

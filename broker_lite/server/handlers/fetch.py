@@ -228,6 +228,9 @@ class _Fetch:
             )
             wanted.append((index, one))
         asked, limit = [one for _, one in wanted], self._max_bytes
+        is_transcoded = any(one.rows_only for one in asked)
+        if is_transcoded:
+            limit = min(limit, ranges.TRANSCODED_BYTES_MAX)
         found = ranges.read_resident(asked, limit) if is_quick else None
         if found is not None:
             if sum(one.length for one in found) < min_bytes and not any(
@@ -249,7 +252,13 @@ class _Fetch:
                 rows, {at: self._judged(rows[at], one) for (at, _), one in zip(wanted, found)}
             )
 
-        self._parts.disk.read(lambda: ranges.prepare(asked, limit), prepared)
+        def collect() -> None:
+            self._parts.disk.read(lambda: ranges.prepare(asked, limit), prepared)
+
+        if is_transcoded:
+            self._reply.build(min(limit, sum(one.max_bytes for one in asked)), collect)
+        else:
+            collect()
 
     def _wanted(self, replica: Replica, wanted: wire.FetchPartition, now_ms: int) -> ranges.Wanted:
         start, end, trust = wanted.fetch_offset, replica.high_watermark, replica.trust

@@ -4,8 +4,9 @@ Receives straight into the frame receiver's buffer and sends with gathering writ
 on the loop's reader and writer callbacks. Up to ``requests_max`` requests of a connection are under
 way at once; answers wait for the ones before them. A turn writes at most ``WRITE_TURN_BYTES``, so
 one fat reader cannot starve the others. Reading stops while the connection has too many requests
-unanswered or unsent, or the broker holds too many produced bytes (``Budget``), and goes on by
-itself. What is wrong with a connection's bytes ends that connection and nothing else.
+unanswered or unsent, or the broker holds too many bytes (``Budget``), and goes on by itself. For a
+client that does not read its answers no request is begun and no large answer is built. What is
+wrong with a connection's bytes ends that connection and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable, Sequence
 from broker_lite.errors import LogbusError
 from broker_lite.server.clock import Clock
 from broker_lite.server.network.context import Session
+from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.fetch import FileRange, Part
 from broker_lite.wire.frame import FrameReceiver
 
@@ -30,129 +32,25 @@ WRITE_TURN_BYTES = 1 << 20
 """What one connection may send before the others get their turn: under 1 ms on loopback."""
 GATHER_MAX = 64
 """Buffers of one sendmsg; the kernel takes 1024, but longer lists only cost Python time."""
-UNFINISHED_SHARE = 0.5
-"""Of a budget: what frames that have not arrived whole may hold."""
+UNSENT_BYTES_MAX = 1 << 20
+"""Of answers in memory; beyond it no request of the connection is begun."""
 _MORE = getattr(socket, "MSG_MORE", 0)
 
 
-class Budget:
-    """The memory of requests, of all connections together: at most the limit and one frame.
+class Reply:
+    """The place of one request's answer in its connection's order. Answer it exactly once.
 
-    A frame that has not arrived whole counts with the memory that it has, not with its declared
-    length. Such frames share ``UNFINISHED_SHARE`` of the limit, so that they cannot keep the broker
-    from reading small requests. Where that is used up, one frame at a time goes on beyond it until
-    it is whole: unfinished frames that wait for each other cannot block the broker.
+    Holds the request's bytes until it is answered.
     """
 
-    __slots__ = (
-        "_finisher",
-        "_growing",
-        "_starting",
-        "_unfinished_bytes",
-        "limit_bytes",
-        "used_bytes",
-    )
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self._unfinished_bytes = 0
-        self._finisher: Connection | None = None
-        # Connections that wait for memory: to begin another request, or for more of one begun.
-        self._starting: dict[Connection, None] = {}
-        self._growing: dict[Connection, int] = {}
-
-    @property
-    def is_exceeded(self) -> bool:
-        return self.used_bytes > self.limit_bytes
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether a connection is not read for want of memory."""
-        return bool(self._starting or self._growing)
-
-    def may_start(self, connection: Connection) -> bool:
-        """Whether another request may be received; if not, ``resume_soon`` is called later."""
-        if self.is_exceeded:
-            self._starting[connection] = None
-            return False
-        return True
-
-    def may_grow(self, connection: Connection, size: int) -> bool:
-        """Whether a frame may take ``size`` more; if not, ``resume_soon`` is called later."""
-        if size <= self._growth_left:
-            return True
-        if self._finisher is None and self._may_finish:
-            self._finisher = connection
-        if self._finisher is connection:
-            return True
-        self._growing[connection] = size
-        return False
-
-    @property
-    def _growth_left(self) -> float:
-        share = self.limit_bytes * UNFINISHED_SHARE
-        return min(self.limit_bytes - self.used_bytes, share - self._unfinished_bytes)
-
-    @property
-    def _may_finish(self) -> bool:
-        """Whether a frame may go beyond its share. Beyond the limit: only where unfinished frames
-        hold all of the memory, and no request under way will give any back."""
-        return not self.is_exceeded or self.used_bytes == self._unfinished_bytes
-
-    def take(self, size: int) -> None:
-        """Count the memory of a whole request."""
-        self.used_bytes += size
-
-    def take_unfinished(self, size: int) -> None:
-        """Count memory of a frame that has not arrived whole."""
-        self.used_bytes += size
-        self._unfinished_bytes += size
-
-    def finish(self, connection: Connection, size: int) -> None:
-        """Count a frame of ``size`` bytes as a whole request from now on."""
-        self._unfinished_bytes -= size
-        if self._finisher is connection:
-            self._finisher = None
-        self._wake()
-
-    def give(self, size: int) -> None:
-        """Return what was taken; connections that waited for memory read on."""
-        self.used_bytes -= size
-        self._wake()
-
-    def _wake(self) -> None:
-        while self._starting and not self.is_exceeded:
-            self._starting.popitem()[0].resume_soon()
-        left = self._growth_left
-        while self._growing:
-            connection, size = next(iter(self._growing.items()))
-            left -= size
-            if left < 0:
-                if self._finisher is not None or not self._may_finish:
-                    return
-                self._finisher = connection
-            del self._growing[connection]
-            connection.resume_soon()
-
-    def forget(self, connection: Connection) -> None:
-        """Give nothing more to a connection that is closed."""
-        self._starting.pop(connection, None)
-        self._growing.pop(connection, None)
-        if self._finisher is connection:
-            self._finisher = None
-            self._wake()
-
-
-class Reply:
-    """The place of one request's answer in its connection's order. Answer it exactly once."""
-
-    __slots__ = ("_connection", "_held_bytes", "arrived_ms", "parts")
+    __slots__ = ("_connection", "_held_bytes", "announced", "arrived_ms", "parts")
 
     def __init__(self, connection: Connection, held_bytes: int, arrived_ms: int) -> None:
         self._connection = connection
         self._held_bytes = held_bytes
         self.arrived_ms = arrived_ms
+        self.announced: tuple[int, Callable[[], None]] | None = None
+        """Size of an answer that is not being built yet, and what builds it."""
         self.parts: Sequence[Part] | None = None
 
     @property
@@ -164,12 +62,29 @@ class Reply:
     def session(self) -> Session:
         return self._connection.session
 
+    def build(self, size: int, start: Callable[[], None]) -> None:
+        """Call ``start``, which leads to ``answer``, once an answer of ``size`` bytes may be built:
+        when its client has read nearly all answers before it, and its memory is free. Never, if
+        the connection ends before."""
+        self.announced = size, start
+        if self._connection.closed:
+            self.release()
+        else:
+            self._connection.build_next()
+
     def answer(self, parts: Sequence[Part]) -> None:
         """Send these parts when every answer before them is sent; none means no answer (acks=0)."""
         assert self.parts is None, "answered twice"
         self.parts = parts
-        self.release()
-        self._connection.answered(self)
+        if self._connection.closed:
+            self.release()
+            return
+        unsent = sum(len(part) for part in parts if not isinstance(part, FileRange))
+        held, self._held_bytes = self._held_bytes, 0
+        # From here on the budget counts the answer's memory instead of the request's.
+        if held != unsent:
+            self._connection.budget.give(held - unsent)
+        self._connection.answered(self, unsent)
 
     def refuse(self, reason: str) -> None:
         """There is no answer that the client would understand: end the connection."""
@@ -181,6 +96,7 @@ class Reply:
         held, self._held_bytes = self._held_bytes, 0
         if held:
             self._connection.budget.give(held)
+        self._connection.built(self, 0)
 
 
 Begin = Callable[[memoryview, Reply], None]
@@ -191,11 +107,15 @@ class Connection:
     """``begin`` is called with each frame; ``ended`` once, when the connection is closed."""
 
     __slots__ = (
+        "_announced_bytes",
         "_backlog",
         "_begin",
+        "_building",
+        "_built_bytes",
         "_clock",
         "_ended",
         "_fd",
+        "_first_sent",
         "_flush_due",
         "_loop",
         "_out",
@@ -205,11 +125,13 @@ class Connection:
         "_requests_max",
         "_socket",
         "_unfinished_bytes",
+        "_unsent_bytes",
         "_writing",
         "active_ms",
         "budget",
         "closed",
         "frame_began_ms",
+        "sent_ms",
         "session",
     )
 
@@ -237,6 +159,15 @@ class Connection:
         self._replies: deque[Reply] = deque()
         self._backlog: deque[memoryview] = deque()
         self._out: deque[Part] = deque()
+        self._first_sent = 0
+        """How much of the first part of ``_out`` is sent, where that is memory."""
+        self._unsent_bytes = 0
+        """Memory of answers that are not sent, those that wait for others before them included."""
+        self._building: Reply | None = None
+        self._announced_bytes = 0
+        """Of the answer that is being built."""
+        self._built_bytes = 0
+        """What the budget counts for that answer and for those that were built and are not sent."""
         self._unfinished_bytes = 0
         self._reading = False
         self._writing = False
@@ -246,12 +177,18 @@ class Connection:
         self.session = session
         self.active_ms = clock.monotonic_ms()
         self.frame_began_ms = 0
+        self.sent_ms = 0
         self.resume()
 
     @property
     def is_idle(self) -> bool:
         """Nothing is under way in either direction."""
         return not self._replies and not self._out
+
+    @property
+    def unread_since_ms(self) -> int:
+        """When the client last read of an answer that it has not read whole; 0 if it read all."""
+        return self.sent_ms if self._writing else 0
 
     # Reading.
 
@@ -307,7 +244,9 @@ class Connection:
         """Start what may start of the requests that wait, then read on if there is room."""
         if not self._start_backlog():
             return
-        may_read = len(self._replies) < self._requests_max and self._admit()
+        if self._replies:
+            self.build_next()
+        may_read = self._may_begin() and self._admit()
         if may_read is not self._reading:
             self._reading = may_read
             # A client's time for the rest of a request runs only while it is read.
@@ -321,7 +260,7 @@ class Connection:
     def _start_backlog(self) -> bool:
         """False if the connection is or gets closed."""
         backlog, replies = self._backlog, self._replies
-        while backlog and len(replies) < self._requests_max:
+        while backlog and self._may_begin():
             frame = backlog.popleft()
             reply = Reply(self, len(frame), self.active_ms)
             replies.append(reply)
@@ -330,6 +269,9 @@ class Connection:
             except LogbusError as error:
                 reply.refuse(error.message)
         return not self.closed
+
+    def _may_begin(self) -> bool:
+        return len(self._replies) < self._requests_max and self._unsent_bytes < UNSENT_BYTES_MAX
 
     def resume_soon(self) -> None:
         """``resume`` in the loop's next turn: whoever makes room is in the middle of its own."""
@@ -354,8 +296,35 @@ class Connection:
 
     # Writing.
 
-    def answered(self, reply: Reply) -> None:
+    def build_next(self) -> None:
+        """Start building the next answer if it is announced, all before it are built and nearly all
+        sent, and the budget has its memory."""
+        if not self._replies or self._unsent_bytes >= UNSENT_BYTES_MAX:
+            return
+        reply = self._replies[0]
+        if reply.announced is None or not self.budget.may_build(self, reply.announced[0]):
+            return
+        self._building = reply
+        (self._announced_bytes, start), reply.announced = reply.announced, None
+        self._built_bytes += self._announced_bytes
+        start()
+
+    def built(self, reply: Reply, size: int) -> None:
+        """The answer that was being built has ``size`` bytes."""
+        if self._building is reply:
+            self._building = None
+            announced, self._announced_bytes = self._announced_bytes, 0
+            self._count_built(self._built_bytes - announced + size)
+
+    def _count_built(self, size: int) -> None:
+        self.budget.count_answers(size - self._built_bytes)
+        self._built_bytes = size
+
+    def answered(self, reply: Reply, unsent: int) -> None:
         """A reply got its parts; it is sent at once if it is the next."""
+        self._unsent_bytes += unsent
+        if self._building is not None:
+            self.built(reply, unsent)
         if self.closed or self._flush_due or self._replies[0] is not reply:
             return
         # One flush for all answers of this turn of the loop, in one system call.
@@ -373,10 +342,13 @@ class Connection:
         while True:
             if not self._out and not self._fill():
                 self._set_writing(False)
+                self._sent_all()
                 return
             try:
                 sent = self._send(left)
             except (BlockingIOError, InterruptedError):
+                if left < WRITE_TURN_BYTES or not self._writing:
+                    self.sent_ms = self._clock.monotonic_ms()
                 self._set_writing(True)
                 return
             except OSError as error:
@@ -388,8 +360,15 @@ class Connection:
                 return
             left -= sent
             if left <= 0:
+                self.sent_ms = self._clock.monotonic_ms()
                 self._set_writing(True)
                 return
+
+    def _sent_all(self) -> None:
+        """The client has taken every answer that there is: go on working for it."""
+        if not self._reading:
+            self.resume_soon()
+        self.build_next()
 
     def _fill(self) -> bool:
         """Move the parts of answers that are next into the out queue; False if there are none."""
@@ -402,8 +381,10 @@ class Connection:
             replies.popleft()
             retired = True
             out.extend(part for part in parts if not _is_empty(part))
-        if retired and not self._reading:
-            self.resume_soon()
+        if retired:
+            if not self._reading:
+                self.resume_soon()
+            self.build_next()
         return bool(out)
 
     def _send(self, limit: int) -> int:
@@ -419,7 +400,7 @@ class Connection:
                 out[0] = FileRange(first.file, first.position + sent, first.length - sent)
             return sent
         buffers: list[bytes | bytearray | memoryview] = []
-        size, flags = 0, 0
+        size, flags = -self._first_sent, 0
         for part in out:
             if isinstance(part, FileRange):
                 flags = _MORE
@@ -428,18 +409,24 @@ class Connection:
                 break
             buffers.append(part)
             size += len(part)
+        lengths = [len(buffer) for buffer in buffers]
+        if self._first_sent:
+            buffers[0] = memoryview(buffers[0])[self._first_sent :]
         sent = self._socket.sendmsg(buffers, (), flags)
-        if sent == size:
-            for _ in buffers:
-                out.popleft()
-            return sent
-        left = sent
-        for buffer in buffers:
-            out.popleft()
-            if left < len(buffer):
-                out.appendleft(memoryview(buffer)[left:])
+        # A part is held, and counts, until all of it is sent.
+        left, freed = self._first_sent + sent, 0
+        for length in lengths:
+            if left < length:
                 break
-            left -= len(buffer)
+            out.popleft()
+            left -= length
+            freed += length
+        self._first_sent = left
+        self._unsent_bytes -= freed
+        self.budget.give(freed)
+        if self._built_bytes:
+            most = self._unsent_bytes + self._announced_bytes
+            self._count_built(min(self._built_bytes, most))
         return sent
 
     def _set_writing(self, writing: bool) -> None:
@@ -457,7 +444,8 @@ class Connection:
             return
         self.closed = True
         level = logging.DEBUG if quiet else logging.WARNING
-        logger.log(level, "%s: closed: %s", self.session.peer, reason)
+        about = f"{self.session.peer.rpartition(':')[0]} {reason}"
+        logger.log(level, "%s: closed: %s", self.session.peer, reason, extra={"about": about})
         if self._reading:
             self._loop.remove_reader(self._fd)
         if self._writing:
@@ -465,9 +453,13 @@ class Connection:
         self.budget.forget(self)
         self._socket.close()
         self._out.clear()
-        held = self._unfinished_bytes + sum(map(len, self._backlog))
+        held = self._unfinished_bytes + self._unsent_bytes + sum(map(len, self._backlog))
         self._finish()
         self._backlog.clear()
+        self._count_built(self._announced_bytes)
+        for reply in self._replies:
+            if reply.announced is not None:
+                reply.release()
         if held:
             self.budget.give(held)
         # Requests under way keep their share until they end: their bytes are still in memory.

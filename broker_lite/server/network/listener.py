@@ -19,8 +19,9 @@ from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.model import Endpoint
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.network.connection import Begin, Budget, Connection
+from broker_lite.server.network.connection import Begin, Connection
 from broker_lite.server.network.context import Session
+from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
 from broker_lite.wire.reused_memory import ReusedMemory
 
@@ -146,7 +147,12 @@ class Listener:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         config = self._config
         if len(self._connections) >= config.connections_max:
-            logger.warning("%s: closed: max.connections=%d are open", peer, config.connections_max)
+            logger.warning(
+                "%s: closed: max.connections=%d are open",
+                peer,
+                config.connections_max,
+                extra={"about": peer.rpartition(":")[0]},
+            )
             self._metrics.count("connections_refused")
             sock.close()
             return
@@ -193,6 +199,8 @@ class Listener:
                     f"nothing of a request that had begun came for {STALLED_MS} ms, while others "
                     f"wait for its memory (queued.max.bytes)"
                 )
+            elif 0 < connection.unread_since_ms < max(silent_before, idle_before):
+                connection.close("its client does not read the answers")
             elif connection.active_ms < idle_before and connection.is_idle:
                 connection.close("idle", quiet=True)
         self._frames.sweep()

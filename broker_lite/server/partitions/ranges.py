@@ -2,7 +2,7 @@
 
 Plain functions over a log, called by ``handlers/fetch`` on read threads, never on the loop. Memory
 is bounded by ``CHUNK_BYTES`` or one batch, whichever is larger, but for what is transcoded, which
-is bounded by the fetch's own limit.
+is bounded by ``TRANSCODED_BYTES_MAX`` or one batch.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from broker_lite.wire.fetch import FileRange, HasFileno, Part, StoredRange
 CHUNK_BYTES = 1 << 20
 PROBE_STEP_BYTES = 256 << 10
 """Pages come and go in the page cache in runs of about the readahead's size, not one by one."""
+TRANSCODED_BYTES_MAX = 4 << 20
+"""Of one answer with columns as rows, which is held until its client has read it."""
 COPIED_BYTES_MAX = 16 << 10
 """Up to here a copy costs less than a system call of its own: the answer leaves as one piece, and
 its reader is woken once, not by the head, the file's range and the tail one after the other."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -54,6 +54,9 @@ class Reader:
         sent = wire.encode_request(request, correlation_id=1, client_id="c", version=18)
         frame = memoryview(sent)[4:]
         fetch.handle(self.parts, received(frame), frame, cast(Any, self))
+
+    def build(self, size: int, start: Callable[[], None]) -> None:
+        start()
 
     def answer(self, parts: Sequence[Any]) -> None:
         frame = b"".join(part_bytes(part) for part in parts)

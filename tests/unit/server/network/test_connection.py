@@ -12,8 +12,9 @@ from typing import Any
 
 from broker_lite.errors import ProtocolError
 from broker_lite.server.clock import Clock
-from broker_lite.server.network.connection import Budget, Connection, Reply
+from broker_lite.server.network.connection import Connection, Reply
 from broker_lite.server.network.context import Session
+from broker_lite.server.network.memory_budget import Budget
 from broker_lite.wire.fetch import FileRange
 from broker_lite.wire.frame import FIRST_BYTES, SCRATCH_BYTES, FrameReceiver
 
@@ -224,6 +225,7 @@ def test_reading_stops_while_requests_hold_more_than_the_budget() -> None:
         replies[0].answer([b"ok"])
         await second.until(lambda: len(replies) == 2)
         replies[1].answer([b"ok"])
+        assert await first.receive(2) == await second.receive(2) == b"ok"
         assert budget.used_bytes == 0
         first.close()
         second.close()
@@ -300,6 +302,111 @@ def test_unfinished_requests_that_wait_for_each_other_are_finished_one_by_one() 
         assert sizes == [1 << 20] * 10
         assert most <= (256 << 10) + (1 << 20) + SCRATCH_BYTES
         assert budget.used_bytes == 0
+        for peer in peers:
+            peer.close()
+
+    run(main)
+
+
+def test_an_answer_counts_until_its_client_has_read_it() -> None:
+    async def main() -> None:
+        budget = Budget(8 << 20)
+        peer = Peer(lambda _, reply: reply.answer([bytes(3 << 20), bytes(1)]), budget=budget)
+        await peer.send(framed(b"x"))
+        await turns()
+        assert budget.used_bytes == (3 << 20) + 1
+        assert len(await peer.receive(2 << 20)) == 2 << 20
+        await turns()
+        assert budget.used_bytes == (3 << 20) + 1, "the part is held until all of it is sent"
+        await peer.receive((1 << 20) + 1)
+        await turns()
+        assert budget.used_bytes == 0
+        await peer.send(framed(b"x"))
+        await turns()
+        peer.close()
+        assert budget.used_bytes == 0
+
+    run(main)
+
+
+def test_no_request_is_begun_for_a_client_with_unread_answers() -> None:
+    async def main() -> None:
+        begun = 0
+
+        def begin(frame: memoryview, reply: Reply) -> None:
+            nonlocal begun
+            begun += 1
+            reply.answer([bytes(1 << 17)])
+
+        peer = Peer(begin, requests_max=64)
+        await peer.send(framed(b"x") * 64)
+        await turns()
+        assert begun < 32
+        assert len(await peer.receive(64 << 17)) == 64 << 17
+        assert begun == 64
+        peer.close()
+
+    run(main)
+
+
+def test_an_announced_answer_is_built_when_all_before_it_are_read() -> None:
+    async def main() -> None:
+        budget = Budget(64 << 20)
+        built: list[memoryview] = []
+
+        def begin(frame: memoryview, reply: Reply) -> None:
+            def start() -> None:
+                built.append(frame)
+                reply.answer([bytes(frame) * (1 << 20)])
+
+            reply.build(1 << 20, start)
+
+        peer = Peer(begin, budget=budget, requests_max=64)
+        await peer.send(b"".join(framed(bytes([n])) for n in range(20)))
+        await turns()
+        assert len(built) == 1
+        for n in range(20):
+            assert await peer.receive(1 << 20) == bytes([n]) * (1 << 20)
+        assert built == [bytes([n]) for n in range(20)]
+        await turns()
+        assert budget.used_bytes == 0
+        peer.close()
+
+    run(main)
+
+
+def test_announced_answers_share_the_budget_and_a_closed_connection_gives_its_share_back() -> None:
+    async def main() -> None:
+        budget = Budget(8 << 20)
+        built: list[Reply] = []
+
+        def begin(frame: memoryview, reply: Reply) -> None:
+            reply.build(2 << 20, lambda: built.append(reply))
+
+        peers = [Peer(begin, budget=budget) for _ in range(6)]
+        for peer in peers:
+            await peer.send(framed(b"x"))
+        await turns()
+        assert len(built) == 2 and budget.is_waited_for
+        peers[5].close()  # before its answer may be built
+        peers[0].close()  # while it is being built: its memory is still held
+        await turns()
+        assert len(built) == 2
+        built[0].answer([bytes(2 << 20)])
+        await turns()
+        assert len(built) == 3
+        built[1].answer([b"smaller"])
+        assert await peers[1].receive(7) == b"smaller"
+        await turns()
+        assert len(built) == 4
+        for reply in built[2:]:
+            reply.answer([b"ok"])
+        await peers[4].until(lambda: len(built) == 5)
+        built[4].answer([b"ok"])
+        for peer in peers[2:5]:
+            assert await peer.receive(2) == b"ok"
+        await turns()
+        assert budget.used_bytes == 0 and not budget.is_waited_for
         for peer in peers:
             peer.close()
 

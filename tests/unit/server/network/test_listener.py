@@ -1,6 +1,12 @@
-"""Binding: the errors name the option, and a free port is told."""
+"""Binding names the option that is wrong; connections that hold memory for nothing are ended."""
 
 from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -8,6 +14,8 @@ from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidConfigError, PortInUseError
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.network import listener as listener_module
+from broker_lite.server.network.connection import Begin, Reply
 from broker_lite.server.network.listener import Listener
 
 
@@ -63,3 +71,63 @@ def test_others_reach_a_broker_only_where_that_is_said_aloud(host: str) -> None:
         listener(port=0, host=host)
     for own in ("127.0.0.1", "localhost"):
         listener(port=0, host=own).close()
+
+
+def test_a_client_that_does_not_read_its_answers_is_ended() -> None:
+    begun: list[Reply] = []
+
+    def begin(frame: memoryview, reply: Reply) -> None:
+        begun.append(reply)
+        reply.answer([bytes(16 << 20)])
+
+    async def attack(one: Listener) -> None:
+        silent = await connect(one)
+        await asyncio.get_running_loop().sock_sendall(silent, struct.pack(">i", 1) + b"x")
+        while not begun or begun[0].is_open:
+            await asyncio.sleep(0.01)
+        assert one.is_idle
+        silent.close()
+
+    serve(begin, attack, connection_idle_ms=1000)
+
+
+def test_a_request_that_stops_arriving_ends_where_others_wait_for_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener_module, "STALLED_MS", 300)
+
+    async def attack(one: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        stalled, patient = await connect(one), await connect(one)
+        await loop.sock_sendall(stalled, struct.pack(">i", 4 << 20) + bytes(1 << 20))
+        await loop.sock_sendall(patient, struct.pack(">i", 4 << 20) + bytes(4 << 20))
+        assert await loop.sock_recv(patient, 2) == b"ok"
+        assert await loop.sock_recv(stalled, 1) == b""
+        stalled.close()
+        patient.close()
+
+    serve(
+        lambda frame, reply: reply.answer([b"ok"]),
+        attack,
+        connection_idle_ms=1000,
+        in_flight_bytes_max=1 << 20,
+    )
+
+
+def serve(begin: Begin, attack: Callable[[Listener], Any], **settings: object) -> None:
+    """Run ``attack`` against a listener of its own."""
+
+    async def main() -> None:
+        one = listener(port=0, **settings)
+        one.start(asyncio.get_running_loop(), begin)
+        await asyncio.wait_for(attack(one), 20)
+        one.close()
+
+    asyncio.run(main())
+
+
+async def connect(one: Listener) -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, tuple(one.bound))
+    return sock
