@@ -17,9 +17,9 @@ Answer = TypeVar("Answer")
 class PlainConnection:
     """Blocking; of one thread; ends with EOFError where the broker ends it."""
 
-    def __init__(self, address: str, timeout_s: float = 30.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 30.0, *, source: str = "") -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout_s)
+        self._socket = socket.create_connection((host, int(port)), timeout_s, (source, 0))
         self._receiver = FrameReceiver(64 << 20)
         self._numbers = itertools.count(1)
 

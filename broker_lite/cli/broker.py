@@ -27,6 +27,9 @@ from broker_lite.cli.context import cluster_options, open_admin
 )
 @click.option("--begin-fd", type=int, hidden=True, help="What to wait for before it begins.")
 @click.option("--ready-fd", type=int, hidden=True, help="Where to write one line once it serves.")
+@click.option(
+    "--output", "output_path", hidden=True, help="The file behind stdout and stderr: it is rotated."
+)
 @click.pass_context
 def broker(
     context: click.Context,
@@ -34,6 +37,7 @@ def broker(
     logging_path: str | None,
     begin_fd: int | None,
     ready_fd: int | None,
+    output_path: str | None,
 ) -> int:
     """Run one broker in the foreground until SIGTERM or Ctrl-C, or retire one.
 
@@ -57,7 +61,7 @@ def broker(
     if logging_path is not None:
         # The first configuration of the root logger stands; the broker's own then does nothing.
         logging.config.fileConfig(logging_path, disable_existing_loggers=False)
-    return main(load(BrokerConfig, path), ready_fd)
+    return main(load(BrokerConfig, path), ready_fd, output_path)
 
 
 def _may_begin(begin_fd: int) -> bool:

@@ -99,6 +99,7 @@ class LocalBroker:
         # -P keeps the current folder off the path: the installed package runs, not a checkout.
         command = [sys.executable, "-P", "-m", "broker_lite", "broker"]
         command += ["--config", str(self._config), "--begin-fd", str(begin_end)]
+        command += ["--output", str(self.log.absolute())]
         try:
             self._process = self._guard.spawn(
                 [*command, "--ready-fd", str(ready_end)], self.log, pass_fds=(begin_end, ready_end)

@@ -31,6 +31,7 @@ from broker_lite.server.cluster.registry import BrokerRegistration, Registry
 from broker_lite.server.coordinators.coordinator_fencing import LOOK_MS, SecondOpinion
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.dispatch import Dispatcher
+from broker_lite.server.log_limits import OutputFile, RepeatLimit
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network import one_call
@@ -352,16 +353,20 @@ async def run(config: BrokerConfig, *, ready: Ready, stop: asyncio.Event) -> Non
         raise broker.fatal.result()
 
 
-def main(config: BrokerConfig, ready_fd: int | None = None) -> int:
+def main(config: BrokerConfig, ready_fd: int | None = None, output_path: str | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the process's exit code.
 
     Writes one JSON line ``{"id", "host", "port", "pid"}`` to ``ready_fd`` (stdout if None).
+    ``output_path`` names the file that stdout and stderr are: it is rotated.
     """
     if sys.flags.optimize:
         sys.stderr.write("logbus broker: python -O removes checks that it relies on\n")
         return 2
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    own = OutputFile(Path(output_path)) if output_path else logging.StreamHandler()
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[own])
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RepeatLimit())
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_main(config, ready_fd))

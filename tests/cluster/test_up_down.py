@@ -29,6 +29,7 @@ from broker_lite.errors import (
 )
 from broker_lite.local.cluster import LocalCluster, first_free_ports, require_free_port
 from broker_lite.local.process import start_mark
+from broker_lite.server.log_limits import FILE_BYTES_MAX
 
 Logbus = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -380,6 +381,16 @@ def test_a_broker_comes_back_on_its_port(make_cluster: Callable[..., LocalCluste
         assert [broker.port for broker in running.brokers] == ports
     with Admin(running.bootstrap_servers) as admin:
         wait_until(lambda: len(admin.cluster().brokers) == 2)
+
+
+def test_a_full_log_of_a_broker_is_rotated(make_cluster: Callable[..., LocalCluster]) -> None:
+    [broker] = make_cluster(1).brokers
+    broker.stop()
+    os.truncate(broker.log, FILE_BYTES_MAX)
+    broker.start()
+    broker.stop()
+    assert Path(f"{broker.log}.1").stat().st_size > FILE_BYTES_MAX
+    assert 0 < broker.log.stat().st_size < FILE_BYTES_MAX
 
 
 def test_wrong_settings_are_the_brokers_own_error(tmp_path: Path) -> None:

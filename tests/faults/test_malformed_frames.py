@@ -55,8 +55,8 @@ def header(key: int, version: int, *, length: int | None = None, body: bytes = b
     return struct.pack(">i", len(content) if length is None else length) + content
 
 
-def assert_ended(place: Place, data: bytes) -> None:
-    with PlainConnection(place.address) as connection:
+def assert_ended(place: Place, data: bytes, source: str = "") -> None:
+    with PlainConnection(place.address, source=source) as connection:
         connection.send(data)
         with pytest.raises((EOFError, ConnectionResetError)):
             connection.receive()
@@ -86,9 +86,20 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_frame_that_is_no_request(place: Place, broker: LocalBroker, name: str) -> None:
-    said = len(Path(broker.log).read_text())
-    assert_ended(place, CASES[name])
-    assert "closed:" in Path(broker.log).read_text()[said:]
+    # Of an address of its own: a broker logs once a minute why it closed connections of one.
+    source = f"127.0.1.{1 + list(CASES).index(name)}"
+    assert_ended(place, CASES[name], source)
+    assert f" {source}:" in Path(broker.log).read_text()
+
+
+def test_a_flood_of_malformed_frames_does_not_flood_the_log(
+    place: Place, broker: LocalBroker
+) -> None:
+    source = "127.0.2.1"
+    for _ in range(200):
+        assert_ended(place, CASES["huge"], source)
+    # Two, if a minute ends meanwhile.
+    assert 1 <= Path(broker.log).read_text().count(f" {source}:") <= 2
 
 
 def test_records_that_are_longer_than_their_frame(place: Place) -> None:

@@ -61,9 +61,6 @@ from broker_lite.storage.log import Log
 
 logger = logging.getLogger("logbus.replicas")
 
-CORRUPT_OFFSETS_MAX = 1000
-"""Offsets of bad batches that a replica remembers as logged."""
-
 
 class Owner(Protocol):
     """What a replica needs of the replica manager."""
@@ -87,7 +84,6 @@ class Replica:
     """One partition that this broker holds: its log, its role, and who waits for it."""
 
     __slots__ = (
-        "_corrupt_offsets",
         "_held",
         "_owner",
         "_worker",
@@ -132,7 +128,6 @@ class Replica:
         self.assigned_count = self.min_insync = 1
         """How many replicas there should be, and how many acks=all needs."""
         self.columns_under_way: set[int] = set()
-        self._corrupt_offsets: set[int] = set()
         self._held: list[Job] | None = None
         """What waits until the log is cut; None: nothing is being cut."""
         self.closed = False
@@ -358,7 +353,6 @@ class Replica:
         else:
             logger.warning("%s: the leader begins at %d; starting anew there", self, offset)
         self.trust.truncated(offset)
-        self._corrupt_offsets.clear()
 
         def cut() -> Truncated:
             if isinstance(effect, Truncate):
@@ -423,22 +417,18 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """Log a bad batch that a reader met, once per offset. Unless its producer wrote it so, let
-        a replica lead whose copy is whole."""
+        """Log a bad batch that a reader met. Unless its producer wrote it so, let a replica lead
+        whose copy is whole."""
         is_damage = not isinstance(error, UndecodableBatchError)
-        if offset not in self._corrupt_offsets:
-            if len(self._corrupt_offsets) >= CORRUPT_OFFSETS_MAX:
-                self._corrupt_offsets.clear()
-            self._corrupt_offsets.add(offset)
-            logger.error(
-                "topic %s partition %d offset %d: %s in %s: %s",
-                self.topic,
-                self.partition,
-                offset,
-                "corrupt batch on disk" if is_damage else "undecodable batch",
-                self.key,
-                error.message,
-            )
+        logger.error(
+            "topic %s partition %d offset %d: %s in %s: %s",
+            self.topic,
+            self.partition,
+            offset,
+            "corrupt batch on disk" if is_damage else "undecodable batch",
+            self.key,
+            error.message,
+        )
         if is_damage:
             self.deliver(CorruptionFound(offset))
 

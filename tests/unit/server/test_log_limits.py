@@ -1,0 +1,98 @@
+"""A broker's log stays small, whatever its clients do."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_lite.server.log_limits import LINES_MAX, RepeatLimit
+
+START_S = 1_000_000.0
+
+
+class Lines(logging.Handler):
+    """Keeps what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler = Lines()
+    handler.addFilter(RepeatLimit())
+    yield handler
+    handler.close()
+
+
+def say(lines: Lines, second: float, message: str, *, line: int = 1, **extra: object) -> None:
+    record = logging.LogRecord("logbus", logging.WARNING, "x.py", line, message, (), None)
+    record.created = START_S + second
+    vars(record).update(extra)
+    lines.handle(record)
+
+
+def test_a_warning_is_logged_once_a_minute_with_the_number_left_out(lines: Lines) -> None:
+    for second in range(60):
+        say(lines, second, "t-0 offset 7: corrupt")
+    assert lines.said == ["t-0 offset 7: corrupt"]
+    say(lines, 60, "t-0 offset 7: corrupt")
+    assert lines.said[1:] == ["t-0 offset 7: corrupt (59 such lines were left out before)"]
+
+
+def test_lines_about_one_object_count_as_one(lines: Lines) -> None:
+    for port in range(5):
+        say(lines, 0, f"10.0.0.1:{port}: closed", about="10.0.0.1")
+    say(lines, 0, "10.0.0.2:1: closed", about="10.0.0.2")
+    assert lines.said == ["10.0.0.1:0: closed", "10.0.0.2:1: closed"]
+
+
+def test_one_statement_logs_a_bounded_number_of_different_lines(lines: Lines) -> None:
+    for number in range(1000):
+        say(lines, 0, f"offset {number}")
+    say(lines, 0, "another statement", line=2)
+    assert len(lines.said) == LINES_MAX + 1
+    say(lines, 61, "later")
+    assert lines.said[-1] == f"later ({1000 - LINES_MAX} such lines were left out before)"
+
+
+def test_what_is_no_warning_is_not_limited(lines: Lines) -> None:
+    for _ in range(3):
+        lines.handle(logging.LogRecord("logbus", logging.INFO, "x.py", 1, "leads", (), None))
+    assert lines.said == ["leads"] * 3
+
+
+def test_the_output_file_is_rotated_and_the_last_words_of_a_crash_are_in_the_newest(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "broker.log"
+    program = """
+import logging, pathlib, sys
+from broker_lite.server.log_limits import OutputFile
+logging.basicConfig(handlers=[OutputFile(pathlib.Path(sys.argv[1]), 1000)], format="%(message)s")
+for number in range(100):
+    logging.error("%03d %s", number, "x" * 95)
+print("stdout")
+sys.stdout.flush()
+raise SystemExit("crashed")
+"""
+    with path.open("ab") as output:
+        subprocess.run(
+            [sys.executable, "-c", program, str(path)], stdout=output, stderr=output, check=False
+        )
+    files = sorted(tmp_path.iterdir())
+    assert [one.name for one in files] == ["broker.log"] + [f"broker.log.{n}" for n in (1, 2, 3)]
+    text = "".join(one.read_text() for one in reversed(files))
+    numbers = [int(line[:3]) for line in text.splitlines() if line[0].isdigit()]
+    assert numbers == list(range(numbers[0], 100)), "no line is lost between two files"
+    assert files[0].read_text().endswith("stdout\ncrashed\n")
+    assert all(one.stat().st_size <= 1100 for one in files)
