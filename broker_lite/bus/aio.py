@@ -69,7 +69,7 @@ class AsyncBus:
         self._options = {"client_id": client_id, **options}
 
     def producer(self, **options: Any) -> AsyncProducer:
-        """A producer; options as for ``Bus.producer``."""
+        """Return a producer; options as for ``Bus.producer``."""
         config = build(ProducerConfig, options, self._options)
         return AsyncProducer(self.bootstrap_servers, config)
 
@@ -86,9 +86,11 @@ class AsyncBus:
         on_lost: Callback | None = None,
         **options: Any,
     ) -> AsyncConsumer:
-        """A consumer, begun by ``async with`` or ``await start()``; options as for ``Bus``, and
-        for native groups as for ``Bus.create_message_streams``, with one stream. Callbacks may be
-        coroutines."""
+        """Return a consumer; ``async with`` or ``await start()`` starts it.
+
+        Options are those of ``Bus.consumer``, and for native groups those of
+        ``Bus.create_message_streams`` with one stream. Callbacks may be coroutines.
+        """
         group = options.pop("group_id", group) if group is None else group
         asked = reading(topics, partitions, pattern, group)
         callbacks = Callbacks(on_assign, on_revoke, on_lost)
@@ -137,7 +139,7 @@ class AsyncBus:
         *,
         if_not_exists: bool = False,
     ) -> str:
-        """Make a topic; its id. See ``Admin.create_topic``."""
+        """Create a topic and return its id. See ``Admin.create_topic``."""
         rows = tuple((key, value_text(value)) for key, value in (config or {}).items())
         topic = topic_calls.CreatableTopic(name, partitions, replication_factor, configs=rows)
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
@@ -158,17 +160,17 @@ class AsyncBus:
         await self._shell.run(admin_requests.delete_topic(self._cluster, name, deadline_ms))
 
     async def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Brokers, controller and topics."""
+        """Return brokers, controller and topics."""
         names = None if topics is None else tuple(topics)
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         return await self._shell.run(requests.refresh(self._cluster, names, deadline_ms))
 
     async def topics(self) -> list[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return sorted((await self.cluster()).topics)
 
     async def close(self) -> None:
-        """Close the connections; producers and consumers are closed by themselves."""
+        """Close the connections. Producers and consumers stay open; close them yourself."""
         self._shell.close()
         self.admin.close()
 

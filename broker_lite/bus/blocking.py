@@ -48,7 +48,7 @@ def connect(
 
 
 class Bus:
-    """One cluster. ``admin`` asks and changes it; it closes with ``close`` or ``with``."""
+    """One cluster. ``admin`` describes and changes it; ``close`` or ``with`` closes the bus."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Bus:
         return f"Bus({self.bootstrap_servers!r})"
 
     def producer(self, **options: Any) -> Producer:
-        """A producer; nothing is asked of the cluster before its first record.
+        """Return a producer; it sends no request before its first record.
 
-        Options are those of ``ProducerConfig``, by name or as Kafka spells them: ``acks`` ("all"),
+        Options are those of ``ProducerConfig``, by name or in Kafka's spelling: ``acks`` ("all"),
         ``linger_ms`` (5), ``batch_bytes`` (2 MiB), ``buffer_bytes`` (64 MiB), ``compression``
         ("none", "lz4", "zstd"), ``delivery_timeout_ms`` (120,000), … ``conf/client.conf`` explains
         them. Raises InvalidConfigError.
@@ -91,24 +91,25 @@ class Bus:
         on_lost: Callback | None = None,
         **options: Any,
     ) -> Consumer:
-        """A consumer of topics, for itself or as one of a ``group``.
+        """Return a consumer of topics, alone or as a member of a ``group``.
 
-        A group's consumers share the partitions of their topics, or of all topics that ``pattern``
-        matches as a whole, future ones too. They are members of a Kafka group, coordinated by a
-        broker, beside Kafka's clients if need be; with ``coordination="zookeeper"`` they coordinate
-        by themselves: see ``create_message_streams``. Where ``partitions`` are chosen, nothing is
-        shared: the group is only committed to, which it takes while it has no members.
+        Members of a group share the partitions of their topics, or of all topics whose whole name
+        matches ``pattern``, including later ones. A broker coordinates the group, and Kafka's
+        clients may be members. With ``coordination="zookeeper"`` the members coordinate through
+        ZooKeeper: see ``create_message_streams``. With chosen ``partitions`` the consumer is not a
+        member; it may commit to the group while the group has no members.
 
         ``on_assign``, ``on_revoke`` and ``on_lost`` are called as ``callback(consumer,
-        partitions)`` when partitions come, are about to go, and went without warning
-        (``Callbacks``). Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest"
-        (default), "none"), ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000),
-        ``on_corrupt`` ("fail" or "skip"), ``local_reads`` (True), ``isolation_level``, …; and
-        those of ``MemberConfig``: ``session_timeout_ms`` (45,000), ``max_poll_interval_ms``
-        (300,000), ``group_instance_id`` for static members, ``assignors``
-        ("range,cooperative-sticky"), … ``conf/client.conf`` explains them. Raises
-        UnknownTopicOrPartitionError, InvalidConfigError,
-        InconsistentGroupProtocolError where the group's members are native ones.
+        partitions)`` after an assignment, before a revocation, and after a loss (``Callbacks``).
+        Options are those of ``ConsumerConfig``: ``start`` ("earliest", "latest" (default), "none"),
+        ``auto_commit`` (True, every ``auto_commit_interval_ms``, 5,000), ``on_corrupt`` ("fail" or
+        "skip"), ``local_reads`` (True), ``isolation_level``, …; and those of ``MemberConfig``:
+        ``session_timeout_ms`` (45,000), ``max_poll_interval_ms`` (300,000), ``group_instance_id``
+        for static members, ``assignors`` ("range,cooperative-sticky"), … ``conf/client.conf``
+        explains them.
+
+        Raises UnknownTopicOrPartitionError, InvalidConfigError, InconsistentGroupProtocolError if
+        the group has native members.
         """
         from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.membership.consumer import MemberConsumer
@@ -152,14 +153,16 @@ class Bus:
         on_lost: Callback | None = None,
         **options: Any,
     ) -> MessageStreams:
-        """Join a native group as one consumer with several streams, each for a thread of its own.
+        """Join a native group as one consumer with several streams, each for a thread of its
+        own.
 
-        Such a group has no coordinator: its consumers agree through ZooKeeper, by registries and
-        the range algorithm. ``pattern`` instead of topics subscribes to all topics that match it
-        as a whole, future ones too. ``zookeeper``: its address; else that of ``connect``, else
-        LOGBUS_ZOOKEEPER, else the one that the brokers use. A consumer that ZooKeeper does not
-        hear of for ``session_timeout_ms`` loses its partitions. Raises
-        InconsistentGroupProtocolError where the group's members are Kafka's,
+        A native group has no coordinator: its consumers share partitions through ZooKeeper with the
+        range assignment. ``pattern`` instead of topics subscribes to all topics whose whole name
+        matches, including later ones. ``zookeeper`` is its address; else that of ``connect``, else
+        LOGBUS_ZOOKEEPER, else the one that the brokers use. A consumer without a heartbeat for
+        ``session_timeout_ms`` loses its partitions.
+
+        Raises InconsistentGroupProtocolError if the group has members of a Kafka group,
         CoordinationUnavailableError, UnknownTopicOrPartitionError.
         """
         from broker_lite.native.streams import open_streams
@@ -181,7 +184,7 @@ class Bus:
             callbacks=Callbacks(on_assign, on_revoke, on_lost),
         )
 
-    # -- the most used of ``admin``
+    # Shortcuts to ``admin``.
 
     def create_topic(
         self,
@@ -192,7 +195,7 @@ class Bus:
         *,
         if_not_exists: bool = False,
     ) -> str:
-        """Make a topic; its id. See ``Admin.create_topic``."""
+        """Create a topic and return its id. See ``Admin.create_topic``."""
         return self.admin.create_topic(
             name, partitions, replication_factor, config, if_not_exists=if_not_exists
         )
@@ -202,15 +205,15 @@ class Bus:
         self.admin.delete_topic(name, if_exists=if_exists)
 
     def topics(self) -> list[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return sorted(self.admin.cluster().topics)
 
     def cluster(self) -> ClusterView:
-        """Brokers, controller and all topics."""
+        """Return brokers, controller and all topics."""
         return self.admin.cluster()
 
     def close(self) -> None:
-        """Close the pooled connections; producers and consumers are closed by themselves."""
+        """Close the pooled connections. Producers and consumers stay open; close them yourself."""
         self.admin.close()
 
     def __enter__(self) -> Bus:

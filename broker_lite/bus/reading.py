@@ -1,4 +1,4 @@
-"""What a consumer is asked to read, and of which kind of group it is a member, for both faces."""
+"""The arguments of ``consumer``, for both faces: what to read, and in which kind of group."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from broker_lite.model import TopicPartition
 
 
 class Reading(NamedTuple):
-    """What a consumer was asked to read: topics, or chosen ``partitions`` (of the one topic, where
-    they are numbers), or all topics that ``pattern`` matches; alone or as one of a ``group``."""
+    """What a consumer reads: topics, or chosen ``partitions`` (numbers belong to the one topic),
+    or all topics that match ``pattern``; alone or in a ``group``."""
 
     topics: list[str]
     partitions: list[TopicPartition | int] | None
@@ -27,7 +27,7 @@ def reading(
     pattern: str | None,
     group: str | None,
 ) -> Reading:
-    """As users say it: names, partitions and rows of names may stand side by side."""
+    """Return what the arguments ask for; names, partitions and lists of names may be mixed."""
     names: list[str] = []
     chosen: list[TopicPartition | int] = [] if partitions is None else list(partitions)
     for each in topics:
@@ -45,8 +45,8 @@ def reading(
 def membership(
     coordination: str, asked: Reading, options: Mapping[str, Any], callbacks: Callbacks
 ) -> str:
-    """Of which kind of group a consumer is a member: "kafka", "zookeeper", or "" of none. Raises
-    InvalidConfigError for what does not go together."""
+    """Return the kind of group: "kafka", "zookeeper", or "" without membership. Raises
+    InvalidConfigError for options that do not go together."""
     names, chosen, pattern, group = asked
     if coordination not in ("kafka", "zookeeper"):
         raise InvalidConfigError(f"coordination={coordination!r}: give kafka or zookeeper")

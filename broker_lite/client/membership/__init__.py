@@ -1,9 +1,8 @@
-"""Members of Kafka groups: consumers that share partitions through a broker, the coordinator.
+"""Members of Kafka groups: consumers that share partitions through a coordinator broker.
 
-``assignors``: who reads what, pure functions. ``machine``: one consumer's membership as a state
-machine without I/O, whose words are in ``events``; ``topics``: what it subscribes to and leads by;
-``errors``: why a coordinator refuses; ``settings``: what of it users choose.
-``member`` carries its effects out on the shell that the consumer fetches with. ``changes`` is what
-both faces, ``consumer`` and ``aio_consumer``, do about it on the reader's side; ``beginning``:
-where they begin to read what they were given, and how they commit. Read README.md first.
+Pure modules: ``assignors`` (the assignment algorithms), ``machine`` (a member's state machine, with
+its vocabulary in ``events``), ``topics`` (subscriptions), ``errors`` (refusals and their cures),
+``settings``. ``member`` carries effects out on the shell of the consumer. On the reader's side,
+``changes`` queues assignments and ``beginning`` finds start offsets and commits. ``consumer`` and
+``aio_consumer`` are the faces. Read README.md first.
 """

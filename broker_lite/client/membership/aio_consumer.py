@@ -1,5 +1,6 @@
-"""``AsyncMemberConsumer``: a consumer that shares its topics with its group's other members, on the
-running event loop. Decisions are those of ``MemberConsumer``; callbacks may be coroutines.
+"""``AsyncMemberConsumer``: a group member on the running event loop.
+
+It decides as ``MemberConsumer`` does; its callbacks may be coroutines.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class AsyncMemberConsumer(AsyncConsumer):
     ) -> None:
         super().__init__(bootstrap_servers, topics, group=group, partitions=None, config=config)
         self._callbacks = callbacks
-        # What a member reads is given to it; it finds nothing by itself.
+        # The member assigns the partitions; the consumer looks up none.
         self._follower = Follower(
             self._shell, self._cluster, config, group=group, topics=(), on_found=lambda _: None
         )
@@ -67,7 +68,7 @@ class AsyncMemberConsumer(AsyncConsumer):
 
     @property
     def member_id(self) -> str:
-        """The consumer's name in the group; "" while it is no member."""
+        """Return the member id; "" while the consumer is not a member."""
         identity = self._member.identity
         return "" if identity is None else identity.member_id
 
@@ -88,7 +89,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         if self._share:
             await self._take_changes()
 
-    # What the member tells.
+    # Reports of the member.
 
     def _heard(self, change: Change) -> None:
         self._share.queue.append(change)
@@ -96,7 +97,7 @@ class AsyncMemberConsumer(AsyncConsumer):
     def _is_held_back(self) -> bool:
         return lease_ms() >= self._member.lease_until_ms
 
-    # What the reader does about it.
+    # The reader's part.
 
     async def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
         pulse = self._pulse
@@ -122,8 +123,8 @@ class AsyncMemberConsumer(AsyncConsumer):
         while self._share.pending:
             await self._begin()
             if not self._share.queue:
-                break  # What no broker knows yet is asked for at the next call.
-            # While brokers were asked something may have gone: nothing of that is handed out.
+                break  # Partitions that no broker knows yet are tried at the next call.
+            # A partition may have been lost during the request: hand out none of its records.
             await self._give_up_all()
 
     async def _give_up_all(self) -> None:
@@ -145,7 +146,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         )
         new = share.begin(begun.starts)
         if begun.commits and self.config.auto_commit:
-            # Else the end would be somewhere else for whoever takes over after a crash.
+            # Without a commit, a later owner would resolve "latest" to another offset.
             await self._try_commit(begun.commits, share.grants(begun.commits))
         await done(self._callbacks.assigned(self, new))
 
@@ -183,7 +184,7 @@ class AsyncMemberConsumer(AsyncConsumer):
             )
             requests.raise_first(await self._shell.run(operation))
 
-    # The end.
+    # Closing.
 
     async def _close(self, *, is_done: bool) -> None:
         if self._end is not None:
@@ -195,12 +196,13 @@ class AsyncMemberConsumer(AsyncConsumer):
             await done(self._callbacks.revoked(self, self._intake.assignment()))
         finally:
             await self._leave()
-            # Everything is committed, and nobody's any more.
+            # Everything is committed and released.
             self._commit_due_ms = float("inf")
             await super()._close(is_done=is_done)
 
     async def _leave(self) -> None:
-        """Others may have the partitions at once; a static member's are kept for it."""
+        """Leave the group, so that other members get the partitions at once. A static member
+        keeps them for its session."""
         member = self._member
         member.close()
         with contextlib.suppress(TimeoutError, LogbusError):

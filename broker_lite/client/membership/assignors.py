@@ -1,8 +1,10 @@
-"""How a group's leader shares partitions out: ``range``, ``sticky``, ``cooperative-sticky``. Pure.
+"""The assignment algorithms of a group leader: ``range``, ``sticky``, ``cooperative-sticky``.
+Pure.
 
-Names and metadata are Kafka's, so members of any client may be led. Both sticky ones leave with
-its owner what balance does not need to move (KIP-54). The cooperative one gives a partition that
-moves to nobody until its owner has let go of it: that takes a second round (KIP-429).
+Names and metadata are Kafka's, so the group may have members of any client. Both sticky assignors
+keep a partition with its owner unless balance needs a move (KIP-54). The cooperative one assigns a
+moving partition to no member until its owner has released it, which takes a second rebalance
+(KIP-429).
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ ASSIGNORS = (RANGE, STICKY, COOPERATIVE_STICKY)
 COOPERATIVE = (COOPERATIVE_STICKY,)
 
 EAGER_VERSION = 1
-"""Of the metadata of members that own nothing while they join: what every client reads."""
+"""Metadata version for members without owned partitions; every client can read it."""
 
 Shares = dict[str, list[TopicPartition]]
 
 
 class Candidate(NamedTuple):
-    """A member as its leader sees it. ``owned``: what it says that it has, since ``generation``."""
+    """A member as the leader sees it. ``owned`` are the partitions that the member reports,
+    owned since ``generation``."""
 
     member_id: str
     instance_id: str | None
@@ -46,14 +49,14 @@ class Candidate(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, str]:
-        """Static members first, by the names that outlast restarts."""
+        """Return the sort key: static members first, by the ids that outlast restarts."""
         return self.instance_id is None, self.instance_id or self.member_id
 
 
 def metadata(
     name: str, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int
 ) -> bytes:
-    """What a member says of itself to the leader under one of these assignors."""
+    """Return the subscription metadata that a member sends for this assignor."""
     rows, asked = tuple(sorted(owned)), tuple(topics)
     if name == COOPERATIVE_STICKY:
         data = I32.pack(generation)
@@ -63,7 +66,7 @@ def metadata(
 
 
 def candidate(name: str, row: JoinedMember) -> Candidate:
-    """What a member said of itself; raises ProtocolError."""
+    """Decode a member's subscription metadata. Raises ProtocolError."""
     said = decode_member(row.metadata)
     owned, generation = said.owned, said.generation
     if name == STICKY:
@@ -76,8 +79,11 @@ def candidate(name: str, row: JoinedMember) -> Candidate:
 def candidates(
     name: str, rows: Iterable[JoinedMember]
 ) -> tuple[list[Candidate], dict[str, ProtocolError]]:
-    """All members, and why some of them cannot be read. Those count as subscribed to nothing: were
-    their leader to end, so would the next one, until the group has no member left."""
+    """Decode all members' metadata; return the candidates and the errors by member id.
+
+    An undecodable member counts as subscribed to nothing. If its leader failed instead, the next
+    leader would fail too, until the group had no members.
+    """
     found, unread = [], {}
     for row in rows:
         try:
@@ -89,7 +95,8 @@ def candidates(
 
 
 def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]) -> Shares:
-    """What each member gets. ``counts``: the partitions of each topic that exists."""
+    """Return each member's partitions. ``counts`` has the partition count of each existing
+    topic."""
     ordered = sorted(candidates, key=lambda each: each.place)
     if name == RANGE:
         return by_range(ordered, counts)
@@ -100,7 +107,7 @@ def assign(name: str, candidates: Iterable[Candidate], counts: Mapping[str, int]
 
 
 def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """Of each topic a range of partitions to each subscriber, the first ones longer by one."""
+    """Give each subscriber a range of every topic; the first ranges are longer by one."""
     shares: Shares = {each.member_id: [] for each in ordered}
     for topic in sorted(counts):
         subscribers = [each.member_id for each in ordered if topic in each.topics]
@@ -116,7 +123,7 @@ def by_range(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
 
 
 def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Shares:
-    """As even as subscriptions allow, and of all such shares one that moves little."""
+    """Assign as evenly as subscriptions allow, and move as few partitions as possible."""
     eligible = {
         topic: tuple(each.member_id for each in ordered if topic in each.topics)
         for topic in sorted(counts)
@@ -131,7 +138,7 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
         for partition in range(counts[topic])
         if members and TopicPartition(topic, partition) not in owner
     ]
-    # Those that few may have come first, or they would find the few at work already.
+    # Partitions with few eligible members come first, while these members have few partitions.
     for where in sorted(free, key=lambda each: (len(eligible[each.topic]), each)):
         owner[where] = loads.least(eligible[where.topic])
         loads.add(owner[where], 1)
@@ -143,8 +150,11 @@ def by_stickiness(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> Sh
 
 
 def _kept(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Who has what now, of what there is and is wanted. Of two who say so the later generation is
-    right; of one generation neither is believed."""
+    """Return the present owners of existing, subscribed partitions.
+
+    Of two members that report the same partition the later generation wins; in the same generation
+    neither does.
+    """
     owner: dict[TopicPartition, tuple[int, str]] = {}
     for each in ordered:
         for where in each.owned:
@@ -161,7 +171,7 @@ def _kept(ordered: Sequence[Candidate], counts: Mapping[str, int]) -> dict[Topic
 def _balance(
     owner: dict[TopicPartition, str], eligible: Mapping[str, tuple[str, ...]], loads: _Loads
 ) -> None:
-    """Move partitions, one by one, to members that have at least two less."""
+    """Move partitions one by one to members that have at least two fewer."""
     moved = True
     while moved:
         moved = False
@@ -175,7 +185,7 @@ def _balance(
 
 
 class _Loads:
-    """How many partitions each member has, and who of a set of members has the fewest."""
+    """The number of partitions of each member, with the least loaded of any set of members."""
 
     def __init__(self, members: Sequence[str], sets: Iterable[tuple[str, ...]]) -> None:
         self.of = dict.fromkeys(members, 0)
@@ -200,8 +210,10 @@ class _Loads:
 
 
 def hold_back(ordered: Sequence[Candidate], shares: Shares) -> None:
-    """Take out of the shares what somebody else still has: who has it sees that it is not in the
-    own share any more, lets go of it and joins again."""
+    """Remove partitions from the shares that another member still owns.
+
+    The owner finds them missing in its own share, releases them and joins again.
+    """
     owners: dict[TopicPartition, set[str]] = {}
     for each in ordered:
         for where in each.owned:

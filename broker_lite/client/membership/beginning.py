@@ -1,9 +1,9 @@
-"""Where a member begins to read what it was given, and how it commits: operations for both faces.
+"""Start offsets and commits of a group member, as operations for both faces.
 
-A partition that the group has no offset of begins by ``start``, but at its earliest record where
-it was made after the group began to read: while the member was there, or, behind the last one that
-the group had an offset of as the member came, while the group was away. The latter is known only of
-automatic commits, which leave no partition out; users may have committed some alone.
+A partition without a committed offset starts by ``start``. A partition that was added after the
+group began to read starts at its earliest record instead. A partition counts as added if it
+appeared while the member was present, or if its number is above the last committed one when the
+member joined. The second rule holds only for automatic commits, which cover all partitions.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ from broker_lite.model import (
 
 @dataclass(slots=True)
 class FirstLook:
-    """The topics and the group's offsets as the member came."""
+    """The topics and the group's offsets when the member joined."""
 
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    """The highest partition of each topic that the group had an offset of, where it has of all."""
+    """The highest committed partition of each topic of which all partitions are committed."""
     ids: dict[str, str] = field(default_factory=dict)
     former: set[str] = field(default_factory=set)
-    """Topics that were made again since the group began to read the former ones."""
+    """Topics that were recreated since the group began to read their predecessors."""
 
     def is_added(self, where: TopicPartition, topic_id: str) -> bool:
-        """Whether a partition of the topic that has the name now was made since the group began to
-        read."""
+        """Return whether the group began to read before this partition of the topic was created."""
         if where.topic in self.former:
             return True
         known = self.ids.get(where.topic, NULL_TOPIC_ID)
@@ -64,7 +63,8 @@ def first_look(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[FirstLook]:
-    """``topics`` () for a pattern. Raises UnknownTopicOrPartitionError for a topic that is not."""
+    """Return the first look. ``topics`` is () for a pattern. Raises
+    UnknownTopicOrPartitionError."""
     if topics:
         view = yield from requests.known_topics(cluster, topics, deadline_ms)
     else:
@@ -81,7 +81,7 @@ def first_look(
 
 
 def _is_same(cluster: Cluster, where: TopicPartition, row: CommittedOffset) -> bool:
-    """Whether an offset is of the topic that has the name now."""
+    """Return whether an offset belongs to the topic that has the name now."""
     return row.topic_id in (NULL_TOPIC_ID, cluster.view.topic_id(where.topic))
 
 
@@ -94,10 +94,10 @@ def beginnings(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """As ``starting.begin``; a partition that no broker knows yet is left out."""
+    """Return start offsets (``starting.begin``), without partitions that no broker knows yet."""
     wanted = sorted(wheres)
     if config.start != "earliest":
-        # What is known may be of a former topic of the name.
+        # The cached metadata may describe a deleted topic of this name.
         topics = {where.topic for where in wanted}
         yield from requests.refresh(cluster, sorted(topics), deadline_ms)
     yield from find_topics(
@@ -117,14 +117,14 @@ def beginnings(
 
 
 class Seat(Protocol):
-    """Who commits: a member whose word changes while a commit is under way."""
+    """The committer: a member whose identity may change during a commit."""
 
     @property
     def identity(self) -> Identity | None:
-        """As whom; None: it is no member."""
+        """Return the identity to commit with; None: not a member now."""
 
     def holds(self, where: TopicPartition, grant: int | None) -> bool:
-        """Whether a partition is still the reader's by this grant."""
+        """Return whether the reader still has a partition under this grant."""
 
 
 def commit(
@@ -136,18 +136,17 @@ def commit(
     seat: Seat,
     deadline_ms: float,
 ) -> Operation[PerPartition[None]]:
-    """Commit as a member of the present generation: what each partition's commit came to.
-    ``grants``: by which the reader had these when it had come so far.
+    """Commit as a member of the present generation; return each partition's result.
 
-    NotOwnerError: it is not the member's any more, and nothing was changed. While a generation
-    gathers in which the member keeps the partition, that is waited for; RebalanceInProgressError
-    where it takes too long: commit again.
+    ``grants`` has the grant under which the reader read each partition. NotOwnerError: the member
+    lost the partition, and nothing was changed. During a rebalance that keeps the partition the
+    commit waits; RebalanceInProgressError after the timeout: commit again.
     """
     done: PerPartition[None] = {}
     pending = dict(rows)
     attempt = 0
     while pending:
-        # First as whom, then what: so no commit is made in a generation that came in between.
+        # Identity before rows: no commit runs in a generation that began in between.
         identity = seat.identity
         for where in list(pending):
             if identity is None or not seat.holds(where, grants.get(where)):

@@ -1,8 +1,7 @@
-"""What the group tells a member's reader, kept until the reader has time for it, in order.
+"""Assignments and revocations of a member, queued in order until its reader asks for records.
 
-The shell's thread adds, the reader takes. ``Share`` is also the seat that the reader commits from:
-it knows under which grant each partition is read, so a commit of what was read under another one
-is refused here, whatever generation the member is in by now.
+The shell's thread appends, the reader takes. ``Share`` knows the grant under which each partition
+is read. It refuses a commit of records from another grant, whatever the generation.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from broker_lite.model import TopicPartition
 
 
 class Share:
-    """``pending``: given, and not begun yet."""
+    """The reader's share of partitions. ``pending`` are assigned and not started."""
 
     def __init__(self, intake: Intake, queue: deque[Change]) -> None:
         self.queue = queue
@@ -34,19 +33,19 @@ class Share:
         return None if self.member is None else self.member.identity
 
     def grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """By which the reader has these now: to be asked with how far it came, on its thread."""
+        """Return the grants under which the reader has these partitions now. Reader's thread."""
         return {where: self._grants[where] for where in wheres if where in self._grants}
 
     def holds(self, where: TopicPartition, grant: int | None) -> bool:
-        """Whether a grant of a partition holds still."""
+        """Return whether a grant of a partition is still valid."""
         return self.member is not None and self.member.holds(where, grant)
 
     def __bool__(self) -> bool:
-        """Whether there is something to be taken or begun."""
+        """Return whether a change waits for the reader."""
         return bool(self.queue) or bool(self.pending)
 
     def next(self) -> Take | Lose | None:
-        """The next change that takes something away; what is given on the way is ``pending``."""
+        """Return the next revocation or loss; assignments before it become ``pending``."""
         while self.queue:
             change = self.queue.popleft()
             if not isinstance(change, Give):
@@ -56,8 +55,8 @@ class Share:
         return None
 
     def split(self, change: Take | Lose) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Of what the reader reads: what is to be given up, and what is lost already, be it that
-        the reader hears of what was to be given up too late."""
+        """Return the reader's partitions to revoke, and those already lost. A revocation that
+        arrives too late is a loss."""
         reads = set(self._intake.assignment())
         wheres = sorted(where for where in change.wheres if where in reads)
         if isinstance(change, Lose):
@@ -66,7 +65,7 @@ class Share:
         return [where for where in wheres if where not in lost], lost
 
     def let_go(self, change: Take | Lose) -> None:
-        """Read these no more, and say so."""
+        """Stop reading the partitions and report it."""
         for where in change.wheres:
             self.pending.pop(where, None)
             self._grants.pop(where, None)
@@ -75,7 +74,7 @@ class Share:
             self.member.stopped(change.number)
 
     def begin(self, starts: Starts) -> list[TopicPartition]:
-        """Read these, of the pending ones, from here on."""
+        """Start pending partitions at these offsets."""
         for where in starts.offsets:
             self.pending.pop(where, None)
         self._intake.begin(*starts)
@@ -83,8 +82,8 @@ class Share:
 
 
 class Pulse:
-    """Whether a reader is alive: it is in a call that waits for records, or it has asked for some
-    since somebody looked. The reader's thread counts, the shell's looks."""
+    """Whether a reader is active: it waits for records in a call, or asked since the last check.
+    The reader's thread counts, the shell's thread checks."""
 
     def __init__(self, intake: Intake) -> None:
         self.calls = 0

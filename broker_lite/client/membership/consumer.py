@@ -1,8 +1,8 @@
-"""``MemberConsumer``: a consumer that shares its topics with its group's other members; blocking.
+"""``MemberConsumer``: a blocking consumer that shares its topics with the members of its group.
 
-A ``Consumer`` whose partitions come and go by a coordinator's word (``member``, on the consumer's
-own background thread, which beats while the reader is at its work). What the group says is done on
-the reader's thread, in the calls that ask for records.
+The membership (``member``) runs on the consumer's background thread, which sends heartbeats while
+the reader works. Assignments and revocations take effect on the reader's thread, in calls that ask
+for records.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ from broker_lite.errors import LogbusError, NotOwnerError
 from broker_lite.model import CommittedOffset, TopicPartition
 
 JOIN_WAIT_S = 3.0
-"""How long making a consumer waits for its first part: longer only where others are at their work,
-who give partitions up when they ask for more."""
+"""Seconds that the constructor waits for the first assignment. It takes longer only while other
+members still work on records."""
 LEAVE_WAIT_S = 5.0
 GONE_SLACK_MS = 5000
 
 
 class MemberConsumer(Consumer):
-    """Reads what its group's other members leave to it. Make it with ``Bus.consumer`` and a group.
+    """A consumer that shares partitions with the other members of its group.
 
-    As ``Consumer``, with these differences. Partitions come and go, always within a call that asks
-    for records; before one goes to another member, what is done with is committed (unless
-    ``auto_commit=False``) and ``on_revoke`` is called. A reader that does not ask for
-    ``max_poll_interval_ms`` leaves the group, and joins again when it asks. Nothing is handed out
-    while the coordinator has not confirmed for nearly ``session_timeout_ms`` that this member is
-    there: its partitions may be others' by then. A commit of what is not this member's any more
-    raises NotOwnerError and changes nothing. So: commit before the work and drop what NotOwnerError
-    names, and each record is worked on at most once; work before the commit (automatic commits do)
-    and it is at least once. Raises FencedInstanceIdError when another consumer has joined under
-    the same ``group_instance_id``.
+    Make it with ``Bus.consumer`` and a group. Differences from ``Consumer``: assignments change
+    only within calls that ask for records. Before a revocation the consumer commits the processed
+    records (unless ``auto_commit=False``) and calls ``on_revoke``. A reader that does not ask for
+    ``max_poll_interval_ms`` leaves the group, and joins again at its next call. The consumer hands
+    out no records once the coordinator has not confirmed the membership for nearly
+    ``session_timeout_ms``.
+
+    A commit of a partition that the member lost raises NotOwnerError and changes nothing. To
+    process each record at most once, commit before the work and drop the partitions that
+    NotOwnerError names. Automatic commits follow the work, so each record is processed at least
+    once. Raises FencedInstanceIdError when another consumer joined with the same
+    ``group_instance_id``.
     """
 
     _defers_changes = True
@@ -70,7 +72,7 @@ class MemberConsumer(Consumer):
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
         look = self._pool.run(first_look(self._cluster, group, self._topics, config, deadline_ms))
         self._start_reading((), Starts({}, {}), self._is_held_back)
-        # The loop over records looks at this queue after each of them.
+        # The record loop checks this queue after each record.
         self._share = Share(self._intake, self._changes)
         self._share.look = look
         self._pulse = Pulse(self._intake)
@@ -98,7 +100,7 @@ class MemberConsumer(Consumer):
 
     @property
     def member_id(self) -> str:
-        """The consumer's name in the group; "" while it is no member."""
+        """Return the member id; "" while the consumer is not a member."""
         identity = self._member.identity
         return "" if identity is None else identity.member_id
 
@@ -116,7 +118,7 @@ class MemberConsumer(Consumer):
         if self._share:
             self._take_changes()
 
-    # What the member tells; on the reactor's thread.
+    # Reports of the member, on the reactor's thread.
 
     def _heard(self, change: Change) -> None:
         self._share.queue.append(change)
@@ -124,7 +126,7 @@ class MemberConsumer(Consumer):
     def _is_held_back(self) -> bool:
         return lease_ms() >= self._member.lease_until_ms
 
-    # What the reader does about it.
+    # The reader's part.
 
     def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
         pulse = self._pulse
@@ -150,8 +152,8 @@ class MemberConsumer(Consumer):
         while self._share.pending:
             self._begin()
             if not self._share.queue:
-                break  # What no broker knows yet is asked for at the next call.
-            # While brokers were asked something may have gone: nothing of that is handed out.
+                break  # Partitions that no broker knows yet are tried at the next call.
+            # A partition may have been lost during the request: hand out none of its records.
             self._give_up_all()
 
     def _give_up_all(self) -> None:
@@ -174,7 +176,7 @@ class MemberConsumer(Consumer):
         )
         new = share.begin(begun.starts)
         if begun.commits and self.config.auto_commit:
-            # Else the end would be somewhere else for whoever takes over after a crash.
+            # Without a commit, a later owner would resolve "latest" to another offset.
             self._try_commit(begun.commits)
         self._callbacks.assigned(self, new)
 
@@ -205,7 +207,7 @@ class MemberConsumer(Consumer):
         )
 
     def _try_commit(self, rows: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """An automatic commit that is waited for; what is another's by now is no trouble."""
+        """Commit automatically and wait for it; ignore partitions that the member lost."""
         self._await_commit()
         try:
             self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
@@ -215,7 +217,7 @@ class MemberConsumer(Consumer):
         except LogbusError as error:
             self.commit_error = error
 
-    # The end.
+    # Closing.
 
     def _close(self, *, is_done: bool) -> None:
         if self._end is not None:
@@ -228,7 +230,8 @@ class MemberConsumer(Consumer):
             self.stop()
 
     def _leave(self) -> None:
-        """Others may have the partitions at once; a static member's are kept for it."""
+        """Leave the group, so that other members get the partitions at once. A static member
+        keeps them for its session."""
         member = self._member
         member.close()
         with self._condition:

@@ -1,4 +1,4 @@
-"""A coordinator refuses with a number: what it means for this member, and the cure. Pure."""
+"""Errors of the coordinator in the words of this member, with the cure. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_lite.errors import (
 
 
 def explained(error: LogbusError, group: str, config: MemberConfig) -> LogbusError:
-    """The error as a user is told; itself where there is no more to say."""
+    """Return the error with an explanation for the user, or the error itself."""
     why = {
         InconsistentGroupProtocolError: (
             f"group {group!r} has members that know none of partition.assignment.strategy="

@@ -1,6 +1,6 @@
-"""The words of a Kafka group's member: what happens to it, and what it wants done. Pure.
+"""Events and effects of the state machine of a Kafka group's member. Pure.
 
-Every request carries a ``tag`` that its answer repeats; the machine drops answers to requests that
+Each request carries a ``tag`` that its answer repeats. The machine drops answers to requests that
 it has given up.
 """
 
@@ -13,18 +13,18 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import TopicPartition
 
 LANE_JOIN, LANE_BEAT = "group", "group-beat"
-"""A join may wait for minutes on its connection; heartbeats go over another one."""
+"""Lanes are separate connections: a join may wait for minutes, heartbeats must not."""
 
 
 class TopicFacts(NamedTuple):
-    """A topic that exists."""
+    """An existing topic."""
 
     topic_id: str
     partition_count: int
 
 
 class Identity(NamedTuple):
-    """As whom a member commits."""
+    """The identity of a member's commits."""
 
     member_id: str
     generation: int
@@ -39,42 +39,43 @@ class Start(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """``value``: of Find None, of Describe the topics, of Ask the broker's answer."""
+    """The answer of a request: None for Find, the topics for Describe, the response for Ask."""
 
     tag: int
     value: Any
 
 
 class Failed(NamedTuple):
-    """No answer: the connection ended, or nobody was there."""
+    """A request failed: the connection ended or no broker was reachable."""
 
     tag: int
     error: LogbusError
 
 
 class Stopped(NamedTuple):
-    """The reader has let go of what a ``Take`` named, and has committed it."""
+    """The reader committed and released the partitions of a ``Take``."""
 
     number: int
 
 
 class Polled(NamedTuple):
-    """The reader asks for records again, after the member left because it had not."""
+    """The reader asks for records again after the member left for its silence."""
 
 
 class Look(NamedTuple):
-    """Somebody doubts what is known of the topics."""
+    """Refresh the topic metadata; it may be stale."""
 
 
 class Tick(NamedTuple):
-    """``wake_ms`` has come. ``is_alive``: the reader waits for records, or has asked for some since
-    the last tick."""
+    """``wake_ms`` has passed. ``is_alive``: the reader waits for records, or asked since the
+    last tick."""
 
     is_alive: bool
 
 
 class Close(NamedTuple):
-    """Leave for good. A static member only stops: its place is kept for its session."""
+    """Leave for good. A static member sends no LeaveGroup, so it keeps its partitions for its
+    session."""
 
 
 Event = Start | Answered | Failed | Stopped | Polled | Look | Tick | Close
@@ -84,13 +85,13 @@ Event = Start | Answered | Failed | Stopped | Polled | Look | Tick | Close
 
 
 class Find(NamedTuple):
-    """Find the coordinator; later asks go there."""
+    """Find the coordinator; later Asks go to it."""
 
     tag: int
 
 
 class Ask(NamedTuple):
-    """Ask the coordinator."""
+    """Send a request to the coordinator."""
 
     tag: int
     call: Any
@@ -99,50 +100,51 @@ class Ask(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Tell these topics, those of them that exist; None: all topics."""
+    """Describe the existing ones of these topics; None: all topics."""
 
     tag: int
     topics: tuple[str, ...] | None
 
 
 class Give(NamedTuple):
-    """The reader reads these from now on. Each has the number of its grant, which no other has."""
+    """Assign partitions to the reader. Each grant has a unique number."""
 
     grants: Mapping[TopicPartition, int]
 
 
 class Take(NamedTuple):
-    """The reader is to commit and let go of these; ``Stopped`` is awaited."""
+    """Revoke partitions: the reader commits and releases them, then ``Stopped`` follows."""
 
     number: int
     wheres: frozenset[TopicPartition]
 
 
 class Lose(NamedTuple):
-    """These are others' by now, most likely: the reader lets go of them and commits nothing."""
+    """Drop partitions that other members probably own: the reader commits nothing."""
 
     wheres: frozenset[TopicPartition]
 
 
 class Idle(NamedTuple):
-    """The member has left because its reader did not ask for records; ``Polled`` brings it back."""
+    """The member left because its reader was silent; ``Polled`` brings it back."""
 
 
 class Unread(NamedTuple):
-    """This member leads, and cannot read what another one said of itself: that one gets nothing."""
+    """As leader, the member could not decode another member's subscription; that member gets
+    nothing."""
 
     member_id: str
     error: LogbusError
 
 
 class Refuse(NamedTuple):
-    """The member has ended, and trying again will not help."""
+    """The member ended, and a retry will not help."""
 
     error: LogbusError
 
 
 class Closed(NamedTuple):
-    """The group has heard that the member left, or needs not."""
+    """The member has left the group, or had no need to."""
 
 
 Effect = Find | Ask | Describe | Give | Take | Lose | Idle | Unread | Refuse | Closed

@@ -1,10 +1,12 @@
-"""One consumer's membership in a Kafka group: ``step(now_ms, event) -> effects``. Pure.
+"""The state machine of a member in a Kafka group: ``step(now_ms, event) -> effects``. Pure.
 
-It finds the coordinator, joins, assigns where it leads, syncs, and beats until the group gathers
-again, as KIP-62 (beats go on beside the reader), KIP-345 (static members), KIP-394 (the id comes
-first) and KIP-429 (cooperative members keep what they have while they join) have it.
-``lease_until_ms``: until then what is owned may be handed out, session timeout less a margin after
-the last beat that was answered was sent. ``wake_ms``: when to send Tick.
+The member finds the coordinator, joins, assigns partitions if it leads, syncs, and sends heartbeats
+until the next rebalance. It follows KIP-62 (heartbeats beside the reader), KIP-345 (static
+members), KIP-394 (a member id before the join) and KIP-429 (cooperative members keep partitions
+during a join).
+
+``lease_until_ms`` is the end of the lease: the send time of the last confirmed heartbeat plus the
+session timeout less a margin. ``wake_ms`` is the time of the next Tick.
 """
 
 from __future__ import annotations
@@ -59,11 +61,11 @@ from broker_lite.wire.calls import members
 from broker_lite.wire.consumer_protocol import decode_assignment, encode_assignment
 
 MARGIN_PART = 10
-"""The margin is a tenth of the session timeout: between a look at the lease and the reader's having
-a record nothing is waited for, and the coordinator's clock runs as fast as ours."""
+"""The margin is a tenth of the session timeout. Nothing blocks between the lease check and the
+delivery of a record, and both clocks run at the same rate."""
 BACKOFF_MAX_MS = 1000
 JOIN_SLACK_MS = 5000
-"""A join is answered within the rebalance timeout; this long after it is given up."""
+"""Milliseconds after the rebalance timeout at which an unanswered join is given up."""
 NO_GENERATION = members.NO_GENERATION
 
 NEW, ACTIVE, IDLE, CLOSING, ENDED = "new", "active", "idle", "closing", "ended"
@@ -77,7 +79,7 @@ RESTING, FINDING, JOINING, DESCRIBING, SYNCING = (
 
 
 class Machine:
-    """``topics`` or ``pattern`` is what the consumer subscribes to."""
+    """The machine of one consumer, subscribed to ``topics`` or ``pattern``."""
 
     def __init__(
         self, group: str, topics: Sequence[str], pattern: str | None, config: MemberConfig
@@ -87,10 +89,10 @@ class Machine:
         self.member_id = ""
         self.generation = NO_GENERATION
         self.owned: dict[TopicPartition, int] = {}
-        """What it has by the group's word, with the number of each grant."""
+        """The assigned partitions, each with the number of its grant."""
         self.lease_until_ms = 0
         self.has_joined = False
-        """It was given its part, which may be nothing, at least once."""
+        """The member got at least one assignment, maybe an empty one."""
         self._group = group
         self._topics = Topics(topics, pattern)
         self._config = config
@@ -99,7 +101,7 @@ class Machine:
         self._tag = 0
         self._asked: dict[int, tuple[int, Callable[[Any], None]]] = {}
         self._sent_ms = 0
-        """When the request was sent whose answer is being dealt with."""
+        """When the request of the answer being handled was sent."""
         self._calm_ms = 0
         self._is_found = False
         self._must_join = False
@@ -111,34 +113,34 @@ class Machine:
         self._look_ms = 0
         self._looking: int | None = None
         self._unread: frozenset[str] = frozenset()
-        """Whom it could not read when it led last."""
+        """Members whose subscriptions this leader could not decode."""
         self._protocol: str | None = None
         self._grants = 0
         self._topic_ids: dict[TopicPartition, str] = {}
-        """Of which topic what it owns was granted, as far as that is known."""
+        """The topic id under which each partition was assigned, where known."""
         self._said: frozenset[TopicPartition] = frozenset()
-        """What its last join said that it has."""
+        """The owned partitions that the last join reported."""
         self._takes: dict[int, set[TopicPartition]] = {}
-        """Of what it owns, what the reader was told to let go of and has not yet."""
+        """Revoked partitions that the reader has not released yet, by the number of the Take."""
         self._numbers = 0
 
-    # What others see.
+    # State for callers.
 
     @property
     def identity(self) -> Identity | None:
-        """As whom to commit; None where it is no member."""
+        """Return the identity to commit with; None: not a member."""
         if self.generation == NO_GENERATION:
             return None
         return Identity(self.member_id, self.generation, self._config.instance_id)
 
     @property
     def is_settled(self) -> bool:
-        """It has its part, and no change is under way that it knows of."""
+        """Return whether the member has its assignment and knows of no change."""
         return self.phase == ACTIVE and not self._must_join and self.doing == RESTING
 
     @property
     def wake_ms(self) -> int | None:
-        """When time alone makes the next difference."""
+        """Return when the next Tick is due, or None."""
         if self.phase != ACTIVE:
             return None
         times = [self._alive_ms + self._config.max_poll_interval_ms]
@@ -151,7 +153,7 @@ class Machine:
         return min(times)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """What is to be done, in this order."""
+        """Handle one event and return the effects in the order to carry them out."""
         self._now_ms, self._out = now_ms, []
         match event:
             case Start() if self.phase == NEW:
@@ -199,7 +201,7 @@ class Machine:
         self._retry_ms = self._now_ms + pause_ms
         self._tries += 1
 
-    # The course of things.
+    # Joining.
 
     def _begin(self) -> None:
         self.phase = ACTIVE
@@ -234,14 +236,14 @@ class Machine:
         self._is_found = True
 
     def _waits_to_join(self) -> bool:
-        """Whether there is no need to join, or the reader has to let go of something first, or it
-        is not known yet which topics match."""
+        """Return whether the join must wait: none is needed, the reader still releases
+        partitions, or the topics that match are unknown."""
         is_blind = self._topics.are_unknown and self._looking is not None
         return not self._must_join or bool(self._takes) or is_blind
 
     def _prepare(self) -> None:
-        """Before it joins, an eager member lets go of everything; a cooperative one of what it was
-        told not to have."""
+        """Release partitions before a join: all of an eager member, the revoked ones of a
+        cooperative member."""
         if self._config.is_cooperative or not self.owned:
             self._join()
         else:
@@ -285,8 +287,8 @@ class Machine:
             return
         has_missed_one = NO_GENERATION < self.generation < answer.generation_id - 1
         if has_missed_one and self.owned:
-            # A static member keeps its place though it is late, and others may have been given in
-            # between what it has: they were not told of all that it has since its last join.
+            # A late static member keeps its id. Meanwhile the leader may have assigned its
+            # partitions to others, since it knew only the ones that the last join reported.
             self._lose(frozenset(self.owned))
         self.member_id, self.generation = answer.member_id, answer.generation_id
         self._protocol = answer.protocol_name
@@ -344,7 +346,8 @@ class Machine:
         if gone:
             self._take(gone)
         if gone or self._said - share:
-            # Others get them when it has joined without, also what it lost since it joined.
+            # Others get these partitions after a join without them, also those lost since that
+            # join.
             self._must_join = True
         if new:
             grants = {where: self._grants + n for n, where in enumerate(new, 1)}
@@ -354,7 +357,7 @@ class Machine:
             self._out.append(Give(grants))
 
     def _join_failed(self, error: LogbusError) -> None:
-        """Of a join or a sync: try again from where that leads."""
+        """Retry a failed join or sync from the state that the error implies."""
         self._must_join = True
         self._again_later()
         match error:
@@ -372,7 +375,7 @@ class Machine:
             case _:
                 self._end(error)
 
-    # Beats, and the lease.
+    # Heartbeats and the lease.
 
     def _beats(self) -> bool:
         return self._is_found and self.generation != NO_GENERATION and self._beating is None
@@ -405,7 +408,7 @@ class Machine:
             case CoordinatorLoadInProgressError():
                 self._beat_ms = self._now_ms + self._config.retry_backoff_ms
             case IllegalGenerationError() | UnknownMemberIdError():
-                # While it joins, the answer to that will tell; but what it kept for it is others'.
+                # The pending join reports the outcome; the kept partitions belong to others now.
                 if is_joining:
                     if isinstance(error, UnknownMemberIdError) and self.owned:
                         self._lose(frozenset(self.owned))
@@ -422,8 +425,12 @@ class Machine:
                 self._end(error)
 
     def _confirm(self, *, is_calm: bool = True) -> None:
-        """The coordinator heard of the member when the request was sent, or later. While the group
-        gathers it waits for the member's join no longer than that may take, whatever is beaten."""
+        """Extend the lease: the coordinator heard from the member when the request was sent, or
+        later.
+
+        During a rebalance the coordinator waits for the member's join no longer than the rebalance
+        timeout, despite heartbeats.
+        """
         self._tries = 0
         self._calm_ms = self._sent_ms if is_calm else self._calm_ms
         session_ms, gathering_ms = self._config.session_timeout_ms, self._config.gathering_ms
@@ -451,8 +458,8 @@ class Machine:
             self._must_join = True
 
     def _lose_made_again(self, found: Mapping[str, TopicFacts]) -> None:
-        """What was granted of a topic is no part of another one of its name, whether or not a look
-        in between missed it."""
+        """Drop partitions of a deleted topic, even if no refresh saw the deletion before the
+        recreation."""
         lost = set()
         for where in self.owned:
             row = found.get(where.topic)
@@ -464,7 +471,7 @@ class Machine:
             self._lose(frozenset(lost))
             self._must_join = True
 
-    # The ends.
+    # Endings.
 
     def _lose(self, wheres: frozenset[TopicPartition]) -> None:
         self._drop(wheres)
@@ -477,7 +484,7 @@ class Machine:
             self._topic_ids.pop(where, None)
 
     def _lose_all(self) -> None:
-        """It is no member any more, of that generation."""
+        """Drop all partitions: the membership of that generation ended."""
         self.generation = NO_GENERATION
         self.lease_until_ms = 0
         self._topics.stop_leading()
@@ -491,7 +498,7 @@ class Machine:
         self.doing = RESTING
 
     def _leave(self, reason: str, then: Callable[[Any], None]) -> bool:
-        """Whether the group has to be told."""
+        """Send LeaveGroup if needed; return whether an answer will follow."""
         if not self.member_id or self._config.instance_id is not None or not self._is_found:
             return False
         call = members.LeaveGroupRequest(self._group, self.member_id, None, reason)
@@ -499,7 +506,8 @@ class Machine:
         return True
 
     def _rest(self) -> None:
-        """The reader is stuck, or gone: others shall have the partitions (KIP-62)."""
+        """Leave because the reader is stuck or ended, so that others get the partitions
+        (KIP-62)."""
         self._forget()
         self._leave("the consumer does not poll", lambda _: None)
         self._lose_all()
@@ -526,7 +534,7 @@ class Machine:
 
     def _end(self, error: LogbusError) -> None:
         self._forget()
-        # Others need not wait for its session to end. Of no member nobody minds.
+        # Leaving spares others the session timeout. Without a member id there is nothing to leave.
         self._leave("the consumer ended", lambda _: None)
         self._lose_all()
         self.phase = ENDED

@@ -1,7 +1,7 @@
-"""``Member``: carries out what the machine wants, on the shell that the consumer fetches with.
+"""``Member`` carries out a machine's effects on the shell of its consumer.
 
-Its methods may be called from any thread; everything else runs on the shell's. ``on_change`` and
-``on_news`` are called there and must not wait. What is public may be read from any thread.
+Any thread may call its methods and read its public attributes. Everything else runs on the shell's
+thread, where ``on_change`` and ``on_news`` are called and must not block.
 """
 
 from __future__ import annotations
@@ -47,16 +47,20 @@ logger = logging.getLogger("logbus.groups")
 
 Change = Give | Take | Lose
 NATIVE = "Native"
-"""The kind, in ListGroups' words, of groups that coordinate themselves in ZooKeeper."""
+"""The kind of native groups in ListGroups."""
 WHY_MS = 1500.0
-"""How long a refusal waits for its reason: whoever makes a consumer waits for its first part for
-3 s."""
+"""Milliseconds that a refusal waits for its explanation; a constructor waits 3 s for the first
+assignment."""
 NEWS = (Give, Take, Lose, Idle, Refuse, Closed)
 
 
 class Member:
-    """``is_alive`` tells whether the reader waits for records, or asked since it was called last;
-    ``on_change`` gets what the reader has to do, ``on_news`` is called when it may look again."""
+    """The shell of one machine.
+
+    ``is_alive`` returns whether the reader waits for records or asked since the last call.
+    ``on_change`` gets the changes for the reader; ``on_news`` is called when the reader should look
+    again.
+    """
 
     def __init__(
         self,
@@ -74,16 +78,16 @@ class Member:
     ) -> None:
         self.machine = Machine(group, topics, pattern, config)
         self.identity: Identity | None = None
-        """As whom to commit; None: it is no member now."""
+        """The identity to commit with; None: not a member now."""
         self.lease_until_ms: float = 0
-        """Until then, by ``now_ms``, what is owned may be handed out."""
+        """The end of the lease, on the clock of ``now_ms``."""
         self.refused: LogbusError | None = None
-        """Why the membership has ended for good."""
+        """Why the membership ended for good."""
         self.is_idle = False
-        """It has left because its reader did not ask for records."""
+        """The member left because its reader did not ask for records."""
         self.is_closed = False
         self.is_settled = False
-        """It has its part, knows of no change, and its reader has been told all."""
+        """The member has its assignment, knows of no change, and its reader got all reports."""
         self._shell = shell
         self._cluster = cluster
         self._group = group
@@ -99,11 +103,11 @@ class Member:
 
     @property
     def has_joined(self) -> bool:
-        """It was given its part at least once."""
+        """Return whether the member ever got an assignment."""
         return self.machine.has_joined
 
     def holds(self, where: TopicPartition, grant: int | None) -> bool:
-        """Whether that grant of a partition holds still."""
+        """Return whether that grant of a partition is still valid."""
         return grant is not None and self.machine.owned.get(where) == grant
 
     def start(self) -> None:
@@ -111,20 +115,20 @@ class Member:
         self._post(Start())
 
     def stopped(self, number: int) -> None:
-        """The reader has let go of what was taken."""
+        """Report that the reader released the revoked partitions."""
         self._post(Stopped(number))
 
     def polled(self) -> None:
-        """The reader is back."""
+        """Report that the reader asks for records again."""
         self.is_idle = False
         self._post(Polled())
 
     def look(self) -> None:
-        """Look at the topics soon."""
+        """Refresh the topics soon."""
         self._post(Look())
 
     def close(self) -> None:
-        """Leave; ``is_closed`` and ``on_news`` tell when the group knows."""
+        """Leave; ``is_closed`` and ``on_news`` report the end."""
         self._post(Close())
 
     def _post(self, event: Event) -> None:
@@ -137,7 +141,8 @@ class Member:
         was_held_back, had_joined = self.lease_until_ms <= now_ms, machine.has_joined
         self.is_settled = False
         effects = machine.step(int(now_ms), event)
-        # Before the reader hears of a change, so that it commits as who it is by now.
+        # The identity changes before the reader gets the change, so that it commits with the new
+        # one.
         self.identity = machine.identity
         self.lease_until_ms = machine.lease_until_ms
         for effect in effects:
@@ -155,7 +160,7 @@ class Member:
             self._timer = None
         wake_ms = self.machine.wake_ms
         if wake_ms is not None:
-            # Not before the whole millisecond: that would be a turn for nothing.
+            # Round up to a whole millisecond; an earlier wake-up would find nothing to do.
             delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
             self._timer = self._shell.later(delay_ms, self._tick)
 
@@ -190,7 +195,7 @@ class Member:
                     error,
                 )
             case Refuse(InconsistentGroupProtocolError() as error):
-                # The number has two causes; the group's kind tells which of them it is.
+                # The error code has two causes; the group's kind tells them apart.
                 until_ms = self._shell.now_ms() + min(WHY_MS, self._config.request_timeout_ms)
                 kind = group_requests.group_kind(self._cluster, self._group, until_ms)
                 spawn(self._shell, kind, partial(self._mixed, error))
@@ -245,7 +250,7 @@ class Member:
 
 
 def facts_of(view: ClusterView, topics: Sequence[str] | None) -> dict[str, TopicFacts]:
-    """What a view has of these topics, or of all: those that exist."""
+    """Return the existing ones of these topics (None: all) in a metadata view."""
     names = view.topics if topics is None else topics
     return {
         name: TopicFacts(row.topic_id, len(row.partitions))

@@ -1,4 +1,4 @@
-"""Settings of a consumer that is a member of a Kafka group; ``conf/client.conf`` has them too."""
+"""Settings of a consumer in a Kafka group; ``conf/client.conf`` has them, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _setting(key: str, default: Any, doc: str, unit: str = "", at_least: int | N
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig(ConsumerConfig):
-    """What a member needs beside what every consumer has."""
+    """The settings of a member, beside those of every consumer."""
 
     session_timeout_ms: int = _setting(
         "session.timeout.ms",
@@ -77,14 +77,14 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def assignor_names(self) -> tuple[str, ...]:
-        """In the order of preference."""
+        """Return the assignors in the order of preference."""
         names = (name.strip() for name in self.assignors.split(","))
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether partitions are kept while the group gathers: only where all that this member
-        knows allows it, since the group may choose any of them (KIP-429)."""
+        """Return whether the member keeps its partitions during a rebalance: only if all of its
+        assignors allow it, since the group may choose any of them (KIP-429)."""
         return all(name in COOPERATIVE for name in self.assignor_names)
 
     @property
@@ -93,5 +93,5 @@ class MemberConfig(ConsumerConfig):
 
     @property
     def gathering_ms(self) -> int:
-        """How long a rebalance waits for this member."""
+        """Return for how many milliseconds a rebalance waits for this member."""
         return self.rebalance_timeout_ms or self.max_poll_interval_ms
