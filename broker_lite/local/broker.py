@@ -1,4 +1,4 @@
-"""One broker of a local cluster: a child process with its directory, its log and its port."""
+"""A broker process of a local cluster, with its directory, its log file and its port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _READY_BYTES_MAX = 65536
 
 
 class LocalBroker:
-    """A broker that can be stopped, killed and started again on the same port and directory."""
+    """A broker process that can be stopped, killed and restarted with the same port and
+    directory."""
 
     def __init__(
         self, guard: Guard, directory: Path, broker_id: int, settings: Mapping[str, str]
@@ -43,29 +44,30 @@ class LocalBroker:
 
     @property
     def pid(self) -> int | None:
-        """The broker's process, or None while it is down."""
+        """The process id, or None while the broker is down."""
         return self._process.pid if self._process is not None and self.is_running else None
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def is_starting(self) -> bool:
-        """Whether it was started and its word that it serves was not waited for yet."""
+        """Whether the process was started and ``wait_ready`` has not been called yet."""
         return self._ready_fd >= 0
 
     @property
     def has_answered(self) -> bool:
-        """Whether there is an answer for ``wait_ready``, or it has been waited for long enough."""
+        """Whether ``wait_ready`` would return at once: the broker has reported, or the start has
+        timed out."""
         if time.monotonic() - self._started > START_TIMEOUT_SECONDS:
             return True
         return bool(select.select([self._ready_fd], [], [], 0)[0])
 
     @property
     def ending(self) -> str:
-        """How the process ended, in words; empty while it runs and where it was stopped here."""
+        """The exit code or signal of a process that ended by itself, as text; else empty."""
         code = self._process.poll() if self._process is not None else None
         if code is None:
             return ""
@@ -77,9 +79,10 @@ class LocalBroker:
         return f"{self.host}:{self.port}"
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process; with ``wait`` return once it is registered and listening.
+        """Start the process. With ``wait``, return once the broker is registered and listening.
 
-        Raises the broker's own error (a port in use, a directory of another cluster, …).
+        Raises the error with which the broker failed, such as PortInUseError or
+        InconsistentClusterIdError.
         """
         if self.is_running:
             return
@@ -89,14 +92,17 @@ class LocalBroker:
             self.wait_ready()
 
     def prepare(self) -> None:
-        """Start the process as far as it needs no settings, which is most of a start: what it
-        imports. It then waits for ``begin``, and ends where that never comes."""
+        """Start the process and let it import its modules, which takes most of a start.
+
+        The process then waits for ``begin`` before it reads its settings. It exits if this process
+        ends first.
+        """
         self._forget_pipes()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_settings()
         begin_end, self._begin_fd = os.pipe()
         self._ready_fd, ready_end = os.pipe()
-        # -P keeps the current folder off the path: the installed package runs, not a checkout.
+        # -P keeps the current folder off sys.path, so that the installed package runs.
         command = [sys.executable, "-P", "-m", "broker_lite", "broker"]
         command += ["--config", str(self._config), "--begin-fd", str(begin_end)]
         command += ["--output", str(self.log.absolute())]
@@ -109,10 +115,10 @@ class LocalBroker:
             os.close(ready_end)
 
     def begin(self) -> None:
-        """Let a process that is prepared read its settings and go on."""
+        """Write the settings and let the prepared process read them and start."""
         self._write_settings()
         self._started = time.monotonic()
-        with contextlib.suppress(BrokenPipeError):  # it has ended, as wait_ready will tell
+        with contextlib.suppress(BrokenPipeError):  # The process has exited; wait_ready raises.
             os.write(self._begin_fd, b"\n")
         os.close(self._begin_fd)
         self._begin_fd = -1
@@ -131,7 +137,10 @@ class LocalBroker:
         self._config.write_text("".join(f"{k}={v}\n" for k, v in self.settings.items()), "utf-8")
 
     def wait_ready(self, timeout_seconds: float | None = None) -> None:
-        """Wait for the broker's word that it serves, and learn its port. Default: 30 s."""
+        """Wait until the broker reports that it is ready, and store its port. Default: 30 s.
+
+        Raises BrokerNotAvailableError after the timeout, or the error with which the broker failed.
+        """
         timeout_seconds = START_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
         line = self._read_ready_line(time.monotonic() + timeout_seconds)
         if not line:
@@ -147,18 +156,18 @@ class LocalBroker:
         self.port = int(facts["port"])
 
     def stop(self) -> None:
-        """End the broker in good order (SIGTERM); kill it where that takes over 15 s."""
+        """Stop the broker with SIGTERM; kill it after 15 s."""
         self.request_stop()
         self.wait_stopped()
 
     def request_stop(self) -> None:
-        """Send SIGTERM and return, so that several brokers stop side by side."""
+        """Send SIGTERM and return, so that several brokers can stop at the same time."""
         if self.is_running:
             assert self._process is not None
             self._process.terminate()
 
     def wait_stopped(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
-        """Wait for the end of a broker that was asked to stop; insist after the time-out."""
+        """Wait until the broker has ended after ``request_stop``; kill it after the timeout."""
         if self._process is None:
             return
         try:
@@ -168,20 +177,20 @@ class LocalBroker:
         self._process = None
 
     def kill(self) -> None:
-        """End the broker as a power cut would (SIGKILL)."""
+        """Kill the broker (SIGKILL) and wait until it has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def pause(self) -> None:
-        """Stop the process in its tracks (SIGSTOP): alive, silent."""
+        """Suspend the process (SIGSTOP)."""
         if self.is_running:
             assert self._process is not None
             self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Resume a suspended process (SIGCONT)."""
         if self.is_running:
             assert self._process is not None
             self._process.send_signal(signal.SIGCONT)
@@ -210,11 +219,11 @@ class LocalBroker:
         self._begin_fd = self._ready_fd = -1
 
     def _start_error(self) -> LogbusError:
-        said = last_line(self.log)
+        line = last_line(self.log)
         for row in TABLE:
             head = f"[LOGBUS_{row.name}] "
-            if head in said:
-                return row(f"broker {self.id}: {said.partition(head)[2]}")
+            if head in line:
+                return row(f"broker {self.id}: {line.partition(head)[2]}")
         return BrokerNotAvailableError(
-            f"broker {self.id} ended while it started: {said}; see {self.log}"
+            f"broker {self.id} ended while it started: {line}; see {self.log}"
         )

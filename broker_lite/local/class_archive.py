@@ -1,9 +1,9 @@
-"""An archive of the classes that a JVM loads, which halves what its next starts cost.
+"""An archive of a JVM's loaded classes (class data sharing, JEP 350), which halves later starts.
 
-The JVM that is asked to leaves it when it ends in good order (class data sharing, JEP 350); a later
-one maps it, and goes on without where it is another JVM's. One that is cut off would end a JVM, so
-the name has the checksum and what is not whole is never used. It stays beside the data of the
-server that it is of: whoever could change it could change those. Any one thread at a time.
+A JVM started with the right flag writes the archive at an orderly exit. A later JVM maps it, or
+ignores an archive of another JVM. A truncated archive would crash the JVM, so the file name
+contains the file's checksum, and a file that does not match is not used. The archive is stored
+beside the server's data: anyone who can modify it can also modify the data. One thread at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import zlib
 from pathlib import Path
 
 _IGNORE = "-XX:+IgnoreUnrecognizedVMOptions"
-"""A JVM that knows no archives (before Java 13) does without."""
+"""Makes a JVM before Java 13 ignore the flags of archives, which it does not know."""
 
 
 class ClassArchive:
-    """Of one ``java`` and class path, in ``directory``."""
+    """The class archive of one ``java`` executable and class path, stored in ``directory``."""
 
     def __init__(self, directory: Path, java: str, class_path: str) -> None:
         real = os.path.realpath(java)
@@ -29,10 +29,13 @@ class ClassArchive:
         self._new = directory / "classes.jsa.new"
 
     def flags(self, *, may_make: bool) -> tuple[str, ...]:
-        """What the JVM is started with: to use the archive, or, where there is none and
-        ``may_make``, to leave one (11 MB, 0.7 s of its end)."""
+        """Return the JVM flags that use the archive.
+
+        Without an archive, and with ``may_make``, return the flags that write one: 11 MB, 0.7 s at
+        the JVM's exit.
+        """
         if os.pathsep in str(self._directory):
-            return ()  # It would stand between two archives.
+            return ()  # The JVM would read the path as two archives.
         for path in self._directory.glob(f"{self._prefix}*.jsa"):
             if path.name == self._name(path):
                 return (_IGNORE, f"-XX:SharedArchiveFile={path}")
@@ -44,7 +47,8 @@ class ClassArchive:
         return f"{self._prefix}{zlib.crc32(path.read_bytes()):08x}.jsa"
 
     def take(self) -> None:
-        """The JVM has ended by itself: what it left is whole, and takes the place of all others."""
+        """Replace older archives by the one that the JVM has written. Call it after an orderly exit
+        of the JVM, when the file is complete."""
         with contextlib.suppress(OSError):
             if self._new.is_file():
                 for old in self._directory.glob("classes-*.jsa"):

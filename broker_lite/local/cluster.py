@@ -1,8 +1,8 @@
-"""A whole cluster on this machine: ZooKeeper and brokers as child processes of this one.
+"""A cluster on this machine: ZooKeeper and brokers as child processes.
 
-Nothing outlives this process: one guard ends all children when it ends, however it ends. A
-directory is used by one cluster at a time (a lock file). ``cluster.json`` in it tells others where
-the cluster is. All methods are for one thread at a time.
+A guard process ends all children when this process ends, even after SIGKILL. A lock file keeps two
+clusters from using one directory. ``cluster.json`` in the directory holds the addresses and process
+ids, for other commands. Call all methods from one thread at a time.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 CHROOT = "/logbus"
 BROKERS_MAX = 64
-"""More processes than this on one machine is a slip of the finger."""
+"""Maximum brokers of a local cluster. A larger number is probably a typing error."""
 
 _PORTS_TRIED = 1000
 _OURS = ("broker.id", "port", "log.dir", "zookeeper.connect")
 
 
 class LocalCluster:
-    """ZooKeeper and ``brokers`` broker processes.
+    """A ZooKeeper and ``brokers`` broker processes.
 
-    ``directory``: where data stay; None takes a temporary one that ``stop``, or the end of this
-    process, removes.
+    ``directory``: the folder of the data; None: a temporary folder, removed by ``stop`` or at the
+    end of this process.
     ``config``: settings of ``conf/broker.conf`` for every broker, as text.
-    ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None starts an embedded one.
-    ``port``: 0 gives each broker any free port; otherwise the first free ones from there upward.
+    ``zookeeper``: ``host:port,…/chroot`` of a running ensemble; None: start an embedded one.
+    ``port``: the brokers listen on the first free ports from this one upward; 0: any free ports.
 
-    A context manager; ``start`` and ``stop`` do the same by hand. Raises MissingDependencyError
-    where Java or ZooKeeper's jars are missing, DirectoryLockedError where the directory is in use,
-    InvalidConfigError for a wrong setting or a folder that cannot be written, and the brokers' own
-    errors.
+    Use it as a context manager, or call ``start`` and ``stop``. Starting raises
+    MissingDependencyError (no Java or ZooKeeper jars), DirectoryLockedError (the directory is in
+    use), InvalidConfigError (a wrong setting, or a folder that cannot be written), or a broker's
+    error.
     """
 
     def __init__(
@@ -88,25 +88,26 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """Where this cluster keeps everything. Raises RuntimeError before ``start``."""
+        """The folder of all data and logs. Raises RuntimeError before ``start`` if it is
+        temporary."""
         if self._directory is None:
-            raise RuntimeError("this cluster was not started")
+            raise RuntimeError("this cluster has no directory yet; call start() first")
         return self._directory
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port,…`` of all brokers, those that are down included."""
+        """``host:port,…`` of all brokers, including stopped ones."""
         return ",".join(broker.endpoint for broker in self.brokers)
 
     @property
     def zookeeper(self) -> str:
-        """``host:port/chroot`` of the coordination."""
+        """``host:port,…/chroot`` of ZooKeeper."""
         if self.zookeeper_server is not None:
             return self.zookeeper_server.address + CHROOT
         return self._external or ""
 
     def start(self) -> LocalCluster:
-        """Start everything and wait until every broker is registered and listening."""
+        """Start all processes and wait until every broker is registered and listening."""
         if sys.platform == "win32":
             raise MissingDependencyError("logbus runs on Linux and macOS; on Windows use WSL")
         if self._guard is not None:
@@ -123,7 +124,7 @@ class LocalCluster:
             self._start_zookeeper()
             self._begin_brokers()
         except BaseException as error:
-            # What went wrong is told in logs that the error names: a temporary directory stays.
+            # Keep a temporary directory, because the error names log files in it.
             self._is_temporary = False
             self.stop()
             if isinstance(error, OSError) and error.filename is not None:
@@ -133,7 +134,7 @@ class LocalCluster:
         return self
 
     def stop(self) -> None:
-        """Stop brokers in good order, then ZooKeeper; remove a temporary directory. Idempotent."""
+        """Stop the brokers, then ZooKeeper; remove a temporary directory. Idempotent."""
         for broker in self.brokers:
             broker.resume()
             broker.request_stop()
@@ -161,7 +162,7 @@ class LocalCluster:
         self.stop()
 
     def facts(self) -> dict[str, Any]:
-        """What ``cluster.json`` holds. ``processes`` maps each pid to its start mark."""
+        """Return the content of ``cluster.json``. ``processes`` maps each pid to its start mark."""
         pids = [os.getpid(), *(broker.pid for broker in self.brokers)]
         if self.zookeeper_server is not None:
             pids.append(self.zookeeper_server.pid)
@@ -178,12 +179,12 @@ class LocalCluster:
         }
 
     def write_facts(self) -> None:
-        """Write ``cluster.json``; called again by whoever restarts a broker by hand."""
+        """Write ``cluster.json``. Call it again after a restart of a single broker."""
         write_json(self.directory / "cluster.json", self.facts())
 
     def _folder_error(self, error: OSError) -> InvalidConfigError:
         return InvalidConfigError(
-            f"data cannot be kept in {self._directory}: {error.filename}: "
+            f"cannot store data in {self._directory}: {error.filename}: "
             f"{error.strerror or error}; give a folder that this user may write "
             "(logbus up --dir DIR)"
         )
@@ -201,7 +202,7 @@ class LocalCluster:
         self._lock = lock
 
     def _start_zookeeper(self) -> None:
-        """Start it, and the brokers beside it as far as they do not need it yet."""
+        """Start ZooKeeper, and prepare the brokers' processes while its JVM starts."""
         if self._external is not None:
             self._prepare_brokers()
             return
@@ -233,7 +234,7 @@ class LocalCluster:
 
 
 def _check_settings(settings: Mapping[str, str]) -> None:
-    """Refuse before anything starts what the brokers would refuse once ZooKeeper is up."""
+    """Raise InvalidConfigError for a wrong broker setting before any process is started."""
     of_brokers = [row.key for row in keys(BrokerConfig).values()]
     of_topics = [row.key for row in keys(TopicConfig).values()]
     for key in settings:
@@ -247,7 +248,10 @@ def _check_settings(settings: Mapping[str, str]) -> None:
 
 
 def first_free_ports(host: str, first: int, count: int) -> list[int]:
-    """The first ``count`` ports from ``first`` that are free; zeros (any port) where it is 0."""
+    """Return the first ``count`` free ports from ``first`` upward, or zeros if ``first`` is 0.
+
+    Raises InvalidConfigError if there are too few.
+    """
     if first == 0:
         return [0] * count
     found: list[int] = []
@@ -256,12 +260,13 @@ def first_free_ports(host: str, first: int, count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise InvalidConfigError(f"no {count} free ports from {first} on; give another --port")
+    raise InvalidConfigError(f"fewer than {count} free ports from {first} on; give another --port")
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raises PortInUseError where somebody listens on that port, InvalidConfigError where it cannot
-    be listened on at all. Nobody keeps the port: the broker that asks for it may still be too late.
+    """Raise PortInUseError if the port is taken, InvalidConfigError if it cannot be listened on.
+
+    The port is not reserved: another process may take it before a broker does.
     """
     try:
         socket.create_server((host, port)).close()
@@ -271,13 +276,13 @@ def require_free_port(host: str, port: int) -> None:
                 f"cannot listen on host {host} port {port}: {error.strerror or error}"
             ) from None
         raise PortInUseError(
-            f"port {port} on {host} is taken; stop what listens there, give another --port, or "
-            "leave --port out: the first free one from 9092 on is taken then"
+            f"port {port} on {host} is taken; stop the process that listens there, give another "
+            "--port, or omit --port to use the first free port from 9092 on"
         ) from None
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a small file at once, so that a reader sees the old one or the new one."""
+    """Write a JSON file atomically: readers see the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(json.dumps(value, indent=2) + "\n", "utf-8")

@@ -1,12 +1,13 @@
-"""One guard process that ends a parent's children when the parent ends, kill -9 included.
+"""A guard process that ends a parent's children when the parent ends, even after SIGKILL.
 
-The guard leads a process group that every child joins before its exec, and waits on a pipe that
-only the parent holds. When the pipe closes, the whole group gets SIGTERM and, after a grace, the
-group gets SIGKILL, the guard with it. No pid is ever remembered, so none can be mistaken. A folder
-that the parent made for the time of its life goes after the last child.
+The guard leads a process group, which each child joins before its exec. The guard waits on a pipe
+whose write end only the parent has. When the pipe closes, the guard sends SIGTERM to the group and,
+after a grace period, SIGKILL to the group and itself. It stores no child's pid, so a reused pid
+cannot be killed by mistake. It removes the parent's temporary folder after the last child has
+ended.
 
-Run as a script this file is the guard itself: it imports nothing but the standard library and
-starts in 25 ms. Any thread of the parent may use ``Guard``.
+Run as a script, this file is the guard: it imports only the standard library and starts in 25 ms.
+Any thread of the parent may use ``Guard``.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ GRACE_SECONDS = 8.0
 
 _POLL_SECONDS = 0.05
 _REMOVAL_SECONDS = 5.0
-"""How long children that were killed are waited for before the folder under them goes."""
+"""Maximum seconds to wait for killed children before their folder is removed."""
 
 
 class Guard:
-    """Starts children that cannot outlive this process.
+    """Starts child processes that end when this process ends.
 
-    ``temporary``: a folder of this process's own making, removed when the process ends without
-    ``close``; after ``close`` it is the caller's. ``grace_s``: what children get between SIGTERM
-    and SIGKILL once this process is gone. Raises OSError where processes cannot be started.
+    ``temporary``: a folder to remove if this process ends without calling ``close``. ``grace_s``:
+    seconds between SIGTERM and SIGKILL for the children. Raises OSError if a process cannot be
+    started.
     """
 
     def __init__(self, temporary: Path | None = None, *, grace_s: float = GRACE_SECONDS) -> None:
@@ -57,7 +58,7 @@ class Guard:
         pass_fds: Sequence[int] = (),
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a child in the guard's group; its output is appended to ``log``."""
+        """Start a child in the guard's process group. Append its output to ``log``."""
         with log.open("ab") as output:
             return subprocess.Popen(
                 list(command),
@@ -70,7 +71,7 @@ class Guard:
             )
 
     def close(self) -> None:
-        """End whatever is left of the group at once. Idempotent."""
+        """Kill all remaining processes of the group. Idempotent."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -88,7 +89,7 @@ _OPEN_GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # A forked worker that held the pipe too would keep the guard waiting after the parent's death.
+    # A forked worker with the pipe open would keep the guard waiting after the parent has ended.
     for guard in list(_OPEN_GUARDS):
         guard._forget_pipe()
 
@@ -97,7 +98,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _others_in_group(group: int) -> bool:
-    """Whether anyone but the guard is left in its group; True where that cannot be known."""
+    """Return whether the guard's group has other live processes; True on systems without /proc."""
     try:
         entries = os.listdir("/proc")
     except OSError:
@@ -114,11 +115,12 @@ def _others_in_group(group: int) -> bool:
 
 
 def _remove_after(group: int, folder: str) -> None:
-    """Leave a process behind that removes the folder once nobody of the group is left in it."""
+    """Fork a process outside the group that removes the folder once the group has ended."""
     read_end, write_end = os.pipe()
     remover = os.fork()
     if remover:
-        # By both of them: whichever comes first, it is out of the group before that is killed.
+        # Parent and child both call setpgid, so that the child has left the group before it is
+        # killed.
         with contextlib.suppress(OSError):
             os.setpgid(remover, remover)
         return

@@ -1,7 +1,7 @@
-"""Processes by pid and start mark, so that a recorded pid is never mistaken for a stranger's.
+"""Processes identified by pid and start mark, because the system reuses pids.
 
-``logbus down`` and ``status`` read pids from a file that may be older than the last reboot: a
-process counts as the recorded one only while it has the start mark that was recorded with it.
+``logbus down`` and ``status`` read pids from a file that may be older than the last reboot. A
+process is the recorded one only if its start mark is the recorded one too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _POLL_SECONDS = 0.03
 
 
 def start_mark(pid: int) -> str | None:
-    """When the process started, in the system's own words; None where there is none."""
+    """Return the start time of a process as the system prints it, or None if no process has this
+    pid."""
     if os.path.isdir("/proc/self"):
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -32,12 +33,12 @@ def start_mark(pid: int) -> str | None:
 
 
 def is_running(pid: int, mark: str) -> bool:
-    """Whether the process that had this mark still runs."""
+    """Return whether the process with this pid and start mark is running."""
     return bool(mark) and start_mark(pid) == mark
 
 
 def end(pid: int, mark: str, grace_seconds: float) -> bool:
-    """Ask the process to end, insist after the grace. Whether it was running at all."""
+    """Send SIGTERM, and SIGKILL after the grace period. Return whether the process was running."""
     if not is_running(pid, mark):
         return False
     with contextlib.suppress(ProcessLookupError):
@@ -52,7 +53,7 @@ def end(pid: int, mark: str, grace_seconds: float) -> bool:
 
 
 def memory_bytes(pid: int) -> int | None:
-    """Resident memory, where the system tells it."""
+    """Return the resident memory of a process, or None if the system does not report it."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,10 +1,11 @@
-"""A real ZooKeeper server from the jars that PySpark ships, on this machine only.
+"""A ZooKeeper server from the jars of PySpark, for one machine.
 
-One JVM with a trimmed class path and small heap: ready in under a second, 60–85 MB. One that is
-started again leaves an archive of its classes for later ones. It listens on 127.0.0.1, syncs its
-log before it answers, and is asked ``srvr`` and ``conf`` until it serves this very directory, so a
-stranger on the same port is never taken for it. Used by ``LocalCluster`` and tests; any one thread
-at a time.
+It is one JVM with a short class path and a small heap: ready in under a second, 60–85 MB. From its
+second start it writes an archive of its classes, which speeds up later starts. It listens on
+127.0.0.1 and syncs its log before it answers.
+
+A start waits until the four-letter words ``srvr`` and ``conf`` report this server's data directory;
+so another server on the same port is not mistaken for it. One thread at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from broker_lite.local.guard import Guard
 HOST = "127.0.0.1"
 START_TIMEOUT_SECONDS = 20.0
 STOP_TIMEOUT_SECONDS = 6.0
-"""Then the JVM is killed. Nothing is lost: ZooKeeper syncs its log before it answers."""
+"""Seconds until a stopping JVM is killed. No data is lost: ZooKeeper syncs before it answers."""
 PORT_ATTEMPTS = 4
 
 _JARS = (
@@ -52,11 +53,11 @@ _JVM_FLAGS = (
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _POLL_SECONDS = 0.02
 _ANSWER_SECONDS = 0.5
-"""A four-letter word sent while ZooKeeper boots may never be answered, so each has a time-out."""
+"""Timeout of a four-letter word in seconds. A starting ZooKeeper may never answer one."""
 
 
 def find_java() -> str:
-    """The ``java`` of JAVA_HOME, else of PATH. Raises MissingDependencyError with the cure."""
+    """Return the path of ``java`` in JAVA_HOME, else in PATH. Raises MissingDependencyError."""
     home = os.environ.get("JAVA_HOME")
     if home and os.access(Path(home, "bin", "java"), os.X_OK):
         return str(Path(home, "bin", "java"))
@@ -70,23 +71,23 @@ def find_java() -> str:
 
 
 def find_jars(folder: str | Path | None = None) -> Path:
-    """The folder that holds ZooKeeper's jars: the one given, else PySpark's, else SPARK_HOME's.
+    """Return the folder of ZooKeeper's jars: ``folder``, else PySpark's, else SPARK_HOME's.
 
-    Raises MissingDependencyError with the cure.
+    Raises MissingDependencyError if it lacks a jar.
     """
     tried: list[Path] = []
     if folder is not None:
         tried.append(Path(folder))
     else:
-        # find_spec of a top-level name reads no module: importing pyspark would cost 0.2 s.
+        # find_spec finds the package without importing it, which would take 0.2 s.
         spec = importlib.util.find_spec("pyspark")
-        places = spec.submodule_search_locations if spec is not None else None
-        tried += [Path(place, "jars") for place in places or ()]
+        locations = spec.submodule_search_locations if spec is not None else None
+        tried += [Path(location, "jars") for location in locations or ()]
         if home := os.environ.get("SPARK_HOME"):
             tried.append(Path(home, "jars"))
-    for place in tried:
-        if all(any(place.glob(pattern)) for pattern in _JARS):
-            return place
+    for jars in tried:
+        if all(any(jars.glob(pattern)) for pattern in _JARS):
+            return jars
     looked = ", ".join(map(str, tried)) or "no PySpark and no SPARK_HOME"
     raise MissingDependencyError(
         f"ZooKeeper's jars were not found ({looked}); pip install 'pyspark-logbus[spark]', set "
@@ -95,14 +96,14 @@ def find_jars(folder: str | Path | None = None) -> Path:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port that is free now. It is not reserved."""
     with socket.create_server((host, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
 def four_letters(host: str, port: int, word: str, timeout: float = _ANSWER_SECONDS) -> str:
-    """ZooKeeper's answer to a four-letter word. Raises OSError where none comes in time."""
+    """Return ZooKeeper's answer to a four-letter word. Raises OSError after the timeout."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(word.encode("ascii"))
         parts = []
@@ -112,10 +113,10 @@ def four_letters(host: str, port: int, word: str, timeout: float = _ANSWER_SECON
 
 
 class EmbeddedZooKeeper:
-    """One standalone ZooKeeper server that keeps its data in ``directory``.
+    """A standalone ZooKeeper server with its data in ``directory``.
 
-    ``port`` 0 takes a free one, and keeps it over ``stop`` and ``start``. ``jars`` names the folder
-    of ZooKeeper's jars where PySpark is not installed. Without a ``guard`` it brings its own.
+    ``port``: 0 picks a free port, which later starts reuse. ``jars``: the folder of ZooKeeper's
+    jars if PySpark is not installed. ``guard``: the guard of the JVM; None: a guard of its own.
     """
 
     def __init__(
@@ -139,31 +140,31 @@ class EmbeddedZooKeeper:
 
     @property
     def address(self) -> str:
-        """``host:port``, for clients."""
+        """``host:port`` of the client port."""
         return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process, or None while stopped."""
+        """The process id of the JVM, or None while it is stopped."""
         return self._process.pid if self._process is not None else None
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM lives."""
+        """Whether the JVM is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, meanwhile: Callable[[], None] | None = None) -> str:
-        """Start and wait until it serves; gives ``host:port``. ``meanwhile`` is called once, while
-        the JVM starts.
+        """Start the server, wait until it serves, and return ``host:port``.
 
-        Raises MissingDependencyError, PortInUseError, or CoordinationUnavailableError naming the
-        log when the JVM ends or does not serve within 20 s.
+        ``meanwhile`` is called once while the JVM starts. Raises MissingDependencyError,
+        PortInUseError, or, if the JVM ends or does not serve within 20 s,
+        CoordinationUnavailableError that names the log.
         """
         if self.is_running:
             return self.address
         java, jars = find_java(), find_jars(self._jars)
         class_path = os.pathsep.join(str(jar) for name in _JARS for jar in sorted(jars.glob(name)))
-        # Who is started again will be again; most clusters of tests never are.
+        # Write an archive only from the second start on: most clusters of tests start once.
         was_here = (self.directory / "data").is_dir()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._classes = ClassArchive(self.directory, java, class_path)
@@ -188,13 +189,13 @@ class EmbeddedZooKeeper:
                 break
             self.port = 0
         if not self._any_port and _listens(taken):
-            raise PortInUseError(f"port {taken} is taken; give ZooKeeper another")
+            raise PortInUseError(f"port {taken} is taken; give ZooKeeper another port")
         raise CoordinationUnavailableError(
             f"ZooKeeper ended while it started: {last_line(self.log)}; see {self.log}"
         )
 
     def stop(self) -> None:
-        """End the server; its data stay. Idempotent."""
+        """Stop the server. Its data are not removed. Idempotent."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -211,24 +212,24 @@ class EmbeddedZooKeeper:
             self._guard = None
 
     def kill(self) -> None:
-        """End the server as a power cut would (SIGKILL)."""
+        """Kill the server (SIGKILL) and wait until it has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def write_config(self) -> Path:
-        """Write the server's settings, those of conf/zookeeper.cfg, into its directory."""
+        """Write the server's configuration file, with the settings of conf/zookeeper.cfg."""
         lines = {
             "dataDir": self.directory / "data",
             "clientPort": self.port,
             "clientPortAddress": HOST,
-            # Sessions may be as short as two ticks: a killed broker is noticed in a second.
+            # A session timeout is at least two ticks, so a killed broker is detected in a second.
             "tickTime": 500,
             "maxSessionTimeout": 60_000,
             "maxClientCnxns": 0,
             "forceSync": "yes",
-            # The log file is preallocated; 64 MB of zeroes is much for a few hundred znodes.
+            # In KB. ZooKeeper's default would preallocate 64 MB for a few hundred znodes.
             "preAllocSize": 4096,
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,
@@ -248,11 +249,14 @@ class EmbeddedZooKeeper:
 
     @property
     def log(self) -> Path:
-        """What the JVM printed: warnings and worse."""
+        """The file of the JVM's output: warnings and errors."""
         return self.directory / "zookeeper.log"
 
     def _serves(self) -> bool:
-        """Wait until this very server answers. False if it ended; raises if it takes too long."""
+        """Wait until this server answers. Return False if the JVM ended or another server answers.
+
+        Raises CoordinationUnavailableError after the timeout.
+        """
         assert self._process is not None
         data = str((self.directory / "data").resolve())
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -272,13 +276,13 @@ class EmbeddedZooKeeper:
 
 
 def last_line(log: Path) -> str:
-    """The last line that says something in a log file, for an error message."""
+    """Return a log file's last line that is neither empty nor part of a Java stack trace."""
     try:
         lines = log.read_text("utf-8", "replace").splitlines()
     except OSError:
         return "it printed nothing"
-    said = [line.strip() for line in lines if line.strip() and not line.startswith("\tat ")]
-    return said[-1] if said else "it printed nothing"
+    shown = [line.strip() for line in lines if line.strip() and not line.startswith("\tat ")]
+    return shown[-1] if shown else "it printed nothing"
 
 
 def _listens(port: int) -> bool:

@@ -1,8 +1,13 @@
-"""Cluster metadata: what ZooKeeper holds, how it is spelt, and the snapshot brokers read.
+"""Cluster metadata in ZooKeeper, and the snapshot of it that brokers serve requests from.
 
-In reading order: ``znodes`` (every path and its JSON), ``store`` (the port to ZooKeeper),
-``zookeeper`` (kazoo behind it), ``cache`` and ``loader`` (the snapshot, and reading it),
-``notices`` (how all brokers hear of a change), ``registration``, ``producer_ids``; of groups
-``group_claims`` (who writes their offsets), ``group_offsets``, ``group_writer``,
-``native_members``. Who uses it is the server; of the client only native groups and discovery.
+In reading order:
+
+- ``znodes``: every path and its JSON; ``store``: the port to ZooKeeper; ``zookeeper``: its adapter
+  for kazoo
+- ``cache``: the snapshot; ``loader``: its reads; ``notices``: change notices to all brokers
+- ``registration``: a broker's registration; ``producer_ids``: blocks of producer ids
+- ``group_claims``: which broker writes a group's offsets; ``group_kind``, ``group_offsets``,
+  ``group_writer``, ``native_members``
+
+Used by the server, by native groups and by the client's discovery of brokers.
 """

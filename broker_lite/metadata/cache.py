@@ -1,6 +1,7 @@
-"""The snapshot of the cluster's metadata that every request reads: immutable, swapped whole.
+"""The immutable snapshot of the cluster's metadata that every request reads.
 
-Made by ``server/registry.py`` on the loop thread; a reader keeps the one it began with.
+``server/cluster/registry.py`` replaces the snapshot on the loop thread. A request uses one snapshot
+from start to end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from broker_lite.model import (
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """``version`` grows with every swap of this process; it means nothing to other brokers."""
+    """All brokers, topics and features of the cluster. ``version`` increases with each snapshot of
+    this process; versions of different brokers are unrelated."""
 
     cluster_id: str = ""
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
@@ -32,15 +34,18 @@ class MetadataSnapshot:
     version: int = 0
 
     def partition(self, topic: str, partition: int) -> PartitionView | None:
-        """A partition by its topic's name, or None."""
+        """Return a partition by topic name, or None if it does not exist."""
         view = self.topics.get(topic)
         if view is None or not 0 <= partition < len(view.partitions):
             return None
         return view.partitions[partition]
 
     def leader(self, topic: str, topic_id: str, partition: int) -> tuple[int, int]:
-        """Who leads a partition of a topic, named or by its id, and in which epoch; -1, -1 where
-        that is not known."""
+        """Return the leader's broker id and the leader epoch of a partition, or (-1, -1) if
+        unknown.
+
+        Finds the topic by ``topic``, else by ``topic_id``.
+        """
         view = self.topics.get(topic) or self.topics_by_id.get(topic_id)
         if view is None or not 0 <= partition < len(view.partitions):
             return NO_BROKER, NO_EPOCH
@@ -48,7 +53,7 @@ class MetadataSnapshot:
         return state.leader, state.leader_epoch
 
     def partition_by_key(self, key: PartitionKey) -> PartitionView | None:
-        """A partition by its topic's id, or None: a deleted topic's id finds nothing."""
+        """Return a partition by topic id, or None if it does not exist (any more)."""
         view = self.topics_by_id.get(key.topic_id)
         if view is None or not 0 <= key.partition < len(view.partitions):
             return None

@@ -1,10 +1,11 @@
-"""Claims of groups: which broker writes a group's offsets. Loop thread.
+"""Claims of groups: a broker's exclusive right to write a group's offsets. Loop thread.
 
-A broker claims a group by compare-and-set of /consumers/<group>/coordinator; each of its writes for
-the group checks the version that its claim, or its last generation, gave that znode. Whoever claims
-it afterwards therefore ends every write of the former one, also those that are on their way. As a
-group that is deleted and made again begins with the same versions, each claim has a znode of its
-own below that one, under a name that none had before, and each write checks that it is there.
+A broker claims a group by a compare-and-set of the znode /consumers/<group>/coordinator. Each later
+write for the group checks the version that the claim, or its last generation, gave that znode. A
+newer claim therefore fences all writes of the former one, including those in flight.
+
+Versions start at 0 again if a group is deleted and recreated. So each claim also creates a child
+znode under a unique name, and each write checks that this znode exists.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ ATTEMPTS_MAX = 20
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """``version`` is the coordinator znode's; ``held`` until a write of ours finds another."""
+    """A claim of one group by this broker.
+
+    ``version`` is the expected version of the coordinator znode. ``held`` becomes false once a
+    write finds another claim.
+    """
 
     group: str
     kind: str
@@ -31,16 +36,16 @@ class Claim:
 
     @property
     def mark(self) -> str:
-        """The path of the znode that this claim alone has."""
+        """The path of this claim's own znode, below the coordinator znode."""
         return znodes.claim_path(self.group, self.value.claim)
 
     @property
     def checks(self) -> tuple[Check, Check]:
-        """For every write of the group: it is refused where the claim is lost."""
+        """Operations to include in every write for the group. They fence a lost claim."""
         return Check(znodes.coordinator_path(self.group), self.version), Check(self.mark, -1)
 
     def is_seen_in(self, znode: Znode | None) -> bool:
-        """Whether the coordinator znode is still this claim's, in whatever generation."""
+        """Return whether the coordinator znode names this claim, in any generation."""
         path = znodes.coordinator_path(self.group)
         if znode is None:
             return False
@@ -56,11 +61,10 @@ async def make_claim(
     name: str,
     now_ms: Callable[[], int],
 ) -> Claim:
-    """Take the group over, wherever it was; make it, of kind "kafka" (``group_kind``), if there is
-    none.
+    """Claim a group, fencing any former claim. Create the group with kind "kafka" if it is missing.
 
-    ``name``: one that no claim ever had. The group's members, if it had any, are not known to the
-    new coordinator: it counts as empty from now on. Raises InvalidGroupIdError,
+    ``name`` must be unique among all claims ever made. If the group had members, it counts as empty
+    from now on, because the new coordinator does not know them. Raises InvalidGroupIdError,
     CoordinationUnavailableError, WriteConflictError.
     """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
@@ -92,11 +96,11 @@ async def make_claim(
         data = znodes.encode_coordinator(value)
         operations.append(Create(mine, data) if present is None else Set(mine, data, version))
         if former:
-            # Refused where what was read is of a group that was deleted since.
+            # Fails the write if the group was deleted since the reads above.
             operations.append(Delete(znodes.claim_path(group, former)))
         operations.append(Create(znodes.claim_path(group, name)))
         if znode is None:
             operations.append(Create(znodes.offsets_path(group)))
         if await store.write(operations) is None:
             return Claim(group, kind, value, version + 1)
-    raise WriteConflictError(f"group {group!r} is being claimed by others; try again")
+    raise WriteConflictError(f"other brokers keep claiming group {group!r}; try again")

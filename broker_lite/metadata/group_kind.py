@@ -1,11 +1,10 @@
-"""Which kind of members a group has, and how it comes by it. Pure.
+"""The kind of a group: native or Kafka. Pure.
 
-The first member decides. A native one makes the group as "native"; everything else that makes it
-(a commit without a member among it) makes it as "kafka", which binds nobody until the first
-generation of Kafka members is written: until then a native member may take the group over, offsets
-and all. That write compares the coordinator's znode and leaves it without a claim, so whatever a
-broker has on its way, offsets or a first generation, is refused from then on. Called by
-``client/native`` and the brokers.
+The first member decides the kind. A native member creates the group as "native". Any other
+creation, such as a commit without a member, makes it "kafka". A "kafka" group stays open until its
+first generation of Kafka members is written: until then a native member may convert it, with its
+offsets. The conversion is a compare-and-set of the coordinator znode and removes the claim. It thus
+fences writes of a broker that are in flight. Called by ``native/`` and the brokers.
 """
 
 from __future__ import annotations
@@ -18,18 +17,22 @@ UNCLAIMED = znodes.Coordinator(NO_BROKER, NO_EPOCH, 0, 0, None)
 
 
 def is_open(group: str, kind: str, coordinator: Znode | None) -> bool:
-    """Whether members of either kind may come still: the group has had none. Raises
-    UnsupportedVersionError."""
+    """Return whether a group has had no members yet, so that members of either kind may join.
+
+    Raises UnsupportedVersionError for a coordinator znode of a later version.
+    """
     return kind == znodes.KIND_KAFKA and not _read(group, coordinator).generation
 
 
 def made_native(group: str, znode: Znode, coordinator: Znode | None) -> list[Operation]:
-    """The write that makes an open group native. Offsets stay as they are. ``znode`` and
-    ``coordinator`` are as they were when it was found open; the write is refused where either has
-    changed, or the group was deleted and made again."""
+    """Return the write that converts an open group to a native one. Offsets do not change.
+
+    ``znode`` and ``coordinator`` are the znodes by which ``is_open`` found the group open.
+    ZooKeeper refuses the write if either has changed since.
+    """
     path, mine = znodes.group_path(group), znodes.coordinator_path(group)
     before = _read(group, coordinator)
-    # Nobody knows how long its members will stay: brokers look after that (GroupOffsets.age).
+    # None: brokers detect by polling when a native group becomes empty (GroupOffsets.note_members).
     value = before._replace(
         broker_id=NO_BROKER,
         broker_epoch=NO_EPOCH,

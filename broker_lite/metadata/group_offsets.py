@@ -1,8 +1,8 @@
 """The offsets of consumer groups, at /consumers/<group>/offsets/<topic>/<partition>. Loop thread.
 
-A commit is answered when ZooKeeper has it; only the broker that has claimed the group writes them
-(``group_claims``), many commits at once (``group_writer``). Every offset names its topic's id: one
-of a deleted topic is never its successor's.
+Only the broker that has claimed a group writes its offsets (``group_claims``). ``group_writer``
+batches commits; a commit is answered when ZooKeeper confirms it. An offset is stored with its topic
+id, so that it does not apply to a recreated topic of the same name.
 """
 
 from __future__ import annotations
@@ -39,24 +39,29 @@ from broker_lite.model import (
 )
 
 KNOWN_MAX = 10_000
-"""Claims that are remembered."""
+"""Maximum claims in memory. The least recently used one is evicted."""
 ATTEMPTS_MAX = 20
 DELETES_PER_WRITE_MAX = 1000
 COMMIT_WAIT_S = 5.0
-"""A commit that ZooKeeper has not confirmed by then is answered with an error to try again."""
+"""Seconds after which a commit without ZooKeeper's confirmation fails with a retriable error."""
 
 
 class GroupAge(NamedTuple):
-    """Since when nobody has been in a group (None: somebody is, or it is not known), and its newest
-    commit (None: it has no offset). In a native group a claim, and a member's registration, are as
-    good as a commit: members come and go there between two looks of the brokers."""
+    """How long a group has been unused.
+
+    ``empty_since_ms``: when the last member left; None if the group has members or it is unknown.
+    ``newest_commit_ms``: time of the newest commit; None if the group has no offsets. In a native
+    group, claims of partitions and registrations of members count as commits, because brokers only
+    poll for members and may miss short-lived ones.
+    """
 
     empty_since_ms: int | None
     newest_commit_ms: int | None
 
 
 class _Row(NamedTuple):
-    """An offset as it is written; ``touched_ms``: the last sign of life in it."""
+    """An offset znode. ``touched_ms``: time of its last commit, or, in a native group, of the last
+    claim of its partition."""
 
     key: TopicPartition
     path: str
@@ -66,8 +71,11 @@ class _Row(NamedTuple):
 
 
 class GroupOffsets:
-    """``find_topic`` looks into the present snapshot; ``now_ms`` is the wall clock; ``identity`` is
-    this broker's id and the epoch of its present registration."""
+    """Reads and writes the offsets of groups on behalf of one broker.
+
+    ``find_topic`` reads the current snapshot. ``now_ms`` is the wall clock. ``identity`` returns
+    this broker's id and current broker epoch.
+    """
 
     def __init__(
         self,
@@ -89,10 +97,16 @@ class GroupOffsets:
         self._claims_made = 0
 
     async def claim(self, group: str) -> Claim:
-        """This broker's claim of the group, made if it is not held. Raises as ``make_claim``."""
+        """Return this broker's claim of the group; make the claim if it is not held.
+
+        Raises as ``make_claim`` does, and CoordinationUnavailableError while the broker is not
+        registered.
+        """
         claim, (broker_id, broker_epoch) = self._claims.get(group), self._identity()
         if broker_epoch == NO_EPOCH:
-            raise CoordinationUnavailableError("this broker is not registered; try again later")
+            raise CoordinationUnavailableError(
+                "this broker is not registered in ZooKeeper; try again later"
+            )
         if claim is not None and claim.held and claim.value.broker_epoch == broker_epoch:
             self._used(claim)
             return claim
@@ -112,7 +126,7 @@ class GroupOffsets:
             group,
             broker_id=broker_id,
             broker_epoch=broker_epoch,
-            # No two registrations of any broker have one epoch.
+            # Unique: a broker epoch belongs to one registration of one broker.
             name=f"{broker_epoch}-{self._claims_made}",
             now_ms=self._now_ms,
         )
@@ -120,20 +134,20 @@ class GroupOffsets:
         return claim
 
     def _used(self, claim: Claim) -> None:
-        """Remember it; of too many, the one is forgotten that was not used for longest."""
+        """Store the claim as most recently used; evict the least recently used beyond the limit."""
         self._claims.pop(claim.group, None)
         self._claims[claim.group] = claim
         if len(self._claims) > KNOWN_MAX:
             del self._claims[next(iter(self._claims))]
 
     def release(self, claim: Claim) -> None:
-        """Forget the claim: what is still to be written by it fails."""
+        """Drop the claim. Its pending writes fail."""
         claim.held = False
         if self._claims.get(claim.group) is claim:
             del self._claims[claim.group]
 
     def release_others(self, is_ours: Callable[[str], bool]) -> None:
-        """Forget the claims of all groups but ours."""
+        """Drop the claims of all groups that this broker does not coordinate (``is_ours``)."""
         for group, claim in list(self._claims.items()):
             if not is_ours(group):
                 self.release(claim)
@@ -147,9 +161,12 @@ class GroupOffsets:
         members: int = 0,
         session_timeout_ms: int = 0,
     ) -> None:
-        """Returns when ZooKeeper holds it, after all that was committed before, however long that
-        takes. ``members`` and their longest session timeout are for the group's next coordinator.
-        Raises NotCoordinatorError."""
+        """Write a new generation. Return when ZooKeeper confirms it and all earlier commits; the
+        wait has no timeout.
+
+        ``members`` (a count) and their longest session timeout are for the group's next
+        coordinator. Raises NotCoordinatorError if the claim is lost.
+        """
         value = claim.value._replace(
             generation=generation,
             empty_since_ms=self._now_ms() if is_empty else None,
@@ -159,7 +176,7 @@ class GroupOffsets:
         await asyncio.shield(self._writer.begin_generation(claim, value))
 
     def unwritten(self, claim: Claim) -> asyncio.Future[None] | None:
-        """Done when all that was committed by this claim is written, or failed; None if it is."""
+        """Return a future of the claim's pending writes, or None if it has none."""
         return self._writer.unwritten(claim)
 
     async def commit(
@@ -168,9 +185,12 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, CommittedOffset],
         claim: Claim | None = None,
     ) -> dict[TopicPartition, LogbusError | None]:
-        """Fills in topic id and time where missing. Raises CoordinationUnavailableError,
-        InvalidGroupIdError, NotCoordinatorError where ``claim`` is lost (without one the group is
-        claimed again); what is wrong with one partition is in the answer."""
+        """Commit offsets; return an error or None for each partition.
+
+        Fills in a missing topic id or commit time. Without ``claim``, claims the group as often as
+        needed. Raises NotCoordinatorError if ``claim`` is lost, InvalidGroupIdError,
+        CoordinationUnavailableError.
+        """
         znodes.group_path(group)
         if not self._store.connected:
             raise CoordinationUnavailableError("ZooKeeper does not answer; commit again later")
@@ -210,7 +230,7 @@ class GroupOffsets:
                 return
             except NotCoordinatorError:
                 continue
-        raise WriteConflictError(f"group {group!r} is being claimed by others; commit again")
+        raise WriteConflictError(f"other brokers keep claiming group {group!r}; commit again")
 
     async def fetch(
         self,
@@ -219,17 +239,17 @@ class GroupOffsets:
         *,
         with_former: bool = False,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What is there and belongs to the topics as they are now. None: all of the group's.
-        ``with_former``: of those that belong to a former topic of the name, its id, without an
-        offset.
+        """Return the committed offsets of ``partitions`` (None: all) in existing topics.
 
-        ZooKeeper says what the topics are, not the present snapshot, which may be behind: who is
-        told that there is no offset starts at an end of the log."""
+        ``with_former``: also return rows of a deleted topic of the same name, with its topic id and
+        offset -1. Topic ids are read from ZooKeeper, because the snapshot may be stale: a consumer
+        that gets no offset starts at an end of the log.
+        """
         await self._store.sync(znodes.group_path(group))
         if partitions is None:
             keys = await self._committed(group)
         else:
-            # A name that no topic can have may be no path either.
+            # An invalid topic name may be an invalid path.
             keys = [key for key in partitions if is_valid_name(key.topic)]
         paths = [znodes.offset_path(group, *key) for key in keys]
         offsets = {
@@ -239,14 +259,15 @@ class GroupOffsets:
             )
             if znode is not None
         }
-        # After the offsets: a topic that was read before them could be the former of its name.
+        # Read after the offsets: a topic read before them could be deleted and recreated in
+        # between.
         topics = await self._assignments({key.topic for key in offsets})
         found = {}
         for key, offset in offsets.items():
             topic = topics.get(key.topic)
             if topic is None or key.partition >= len(topic.replicas):
                 continue
-            # A native member that has a partition and committed nothing yet writes no offset there.
+            # A native member that owns a partition without a commit stores NO_OFFSET.
             if offset.topic_id == topic.topic_id and offset.offset != NO_OFFSET:
                 found[key] = offset
             elif offset.topic_id != topic.topic_id and with_former:
@@ -263,19 +284,20 @@ class GroupOffsets:
         }
 
     async def kind(self, group: str) -> str | None:
-        """ "kafka" (also of one that ``is_open``), "native", or None if there is no such group."""
+        """Return "kafka" (also for an open group), "native", or None if the group does not
+        exist."""
         path = znodes.group_path(group)
         znode = await self._store.get(path)
         return None if znode is None else znodes.decode_group(path, znode.data)
 
     async def kinds(self) -> dict[str, str]:
-        """Every group that has state, with its kind."""
+        """Return the kind of every group in ZooKeeper, by group name."""
         groups = [znodes.group_name(n) for n in await self._store.children(znodes.CONSUMERS) or ()]
         kinds = await gather([self.kind(group) for group in groups])
         return {group: kind for group, kind in zip(groups, kinds) if kind is not None}
 
     async def members_left(self, group: str) -> int:
-        """Members of a Kafka group's last generation, whichever broker began it."""
+        """Return the member count of a Kafka group's last generation, begun by any broker."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return claim.value.members
@@ -284,28 +306,30 @@ class GroupOffsets:
         return 0 if znode is None else znodes.decode_coordinator(path, znode.data).members
 
     async def is_open(self, group: str, kind: str) -> bool:
-        """Whether a group of that kind has had no member yet: the first one decides which it is."""
+        """Return whether the group has had no members yet, so that its kind may still change."""
         claim = self._claims.get(group)
         if claim is not None and claim.held:
             return kind == znodes.KIND_KAFKA and not claim.value.generation
         return is_open(group, kind, await self._store.get(znodes.coordinator_path(group)))
 
     async def native_members(self, group: str) -> list[str]:
-        """Consumers of a native group that are there."""
+        """Return the names of a native group's registered consumers."""
         return await self._store.children(znodes.consumers_path(group)) or []
 
     async def is_held(self, claim: Claim) -> bool:
-        """Whether nobody claimed the group since, as ZooKeeper has it now; watches what becomes of
-        it (DataChanged of its coordinator znode, once)."""
+        """Read from ZooKeeper whether the claim is still held, and watch the coordinator znode.
+
+        The next change of the znode raises one DataChanged event.
+        """
         path = znodes.coordinator_path(claim.group)
         znode = await self._store.get(path, watch=True)
-        # Not by its version: a group that was deleted and made again begins at 0 anew.
+        # Not by its version, which starts at 0 again if the group is deleted and recreated.
         if not claim.is_seen_in(znode):
             claim.held = False
         return claim.held
 
     async def age(self, group: str) -> GroupAge:
-        """What the retention of its offsets goes by."""
+        """Return the times by which offset retention decides."""
         path = znodes.coordinator_path(group)
         znode = await self._store.get(path)
         empty_ms = None
@@ -329,16 +353,21 @@ class GroupOffsets:
         for key, path, znode in zip(keys, paths, znodes_there):
             if znode is not None:
                 offset = znodes.decode_offset(path, znode.data)
-                # A claim writes the offset anew, as it was.
+                # In a native group, a claim of the partition rewrites the offset unchanged.
                 touched_ms = max(offset.commit_ms, znode.modified_ms * is_native)
                 found.append(_Row(key, path, znode.version, offset.topic_id, touched_ms))
         return found
 
     async def delete(self, group: str, partitions: Iterable[TopicPartition] | None) -> None:
-        """None: the whole group. Raises GroupIdNotFoundError, WriteConflictError, and
-        NonEmptyGroupError where a native member is in it, or its generation has members."""
+        """Delete the group's offsets of ``partitions``, or (None) the group.
+
+        Raises GroupIdNotFoundError; NonEmptyGroupError if the group has native members, or Kafka
+        members and is to be deleted; WriteConflictError.
+        """
         if await self.kind(group) is None:
-            raise GroupIdNotFoundError(f"there is no group {group!r}")
+            raise GroupIdNotFoundError(
+                f"group {group!r} does not exist; list them with: logbus groups list"
+            )
         for _ in range(ATTEMPTS_MAX):
             if await self.native_members(group):
                 raise NonEmptyGroupError(f"group {group!r} has members; stop them first")
@@ -359,71 +388,79 @@ class GroupOffsets:
                 return
             if refused.operation in checks and claim.checks == checks:
                 self.release(claim)
-        raise WriteConflictError(f"group {group!r} is being written to; try again")
+        raise WriteConflictError(f"group {group!r} is changing; stop its consumers and try again")
 
     async def expire(self, group: str, is_over: Callable[[GroupAge], bool]) -> bool:
-        """Delete the group if it is over, whatever comes at that moment; whether it was. One with
-        native members is not, however old its newest commit is."""
+        """Delete the group if ``is_over`` says so; return whether it was deleted.
+
+        A group with native members is never deleted. A commit or join during the deletion wins: it
+        claims the group, which fences the deletion.
+        """
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         claim = await self.claim(group)
-        # Who commits or joins from now on claims it anew, which has the deletion refused.
+        # From now on a commit or join makes a new claim, which fences the deletion.
         self.release(claim)
         if await self.native_members(group) or not is_over(await self.age(group)):
             return False
         return await self._delete_group(claim) is None
 
     async def expire_former(self, group: str, before_ms: int) -> int:
-        """Delete the offsets of deleted topics that were committed before then, though the group
-        lives; how many. Until then they tell who joins after a topic was made again that the group
-        read a former one. Raises NotCoordinatorError, CoordinationUnavailableError."""
+        """Delete offsets of deleted topics that were committed before ``before_ms``; return the
+        count.
+
+        Until then these offsets show a member that joins after a topic was recreated that its group
+        read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError.
+        """
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]
-        # After the offsets: a topic that was read before them could be the former of its name.
+        # Read after the offsets: a topic read before them could be deleted and recreated in
+        # between.
         topics = await self._assignments({row.key.topic for row in old})
-        gone = [
+        expired = [
             row
             for row in old
             if row.key.topic not in topics or topics[row.key.topic].topic_id != row.topic_id
         ]
-        if not gone:
+        if not expired:
             return 0
         claim = await self.claim(group)
-        deleted, step = 0, DELETES_PER_WRITE_MAX // 2  # of paths that may be long
-        for first in range(0, len(gone), step):
-            part = gone[first : first + step]
-            # Of that version: whoever claims or commits in a topic of the name meanwhile keeps it.
+        deleted, step = 0, DELETES_PER_WRITE_MAX // 2  # the paths may be long
+        for first in range(0, len(expired), step):
+            part = expired[first : first + step]
+            # With the version: a commit in a recreated topic of the name survives.
             deletes = [Delete(row.path, row.version) for row in part]
             if await self._store.write([*claim.checks, *deletes]) is None:
                 deleted += len(part)
         self._writer.forget(group)
-        for topic in sorted({row.key.topic for row in gone} - topics.keys()):
-            # Refused where anything is below, again or still.
-            for place in (znodes.topic_offsets_path, znodes.topic_owners_path):
-                await self._store.write([*claim.checks, Delete(place(group, topic))])
+        for topic in sorted({row.key.topic for row in expired} - topics.keys()):
+            # ZooKeeper refuses to delete a parent that has children.
+            for parent_path in (znodes.topic_offsets_path, znodes.topic_owners_path):
+                await self._store.write([*claim.checks, Delete(parent_path(group, topic))])
         return deleted
 
     async def note_members(self, group: str, *, is_empty: bool) -> None:
-        """Write whether a native group has members, where that is not what is written."""
+        """Record in ZooKeeper whether a native group has members, if that has changed."""
         claim = await self.claim(group)
         if (claim.value.empty_since_ms is not None) is not is_empty:
             await self.begin_generation(claim, claim.value.generation, is_empty=is_empty)
 
     async def _delete_group(self, claim: Claim) -> Refused | None:
-        """The claim's znodes, checked by every write, and the group's go last."""
+        """Delete all znodes of a group. Delete the claim's and the group's last, because every
+        write checks the claim."""
         path, group = znodes.coordinator_path(claim.group), znodes.group_path(claim.group)
-        # Who joins or commits from now on claims the group anew, which has this refused; by the
-        # claim a generation could be begun while the group is looked through.
+        # From now on a join or commit makes a new claim, which fences this deletion. With this
+        # claim a new generation could begin while the znodes are listed.
         self.release(claim)
         checks, version = claim.checks, claim.version
-        # What members have there is theirs to delete: it makes the write be refused, the first one
-        # of several, before anything is lost.
-        place = znodes.consumers_path(claim.group)
-        theirs = f"{place}/"
+        # Znodes of live native members are not listed for deletion. They make ZooKeeper refuse to
+        # delete their parent, which is in the first write, so that nothing is deleted.
+        registry = znodes.consumers_path(claim.group)
+        theirs = f"{registry}/"
         below = [each async for each in self._below(group)]
         kept = {path, group, claim.mark}
         paths = [p for p in below if p not in kept and not p.startswith(theirs)]
-        paths.sort(key=lambda path: path != place)
+        paths.sort(key=lambda path: path != registry)
         self._writer.forget(claim.group)
         last: list[Operation] = [Delete(claim.mark), Delete(path, version), Delete(group)]
         return await self._delete(checks, paths, last)
@@ -446,7 +483,7 @@ class GroupOffsets:
         return None
 
     def close(self) -> None:
-        """What is not written yet fails."""
+        """Stop, and fail all pending commits."""
         self._writer.close()
         for task in self._claiming.values():
             task.cancel()
@@ -454,7 +491,7 @@ class GroupOffsets:
     def _complete(self, key: TopicPartition, offset: CommittedOffset) -> CommittedOffset:
         topic = self._find_topic(key.topic)
         if topic is None or not 0 <= key.partition < len(topic.partitions):
-            raise UnknownTopicOrPartitionError(f"there is no partition {key}")
+            raise UnknownTopicOrPartitionError(f"partition {key} does not exist")
         if offset.topic_id not in (NULL_TOPIC_ID, topic.topic_id):
             raise UnknownTopicIdError(f"topic {key.topic!r} was deleted and made again")
         commit_ms = self._now_ms() if offset.commit_ms == NO_TIMESTAMP else offset.commit_ms

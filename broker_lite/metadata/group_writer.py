@@ -1,10 +1,10 @@
-"""Everything that a broker writes for its groups goes through here, one write after another.
+"""The queue of a broker's ZooKeeper writes for its groups. It has one write in flight. Loop thread.
 
-Commits of all groups that arrive while a write is under way, or within ``interval_ms`` after it
-began, share the next one: ZooKeeper bears one a broker in that time (several where they exceed
-WRITE_BYTES_MAX together); of two commits for one partition the later stands. A new generation of a
-Kafka group does not wait, and takes along what was committed before it. Each group's part checks
-its claim: however many are lost at once, each fails its own group alone. Loop thread.
+Commits of all groups that arrive during a write, or within ``interval_ms`` after its start, are
+batched into the next write; a batch larger than WRITE_BYTES_MAX is split. The last commit of a
+partition wins. A new generation of a Kafka group does not wait for the interval and includes the
+commits before it. Each group's part of a write checks the group's claim. If claims are lost, only
+their groups' commits fail.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ from broker_lite.model import CommittedOffset, TopicPartition
 logger = logging.getLogger("logbus.groups")
 
 WRITE_BYTES_MAX = 512 << 10
-"""ZooKeeper takes 1 MB at once (jute.maxbuffer), paths included."""
+"""Maximum bytes of one write. ZooKeeper's limit is 1 MB with paths (jute.maxbuffer)."""
 KNOWN_MAX = 10_000
-"""Group topics whose znodes are remembered to exist."""
+"""Maximum topics, over all groups, in the cache of existing offset znodes."""
 ATTEMPTS_MAX = 20
-"""Of one write, refused because somebody makes or deletes the offsets' znodes at the same time."""
+"""Attempts of one write while others create or delete the same offset znodes."""
 
 
 @dataclass(slots=True, eq=False)
 class Writing:
-    """What one group has to write. ``generation``: the value that its coordinator znode gets."""
+    """The pending writes of one group. ``generation`` is the new value of its coordinator znode, if
+    any. ``done`` completes when ZooKeeper confirms them."""
 
     claim: Claim
     done: asyncio.Future[None]
@@ -57,13 +58,13 @@ class Writing:
     def fail(self, error: LogbusError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
-            # Nobody may be waiting any more.
+            # Mark the exception as retrieved: the caller may have stopped waiting.
             self.done.exception()
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """As much of a group's writing as goes with one write."""
+    """The part of a group's pending writes that one write contains."""
 
     writing: Writing
     offsets: dict[TopicPartition, CommittedOffset]
@@ -72,7 +73,10 @@ class Part:
 
 
 class GroupWriter:
-    """``wait_connected`` returns when ZooKeeper answers again."""
+    """Batches the commits and generations of all groups of a broker.
+
+    ``wait_connected`` returns when the connection to ZooKeeper is restored.
+    """
 
     def __init__(
         self,
@@ -89,37 +93,38 @@ class GroupWriter:
         self._task: asyncio.Task[None] | None = None
         self._urgent = asyncio.Event()
         self._known: dict[str, set[str]] = {}
-        """Path of a group's topic to the partitions that have an offset there."""
+        """Cache: path of a group's topic to the partitions that have an offset znode."""
 
     def commit(
         self, claim: Claim, offsets: dict[TopicPartition, CommittedOffset]
     ) -> asyncio.Future[None]:
-        """Done when ZooKeeper has them. Fails with NotCoordinatorError where the claim is lost."""
+        """Queue offsets. The future completes when ZooKeeper confirms them, and fails with
+        NotCoordinatorError if the claim is lost."""
         writing = self._writing(claim)
         writing.offsets.update(offsets)
         return writing.done
 
     def begin_generation(self, claim: Claim, value: znodes.Coordinator) -> asyncio.Future[None]:
-        """Done when ZooKeeper has it, with all that was committed before."""
+        """Queue a new generation without delay. The future completes when ZooKeeper confirms it and
+        all earlier commits."""
         writing = self._writing(claim)
         writing.generation = value
         self._urgent.set()
         return writing.done
 
     def unwritten(self, claim: Claim) -> asyncio.Future[None] | None:
-        """Done when all is written, or failed, that was asked for by this claim so far; None if it
-        is."""
+        """Return a future of the claim's pending writes, or None if it has none."""
         writing = self._waiting.get(claim) or self._under_way.get(claim)
         return None if writing is None or writing.done.done() else writing.done
 
     def forget(self, group: str) -> None:
-        """Its znodes are not known to be there any more."""
+        """Drop the group's znodes from the cache of existing znodes."""
         prefix = znodes.offsets_path(group) + "/"
         for path in [path for path in self._known if path.startswith(prefix)]:
             del self._known[path]
 
     def close(self) -> None:
-        """What is not written yet fails."""
+        """Stop, and fail all pending writes with CoordinationUnavailableError."""
         if self._task is not None:
             self._task.cancel()
         for writing in self._waiting.values():
@@ -142,7 +147,8 @@ class GroupWriter:
                 next_at = loop.time() + self._interval_s
                 self._urgent.clear()
                 self._under_way, self._waiting = self._waiting, {}
-                # A write whose answer is lost is judged by its first operation.
+                # Generations first: ``was_written`` decides by the first versioned operation
+                # whether a write without an answer took effect.
                 batch = sorted(self._under_way.values(), key=lambda row: row.generation is None)
                 for parts in _packed(batch):
                     await self._settle(parts)
@@ -159,7 +165,7 @@ class GroupWriter:
             return
 
     async def _settle(self, parts: list[Part]) -> None:
-        """Write them, and tell whoever waits."""
+        """Write the parts and complete their futures."""
         error: LogbusError
         try:
             await self._write(parts)
@@ -170,9 +176,9 @@ class GroupWriter:
                 part.writing.fail(_stopping())
             raise
         except Exception as failure:
-            # A mistake of ours. Whoever waits is told; the next write is another matter.
-            logger.exception("offsets of groups could not be written")
-            error = UnknownServerError(f"the offsets could not be written: {failure}")
+            # A bug. Fail these commits; the queue continues with the next write.
+            logger.exception("writing group offsets to ZooKeeper failed")
+            error = UnknownServerError(f"writing the offsets to ZooKeeper failed: {failure}")
         else:
             for part in parts:
                 if part.is_last and not part.writing.done.done():
@@ -182,7 +188,8 @@ class GroupWriter:
             part.writing.fail(error)
 
     async def _write(self, parts: list[Part]) -> None:
-        """All of them in one write, but for those whose claim is lost: they are told so here."""
+        """Write all parts in one transaction. Fail the parts whose claim is lost and write the
+        others."""
         attempts = 0
         while attempts < ATTEMPTS_MAX:
             parts = [part for part in parts if self._is_wanted(part)]
@@ -201,14 +208,16 @@ class GroupWriter:
                 return
             claim = owners[refused.position].writing.claim
             if refused.operation.path in (check.path for check in claim.checks):
-                # No attempt of the others: each time there is one group less.
+                # Not counted as an attempt: each round removes at least one group.
                 await self._lost(claim, parts)
                 continue
             attempts += 1
-            # Somebody made or deleted znodes, perhaps of many groups: look again at all of them.
+            # Another writer created or deleted znodes, perhaps of many groups: read all again.
             for part in parts:
                 self.forget(part.writing.claim.group)
-        raise WriteConflictError("offsets are made and deleted at the same time; commit again")
+        raise WriteConflictError(
+            "another writer keeps creating or deleting the group's offsets; commit again"
+        )
 
     async def _try(self, parts: list[Part], operations: list[Operation]) -> Refused | None:
         if any(part.generation is not None for part in parts):
@@ -219,23 +228,28 @@ class GroupWriter:
         writing = part.writing
         if not writing.claim.held:
             group = writing.claim.group
-            writing.fail(NotCoordinatorError(f"another broker coordinates group {group!r} by now"))
+            writing.fail(
+                NotCoordinatorError(
+                    f"another broker now coordinates group {group!r}; look it up again"
+                )
+            )
         return not writing.done.done()
 
     async def _learn(self, parts: list[Part]) -> None:
-        """Note which offsets exist, and make their parents, where that is not known yet."""
+        """Read which offset znodes exist, and create their parents, for topics outside the
+        cache."""
         topics = {(part.writing.claim.group, key.topic) for part in parts for key in part.offsets}
-        places = [
+        pairs = [
             (group, znodes.topic_offsets_path(group, topic)) for group, topic in sorted(topics)
         ]
-        for _, path in places:
+        for _, path in pairs:
             if path in self._known:
-                # Used last, so that those are forgotten first that are not used.
+                # Moves the entry to the end: the cache evicts the least recently used first.
                 self._known[path] = self._known.pop(path)
         await gather(
-            [self._learn_topic(group, path) for group, path in places if path not in self._known]
+            [self._learn_topic(group, path) for group, path in pairs if path not in self._known]
         )
-        too_many = len(self._known) - max(KNOWN_MAX, len(places))
+        too_many = len(self._known) - max(KNOWN_MAX, len(pairs))
         for path in list(islice(self._known, max(too_many, 0))):
             del self._known[path]
 
@@ -257,8 +271,8 @@ class GroupWriter:
         for key, offset in part.offsets.items():
             path, data = znodes.offset_path(claim.group, *key), znodes.encode_offset(offset)
             known = self._known.get(znodes.topic_offsets_path(claim.group, key.topic), ())
-            there = str(key.partition) in known
-            operations.append(Set(path, data) if there else Create(path, data))
+            exists = str(key.partition) in known
+            operations.append(Set(path, data) if exists else Create(path, data))
         return operations
 
     def _written(self, part: Part) -> None:
@@ -271,7 +285,7 @@ class GroupWriter:
             claim.version += 1
 
     async def _lost(self, claim: Claim, parts: list[Part]) -> None:
-        """One claim is lost, and perhaps others of this write: all that are go at once."""
+        """Mark the claim as lost, and every other claim of this write that is lost too."""
         claim.held = False
         self.forget(claim.group)
         others = [part.writing.claim for part in parts if part.writing.claim.held]
@@ -284,7 +298,8 @@ class GroupWriter:
 
 
 def _packed(batch: list[Writing]) -> Iterator[list[Part]]:
-    """As few writes as ZooKeeper's limit allows; a group's generation goes with its last one."""
+    """Split a batch into writes of at most WRITE_BYTES_MAX bytes. A group's generation is in the
+    last write of its offsets."""
     packed: list[Part] = []
     size = 0
     for writing in batch:
@@ -305,4 +320,4 @@ def _packed(batch: list[Writing]) -> Iterator[list[Part]]:
 
 
 def _stopping() -> LogbusError:
-    return CoordinationUnavailableError("the broker stops; commit again")
+    return CoordinationUnavailableError("the broker is stopping; commit again")

@@ -1,7 +1,7 @@
-"""Reads of the metadata snapshot's parts: brokers, topics, notices. Loop thread.
+"""Reads of brokers, topics and change notices from ZooKeeper. Loop thread.
 
-ZooKeeper has no reads of several znodes at one moment, so what was read is checked: a topic that
-changed while its partitions were read is read again.
+ZooKeeper cannot read several znodes atomically. So the version of a topic's znode is compared
+before and after the reads of its partitions; a topic that changed in between is read again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_lite.metadata.store import MetadataStore
 from broker_lite.model import BrokerView, LeaderAndIsr, PartitionView, StateChange, TopicView
 
 READS_AT_ONCE_MAX = 100
-"""Keeps a load of many partitions from holding the loop for long."""
+"""Maximum reads in flight, so that loading many partitions does not block the event loop."""
 TOPICS_AT_ONCE_MAX = 20
 ATTEMPTS_MAX = 20
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Seen(NamedTuple):
-    """Topics as they were read, and the sequence of the last notice in them."""
+    """Topics by name, and the sequence of the last change notice that they include."""
 
     topics: Mapping[str, TopicView]
     sequence: int
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 async def gather(
     reads: Sequence[Coroutine[Any, Any, T]], at_once: int = READS_AT_ONCE_MAX
 ) -> list[T]:
-    """Await many reads, a bounded number at once, results in order."""
+    """Await many reads, at most ``at_once`` concurrently; return the results in order."""
     results: list[T] = []
     for at in range(0, len(reads), at_once):
         try:
@@ -48,7 +48,7 @@ async def gather(
 
 
 async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int, BrokerView]:
-    """The live brokers, by id. ``watch``: of broker ids coming and going."""
+    """Return the live brokers, by id. ``watch``: set a watch on the list of broker ids."""
     names = await store.children(znodes.BROKER_IDS, watch=watch) or []
     paths = [znodes.broker_path(int(name)) for name in names]
     brokers = {}
@@ -60,7 +60,7 @@ async def load_brokers(store: MetadataStore, *, watch: bool = False) -> dict[int
 
 
 async def load_disks(store: MetadataStore) -> dict[str, znodes.Disk]:
-    """Every data directory that ever registered, by its id."""
+    """Return every data directory that ever registered, by directory id."""
     names = await store.children(znodes.BROKER_DISKS) or []
     paths = [znodes.disk_path(name) for name in names]
     disks = {}
@@ -71,13 +71,13 @@ async def load_disks(store: MetadataStore) -> dict[str, znodes.Disk]:
 
 
 async def load_features(store: MetadataStore) -> dict[str, int]:
-    """The features that the cluster was raised to."""
+    """Return the cluster's finalized feature levels, by feature name."""
     znode = await store.get(znodes.FEATURES)
     return {} if znode is None else znodes.decode_features(znodes.FEATURES, znode.data)
 
 
 async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
-    """The change notices; read before what they announce."""
+    """Return the change notices. Callers read them before the znodes that they announce."""
     znode = await store.get(znodes.CHANGES, watch=watch)
     if znode is None:
         return Notices(-1, ())
@@ -85,14 +85,17 @@ async def load_notices(store: MetadataStore, *, watch: bool = False) -> Notices:
 
 
 async def load_topics(store: MetadataStore) -> dict[str, TopicView]:
-    """All topics, by name."""
+    """Return all topics, by name."""
     names = await store.children(znodes.TOPICS) or []
     topics = await gather([load_topic(store, name) for name in names], TOPICS_AT_ONCE_MAX)
     return {topic.name: topic for topic in topics if topic is not None}
 
 
 async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
-    """One topic, whole, or None if there is none of this name."""
+    """Return a topic with all partitions, or None if it does not exist.
+
+    Raises WriteConflictError if the topic changes during every attempt.
+    """
     path, config_path = znodes.topic_path(name), znodes.topic_config_path(name)
     for _ in range(ATTEMPTS_MAX):
         znode = await store.get(path)
@@ -119,11 +122,13 @@ async def load_topic(store: MetadataStore, name: str) -> TopicView | None:
         )
         settings = znodes.decode_config(config_path, config.data)
         return TopicView(name, assignment.topic_id, partitions, settings)
-    raise WriteConflictError(f"topic {name!r} changes faster than it can be read")
+    raise WriteConflictError(
+        f"topic {name!r} changed during each of {ATTEMPTS_MAX} reads; try again"
+    )
 
 
 async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) -> list[StateChange]:
-    """The states that these changes are about, as they are now."""
+    """Return the current states of the partitions in ``changes``; omit deleted ones."""
     paths = [znodes.state_path(change.topic, change.partition) for change in changes]
     znodes_read = await gather([store.get(path) for path in paths])
     return [
@@ -136,7 +141,7 @@ async def reread_states(store: MetadataStore, changes: Sequence[StateChange]) ->
 async def load_states(
     store: MetadataStore, topic: str, partitions: Iterable[int]
 ) -> dict[int, LeaderAndIsr]:
-    """The states of some partitions; one that has none is left out."""
+    """Return the states of the given partitions; omit partitions without a state znode."""
     numbers = list(partitions)
     paths = [znodes.state_path(topic, partition) for partition in numbers]
     states = {}
@@ -153,9 +158,12 @@ async def refresh_topics(
     topics: Mapping[str, TopicView],
     changed: Mapping[str, Mapping[int, LeaderAndIsr | None] | None],
 ) -> dict[str, TopicView]:
-    """``topics`` as of notices (``notices.Merged``); what they do not say is read."""
+    """Return ``topics`` updated by change notices (``notices.Merged.topics``).
+
+    Reads from ZooKeeper the states that the notices do not contain.
+    """
     fresh = dict(topics)
-    reads = [_refresh(store, name, topics.get(name), told) for name, told in changed.items()]
+    reads = [_refresh(store, name, topics.get(name), states) for name, states in changed.items()]
     for name, topic in zip(changed, await gather(reads, TOPICS_AT_ONCE_MAX)):
         if topic is None:
             fresh.pop(name, None)
@@ -168,17 +176,17 @@ async def _refresh(
     store: MetadataStore,
     name: str,
     known: TopicView | None,
-    told: Mapping[int, LeaderAndIsr | None] | None,
+    announced: Mapping[int, LeaderAndIsr | None] | None,
 ) -> TopicView | None:
-    if told is None or known is None or max(told) >= len(known.partitions):
+    if announced is None or known is None or max(announced) >= len(known.partitions):
         return await load_topic(store, name)
-    unsaid = [partition for partition, state in told.items() if state is None]
-    states = await load_states(store, name, unsaid)
-    if len(states) != len(unsaid):
+    missing = [partition for partition, state in announced.items() if state is None]
+    states = await load_states(store, name, missing)
+    if len(states) != len(missing):
         return await load_topic(store, name)
-    for partition, state in told.items():
-        # What was read before may be newer. It is of the same topic: had that been made anew by
-        # then, one of these notices would say so.
+    for partition, state in announced.items():
+        # The known state may be newer than the notice. It belongs to the same topic: a notice
+        # would announce a recreated topic as a whole.
         if state is not None and state.version > known.partitions[partition].state.version:
             states[partition] = state
     views = tuple(

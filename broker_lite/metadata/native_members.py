@@ -1,6 +1,6 @@
-"""The members of native groups as the registries have them, for whoever shows them.
+"""Reads of a native group's members from ZooKeeper, for display.
 
-Read one by one, so what is shown may be of slightly different moments.
+The znodes are read one by one, so the result may mix states of slightly different times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.model import TopicPartition
 
 
 class NativeMember(NamedTuple):
-    """A consumer, and the partitions that it owns."""
+    """A registered consumer with its subscription and the partitions that it owns."""
 
     name: str
     subscription: Subscription
@@ -24,14 +24,14 @@ class NativeMember(NamedTuple):
 
 
 async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
-    """Every registered consumer, by name; none where there is no such group."""
+    """Return the group's registered consumers, sorted by name; empty for a missing group."""
     names = await store.children(znodes.consumers_path(group)) or []
     if not names:
         return []
     owned: dict[str, list[TopicPartition]] = {name: [] for name in names}
-    for where, owner in (await _owners(store, group)).items():
+    for tp, owner in (await _owners(store, group)).items():
         if owner.consumer in owned:
-            owned[owner.consumer].append(where)
+            owned[owner.consumer].append(tp)
     paths = [znodes.consumer_path(group, name) for name in names]
     found = []
     for name, path, znode in zip(names, paths, await gather([store.get(p) for p in paths])):
@@ -47,12 +47,12 @@ async def read_members(store: MetadataStore, group: str) -> list[NativeMember]:
 async def _owners(store: MetadataStore, group: str) -> dict[TopicPartition, Owner]:
     topics = await store.children(znodes.owners_path(group)) or []
     rows = await gather([store.children(znodes.topic_owners_path(group, t)) for t in topics])
-    wheres = [
+    partitions = [
         TopicPartition(topic, int(name)) for topic, row in zip(topics, rows) for name in row or ()
     ]
-    paths = [znodes.owner_path(group, *where) for where in wheres]
+    paths = [znodes.owner_path(group, *tp) for tp in partitions]
     found = {}
-    for where, path, znode in zip(wheres, paths, await gather([store.get(p) for p in paths])):
+    for tp, path, znode in zip(partitions, paths, await gather([store.get(p) for p in paths])):
         if znode is not None:
-            found[where] = znodes.decode_owner(path, znode.data)
+            found[tp] = znodes.decode_owner(path, znode.data)
     return found

@@ -1,10 +1,11 @@
-"""The notices of /changes: what changed, told to all brokers in one znode instead of a watch each.
+"""Change notices in the znode /changes. Brokers watch this znode in place of one per topic. Pure.
 
-Whoever changes a topic, a state or the cluster itself adds a notice in the same write, checked
-against the znode's version, which is the notice's sequence: so notices are all changes, in order. A
-notice of states says what they are now, where there is room for that; a reader then takes them from
-it, and reads the znodes of those that it does not say (or that a broker wrote which did not know
-that it may). Pure.
+Each write of a topic, a partition state or the cluster's features adds a notice in the same
+transaction. The write checks the version of /changes, which is the notice's sequence number; so the
+notices contain every change, in order.
+
+A notice of partition states includes the new states if they fit; a broker applies them without
+reading the state znodes. It reads the znodes of states that a notice does not include.
 """
 
 from __future__ import annotations
@@ -17,30 +18,36 @@ from broker_lite.metadata.znodes import CHANGES, decode_value, encode_value
 from broker_lite.model import LeaderAndIsr, ReplicaId, StateChange
 
 KEPT_MAX = 64
-"""Notices that /changes holds: a broker that missed more reads everything again."""
+"""Maximum notices in /changes. A broker that missed more reads all metadata again."""
 KEPT_BYTES_MAX = 64 << 10
-"""And so many bytes of them, but always the newest: they go with every write of the controller,
-and ZooKeeper takes 1 MB at once, of which creating a large topic needs most."""
+"""Maximum bytes of /changes; the newest notice is always stored. Every write of the controller
+includes the znode, and ZooKeeper's limit of a write is 1 MB."""
 STATES_KEPT_MAX = 8
-"""So many of the newest notices say what their states are: every later notice is read with them,
-and a broker that is further behind can read those few."""
+"""Number of the newest notices that include partition states. Older notices only name partitions,
+so that /changes stays small."""
 
 
-class Told(NamedTuple):
-    """States as a notice says them: a row for each partition that it names of a topic, which is
-    version, leader, leader epoch, leader's broker epoch, controller epoch, and then the ISR's
-    places in ``replicas``."""
+class NoticeStates(NamedTuple):
+    """The partition states that a notice includes.
+
+    ``replicas`` lists each replica once. ``rows`` has, by topic, one row for each partition that
+    the notice names: version, leader, leader epoch, leader's broker epoch, controller epoch, then
+    the ISR as indexes into ``replicas``.
+    """
 
     replicas: Sequence[Sequence[Any]]
     rows: Mapping[str, Sequence[Sequence[int]]]
 
 
 class News(NamedTuple):
-    """What a notice says: topics that changed as a whole (None) or in the states of some
-    partitions; no topic at all stands for the cluster itself."""
+    """The content of a notice.
+
+    ``topics`` has the changed partitions of each topic, or None if the topic changed as a whole.
+    Empty ``topics`` announce a change of the cluster: its features, or a draining or full broker.
+    """
 
     topics: Mapping[str, Sequence[int] | None]
-    told: Told | None = None
+    states: NoticeStates | None = None
 
 
 class Notice(NamedTuple):
@@ -49,38 +56,41 @@ class Notice(NamedTuple):
 
 
 class Notices(NamedTuple):
-    """/changes as read: ``sequence`` is its version."""
+    """The content of /changes. ``sequence`` is the version of the znode."""
 
     sequence: int
     notices: tuple[Notice, ...]
 
 
 class Announcement(NamedTuple):
-    """A notice to be added: what to write, and what /changes holds once it was written."""
+    """A notice to add: the operation to write, and the content of /changes after the write."""
 
     write: Set
     after: Notices
 
 
 class Merged(NamedTuple):
-    """What several notices say together. ``topics``: None where one changed as a whole, else its
-    partitions, each with its state as of the last of them, or None where that has to be read."""
+    """Several notices combined.
+
+    ``topics`` has the changed partitions of each topic with their latest states, None for a state
+    that must be read. The value of a topic that changed as a whole is None.
+    """
 
     topics: Mapping[str, Mapping[int, LeaderAndIsr | None] | None]
     cluster: bool
 
 
 def topic_changed(name: str) -> News:
-    """A topic was made or deleted, or is another one in more than states."""
+    """Return a notice that a topic was created, deleted, or changed beyond partition states."""
     return News({name: None})
 
 
 CLUSTER_CHANGED = News({})
-"""The features were raised, or a broker drains."""
+"""The cluster's features changed, or a broker's registration (draining, full)."""
 
 
 def states_changed(states: Iterable[StateChange]) -> News:
-    """These are states as they are once the notice is there, with the versions that they have."""
+    """Return a notice of new partition states. Their versions are those after the write."""
     replicas: dict[ReplicaId, int] = {}
     topics: dict[str, list[int]] = {}
     rows: dict[str, list[list[int]]] = {}
@@ -97,11 +107,11 @@ def states_changed(states: Iterable[StateChange]) -> News:
                 *isr,
             ]
         )
-    return News(topics, Told([list(replica) for replica in replicas], rows))
+    return News(topics, NoticeStates([list(replica) for replica in replicas], rows))
 
 
 def announce(before: Notices, news: News) -> Announcement:
-    """Add a notice."""
+    """Return the write that adds a notice, dropping the oldest ones beyond the limits."""
     notice = Notice(before.sequence + 1, news)
     kept = (*before.notices, notice)[-KEPT_MAX:]
     kept = (*map(_names_alone, kept[:-STATES_KEPT_MAX]), *kept[-STATES_KEPT_MAX:])
@@ -113,10 +123,10 @@ def announce(before: Notices, news: News) -> Announcement:
 
 
 def merge(notices: Notices, seen: int) -> Merged | None:
-    """What the notices after ``seen`` say.
+    """Combine the notices after the sequence number ``seen``.
 
-    None if one is missing, since too many were written, or if more was seen than there is; then
-    only reading everything helps.
+    Return None if a notice was already dropped, or if ``seen`` is above the current sequence. The
+    caller must then read all metadata.
     """
     if notices.sequence < seen:
         return None
@@ -133,37 +143,39 @@ def merge(notices: Notices, seen: int) -> Merged | None:
             if partitions is None or known is None:
                 topics[topic] = None
             else:
-                known.update(_states(news.told, topic, partitions))
+                known.update(_decoded(news.states, topic, partitions))
     return None if wanted else Merged(topics, cluster)
 
 
-def _states(
-    told: Told | None, topic: str, partitions: Sequence[int]
+def _decoded(
+    states: NoticeStates | None, topic: str, partitions: Sequence[int]
 ) -> dict[int, LeaderAndIsr | None]:
-    if told is None:
+    if states is None:
         return dict.fromkeys(partitions)
-    replicas = [ReplicaId(broker_id, directory) for broker_id, directory in told.replicas]
+    replicas = [ReplicaId(broker_id, directory) for broker_id, directory in states.replicas]
     return {
         partition: LeaderAndIsr(
             leader,
             leader_epoch,
-            tuple([replicas[place] for place in isr]),
+            tuple([replicas[index] for index in isr]),
             controller_epoch,
             version,
             broker_epoch,
         )
         for partition, (version, leader, leader_epoch, broker_epoch, controller_epoch, *isr) in zip(
-            partitions, told.rows[topic]
+            partitions, states.rows[topic]
         )
     }
 
 
 def _names_alone(notice: Notice) -> Notice:
-    return notice if notice.news.told is None else Notice(notice.sequence, News(notice.news.topics))
+    if notice.news.states is None:
+        return notice
+    return Notice(notice.sequence, News(notice.news.topics))
 
 
 def _fitting(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """The newest that there is room for, with their states as long as there is for those."""
+    """Return the newest notices that fit into KEPT_BYTES_MAX, with their states while those fit."""
     kept: list[Notice] = []
     size = 0
     for notice in reversed(notices):
@@ -189,14 +201,14 @@ def _size(notice: Notice) -> int:
 
 
 def _row(notice: Notice) -> dict[str, Any]:
-    topics, told = notice.news
+    topics, states = notice.news
     row: dict[str, Any] = {"sequence": notice.sequence, "topics": dict(sorted(topics.items()))}
-    if told is not None:
-        row["states"] = {"replicas": told.replicas, "topics": dict(sorted(told.rows.items()))}
+    if states is not None:
+        row["states"] = {"replicas": states.replicas, "topics": dict(sorted(states.rows.items()))}
     return row
 
 
 def _notice(row: dict[str, Any]) -> Notice:
-    states = row.get("states")
-    told = None if states is None else Told(states["replicas"], states["topics"])
-    return Notice(row["sequence"], News(row["topics"], told))
+    found = row.get("states")
+    states = None if found is None else NoticeStates(found["replicas"], found["topics"])
+    return Notice(row["sequence"], News(row["topics"], states))

@@ -1,6 +1,7 @@
-"""Producer ids, unique in the cluster: taken from ZooKeeper a thousand at a time.
+"""Producer ids, unique in the cluster, allocated from ZooKeeper in blocks of 1,000. Loop thread.
 
-Loop thread. A block whose compare-and-set was not answered is left alone: ids are many.
+A block is abandoned if the answer to its compare-and-set is lost. The ids of a block are never
+reused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ATTEMPTS_MAX = 100
 
 
 class ProducerIds:
-    """One broker's block and the way to the next one."""
+    """The allocator of producer ids of one broker."""
 
     def __init__(self, store: MetadataStore, broker_id: int) -> None:
         self._store = store
@@ -27,15 +28,18 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
-        """A producer id that nobody had. Raises CoordinationUnavailableError between blocks."""
+        """Return a new producer id.
+
+        Raises CoordinationUnavailableError if a new block is needed and ZooKeeper does not answer.
+        """
         async with self._lock:
             if self._next >= self._end:
-                block = await self._take()
+                block = await self._allocate()
                 self._next, self._end = block.first, block.next
             self._next += 1
             return self._next - 1
 
-    async def _take(self) -> ProducerIdBlock:
+    async def _allocate(self) -> ProducerIdBlock:
         for _ in range(ATTEMPTS_MAX):
             znode = await self._store.get(znodes.PRODUCER_IDS)
             first = 0
@@ -50,4 +54,6 @@ class ProducerIds:
                 write = Set(znodes.PRODUCER_IDS, data, znode.version)
             if await self._store.write([write]) is None:
                 return block
-        raise WriteConflictError("other brokers took every block of producer ids first; try again")
+        raise WriteConflictError(
+            f"other brokers won {ATTEMPTS_MAX} writes of the producer id block; try again"
+        )

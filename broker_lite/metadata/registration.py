@@ -1,7 +1,7 @@
-"""A broker's place in the registry: its id, its disk's start counter, the cluster it belongs to.
+"""Registration of a broker in ZooKeeper: its id, its data directory's start counter, its cluster.
 
-Loop thread. The caller holds the lock of the data directory, so a registration with the same
-directory id is of a dead process, and is deleted rather than waited for.
+Loop thread. The caller holds the lock of the data directory. A registration with the same directory
+id therefore belongs to a dead process, and is deleted without waiting for its session to expire.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 50
 POLL_S = 0.1
-"""How often it is looked whether a broker that holds our id has gone."""
+"""Seconds between two checks whether another broker with this broker's id has left."""
 
 
 async def prepare(store: MetadataStore, cluster_id: str, new_id: Callable[[], str]) -> str:
-    """Make the persistent znodes where they are missing; returns the cluster's id.
+    """Create missing persistent znodes and return the cluster's id.
 
-    ``cluster_id`` is what the data directory says ("" if it belongs to none yet). Raises
-    InconsistentClusterIdError.
+    ``cluster_id`` is the id stored in the data directory, or "" for a new directory. Raises
+    InconsistentClusterIdError if ZooKeeper has another id, or none.
     """
     for path in znodes.PERSISTENT_PATHS:
         if await store.get(path) is None:
@@ -66,10 +66,10 @@ async def prepare(store: MetadataStore, cluster_id: str, new_id: Callable[[], st
 
 
 class Registrar:
-    """Registers one broker, again after every loss of its session.
+    """Registers one broker, and registers it again after each loss of its session.
 
-    ``wait_connected`` as for ``write_surely``; ``patience_ms`` is how long a foreign holder of the
-    id is waited for: its session may just be expiring.
+    ``wait_connected``: see ``write_surely``. ``patience_ms``: maximum wait for another broker with
+    the same id, whose session may be about to expire.
     """
 
     def __init__(
@@ -89,9 +89,12 @@ class Registrar:
         self._tried = False
 
     async def register(self) -> int:
-        """Returns the broker epoch. Raises StaleDirectoryError, BrokerIdTakenError,
-        InvalidConfigError where the directory is another broker's, UnsupportedVersionError;
-        CoordinationUnavailableError: call again when connected."""
+        """Register the broker and return its broker epoch.
+
+        Raises StaleDirectoryError, BrokerIdTakenError, UnsupportedVersionError, and
+        InvalidConfigError if the data directory belongs to another broker id. After
+        CoordinationUnavailableError, call again once connected.
+        """
         self.check_features(await load_features(self._store))
         waited_ms = 0.0
         for _ in range(ATTEMPTS_MAX + int(self._patience_ms / 1000 / POLL_S)):
@@ -107,7 +110,7 @@ class Registrar:
                 if waited_ms >= self._patience_ms:
                     raise self._taken(other)
                 if waited_ms == 0:
-                    _log.warning("%s; waiting for it to go", self._taken(other).message)
+                    _log.warning("%s; waiting for its session to end", self._taken(other).message)
                 await asyncio.sleep(POLL_S)
                 waited_ms += POLL_S * 1000
                 continue
@@ -119,12 +122,12 @@ class Registrar:
                 self._wait_connected,
             )
         raise WriteConflictError(
-            f"registration of broker {self._registration.broker_id} is fought over; is another "
-            "process using the same data directory?"
+            f"broker {self._registration.broker_id} could not register: its registration keeps "
+            "changing. Check that no other process uses the same data directory"
         )
 
     async def hold(self, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Say which partitions this broker holds; nothing happens if it said so already."""
+        """Publish the partitions that this broker stores, by topic, if they have changed."""
         if partitions == self._held:
             return
         self._held = partitions
@@ -135,15 +138,16 @@ class Registrar:
             await self._store.write([Set(self._path, data, znode.version)])
 
     async def drain(self) -> None:
-        """Say that this broker is about to stop."""
+        """Publish that this broker is about to stop."""
         await self._announce(dataclasses.replace(self._registration, draining=True))
 
     async def set_full(self, is_full: bool) -> None:
-        """Say whether this broker's disk is full."""
+        """Publish whether this broker's disk is full."""
         await self._announce(dataclasses.replace(self._registration, is_full=is_full))
 
     async def _announce(self, registration: Registration) -> None:
-        """Change the registration, with a notice, since no broker watches it."""
+        """Write the registration together with a change notice: brokers do not watch
+        registrations."""
         self._registration = registration
         data = znodes.encode_registration(self._registration)
         for _ in range(ATTEMPTS_MAX):
@@ -156,21 +160,25 @@ class Registrar:
                 return
 
     async def check_not_replaced(self) -> None:
-        """Raises StaleDirectoryError if a later start of this very directory has registered."""
+        """Raise StaleDirectoryError if a later start of this data directory has registered."""
         await self._check_disk()
 
     def check_features(self, raised: Mapping[str, int]) -> None:
-        """Raises UnsupportedVersionError where the cluster uses what this broker does not know."""
+        """Raise UnsupportedVersionError if a finalized feature level is above this broker's
+        level."""
         ours = self._registration.features
         for name, level in raised.items():
             if ours.get(name, 0) < level:
                 raise UnsupportedVersionError(
-                    f"the cluster uses {name} {level}, which this broker (level "
-                    f"{ours.get(name, 0)}) does not know: upgrade it"
+                    f"the cluster uses feature {name} at level {level}; this broker supports up to "
+                    f"level {ours.get(name, 0)}: upgrade this broker"
                 )
 
     async def _check_disk(self) -> Operation:
-        """The write that records our start, once it is certain that no later one is recorded."""
+        """Return the write that records this start of the data directory.
+
+        Raises StaleDirectoryError if ZooKeeper records a later start.
+        """
         ours = self._registration
         path = znodes.disk_path(ours.directory_id)
         data = znodes.encode_disk(Disk(ours.broker_id, ours.start_counter))
@@ -180,25 +188,24 @@ class Registrar:
         disk = znodes.decode_disk(path, znode.data)
         if disk.broker_id != ours.broker_id:
             raise InvalidConfigError(
-                f"broker.id={ours.broker_id}: data directory {ours.directory_id} is of broker "
-                f"{disk.broker_id}, whose replicas are in it: give broker.id={disk.broker_id}, or "
-                "an empty log.dir"
+                f"broker.id={ours.broker_id}: data directory {ours.directory_id} holds replicas "
+                f"of broker {disk.broker_id}: set broker.id={disk.broker_id}, or an empty log.dir"
             )
-        # After a try of our own an equal counter is what we wrote.
+        # After an attempt of this process, an equal counter is its own write.
         if disk.start_counter > ours.start_counter or (
             disk.start_counter == ours.start_counter and not self._tried
         ):
             raise StaleDirectoryError(
                 f"data directory {ours.directory_id} is at start {ours.start_counter}, but the "
                 f"cluster has seen start {disk.start_counter} of it: it was rolled back or copied, "
-                "and acknowledged records may be missing. Give the newest copy, or an empty "
-                "log.dir to begin as another replica"
+                "and acknowledged records may be missing. Use the newest copy, or an empty "
+                "log.dir to start as a new replica"
             )
         return Set(path, data, znode.version)
 
     def _taken(self, other: Registration) -> BrokerIdTakenError:
         return BrokerIdTakenError(
             f"broker.id={other.broker_id} is taken by the broker at {other.endpoint} with data "
-            f"directory {other.directory_id} (ours is {self._registration.directory_id}): give "
-            "this broker another broker.id, or stop that one"
+            f"directory {other.directory_id} (this broker's is {self._registration.directory_id}): "
+            "give this broker another broker.id, or stop the other one"
         )

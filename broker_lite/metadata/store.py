@@ -1,9 +1,10 @@
 """The port to the coordination service: reads, atomic writes, one-shot watches, session events.
 
-Two implementations: ``metadata/zookeeper.py`` and the simulator's. All methods are called on the
-loop thread; events arrive there too, perhaps after a read that already shows the change. Paths are
-below the chroot. While there is no connection every call raises CoordinationUnavailableError at
-once; a write that raises it may have happened (``write_surely`` decides by reading again).
+Implemented by ``metadata/zookeeper.py`` and by the simulator. Methods are called, and events
+delivered, on the loop thread. An event may arrive after a read that already returned the change.
+Paths are relative to the chroot. Without a connection, every call raises
+CoordinationUnavailableError at once. A write that raises it may have taken effect; ``write_surely``
+finds out by reading.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from typing import Literal, NamedTuple, Protocol
 from broker_lite.errors import CoordinationUnavailableError, InvalidRequestError
 
 RETRY_S = 0.05
-"""Between two tries, whatever it is that fails, so that no fault becomes a busy loop."""
-
+"""Seconds between two attempts, so that a lasting failure does not become a busy loop."""
 
 REQUEST_BYTES_MAX = 0xFFFFF
-"""ZooKeeper's own default (jute.maxbuffer): it ends the connection of who asks for more at once."""
+"""Maximum bytes of a request: ZooKeeper's default of jute.maxbuffer. It closes the connection of a
+client that sends a larger request."""
 
 
 class Znode(NamedTuple):
-    """A znode as read. ``created_zxid`` is unique to this incarnation of the path."""
+    """A znode. ``created_zxid`` changes if the znode is deleted and created again."""
 
     data: bytes
     version: int
     created_zxid: int
     session_id: int
-    """Of its owner if it is ephemeral, else 0."""
+    """Session that owns an ephemeral znode; 0 for a persistent one."""
     modified_ms: int = 0
-    """When its value was written last, be it the same, by ZooKeeper's wall clock."""
+    """Time of the last write by ZooKeeper's wall clock, even if it did not change the value."""
 
 
 class Check(NamedTuple):
-    """The path exists with this version, else the whole write is refused."""
+    """An operation that fails the write unless the path exists with this version (-1: any)."""
 
     path: str
     version: int
@@ -51,7 +52,7 @@ class Set(NamedTuple):
     path: str
     data: bytes
     version: int = -1
-    """-1: whatever it is."""
+    """Expected version; -1: any."""
 
 
 class Delete(NamedTuple):
@@ -63,7 +64,7 @@ Operation = Check | Create | Set | Delete
 
 
 class Refused(NamedTuple):
-    """A write that had no effect: which operation was at fault, and why."""
+    """A write that ZooKeeper rejected as a whole: the operation that failed, and the reason."""
 
     position: int
     operation: Operation
@@ -71,9 +72,9 @@ class Refused(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """A connection is there. ``new_session``: ephemerals of the one before are gone or will be.
+    """The event of a new connection, after which watches of the former connection are void.
 
-    Watches of before the connection was lost are void in either case.
+    ``new_session``: the former session's ephemeral znodes are deleted, or will be when it expires.
     """
 
     session_id: int
@@ -81,21 +82,21 @@ class Connected(NamedTuple):
 
 
 class Suspended(NamedTuple):
-    """The connection was lost; the session may live on."""
+    """The event of a lost connection; the session may survive."""
 
 
 class SessionLost(NamedTuple):
-    """The session expired: its ephemerals are deleted."""
+    """The event of an expired session, whose ephemeral znodes are deleted."""
 
 
 class DataChanged(NamedTuple):
-    """A watch of ``get`` fired: the znode was created, set or deleted."""
+    """The event of a watch set by ``get``: the znode was created, set or deleted."""
 
     path: str
 
 
 class ChildrenChanged(NamedTuple):
-    """A watch of ``children`` fired."""
+    """The event of a watch set by ``children``."""
 
     path: str
 
@@ -104,13 +105,13 @@ StoreEvent = Connected | Suspended | SessionLost | DataChanged | ChildrenChanged
 
 
 class MetadataStore(Protocol):
-    """What ``server/registry.py`` and ``server/controller.py`` stand on."""
+    """The coordination service as the broker's registry and controller use it."""
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
-        """Connect and make the chroot. Raises CoordinationUnavailableError after the timeout."""
+        """Connect and create the chroot. Raises CoordinationUnavailableError after the timeout."""
 
     async def close(self) -> None:
-        """End the session: its ephemerals vanish at once."""
+        """End the session. ZooKeeper deletes its ephemeral znodes at once."""
 
     @property
     def connected(self) -> bool: ...
@@ -120,31 +121,35 @@ class MetadataStore(Protocol):
 
     @property
     def session_timeout_ms(self) -> int:
-        """What ZooKeeper granted: after so long without contact it ends the session."""
+        """The session timeout that ZooKeeper granted, in milliseconds."""
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
-        """The znode, or None. A watch is set in both cases and fires once."""
+        """Return the znode, or None. A watch is set in both cases and fires once."""
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """Names below a path, sorted, or None if it is not there (then no watch is set)."""
+        """Return the sorted names of a znode's children, or None (and set no watch) if the znode
+        does not exist."""
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """All or nothing. None means done."""
+        """Apply all operations atomically. Return None, or the reason if ZooKeeper rejects them."""
 
     async def sync(self, path: str) -> None:
-        """Reads that follow see every write that was answered to anyone before this call."""
+        """Wait until this connection's reads see all writes that were acknowledged before this
+        call."""
 
 
 def check_size(operations: Sequence[Operation]) -> None:
-    """Raise InvalidRequestError for a write that is surely too large: tried, it would end the
-    connection, and then again the next one."""
+    """Raise InvalidRequestError for a write larger than ZooKeeper accepts.
+
+    ZooKeeper would close the connection, and again after each retry.
+    """
     size = sum(
         len(operation.path) + len(getattr(operation, "data", b"")) for operation in operations
     )
     if size > REQUEST_BYTES_MAX:
         raise InvalidRequestError(
-            f"it takes a write of {size} bytes to ZooKeeper, which takes {REQUEST_BYTES_MAX} at "
-            "once; ask for less at a time"
+            f"the request needs a ZooKeeper write of {size} bytes; the limit is "
+            f"{REQUEST_BYTES_MAX}. Split the request"
         )
 
 
@@ -153,10 +158,11 @@ async def write_surely(
     operations: Sequence[Operation],
     wait_connected: Callable[[], Awaitable[None]],
 ) -> Refused | None:
-    """Write, and where the answer is lost, decide on the next connection what became of it.
+    """Write. If the answer is lost, read on the next connection whether the write took effect, and
+    repeat it if not.
 
-    ``wait_connected`` returns when there is a connection of the same session, and raises what the
-    caller is to get when there will be none.
+    ``wait_connected`` returns once the same session is connected, or raises the error that this
+    function passes on.
     """
     while True:
         try:
@@ -177,11 +183,11 @@ async def write_surely(
 
 
 async def was_written(store: MetadataStore, operations: Sequence[Operation]) -> bool | Refused:
-    """Decide by content whether a write whose answer was lost took effect.
+    """Return whether a write whose answer was lost took effect, by reading the znodes.
 
-    To be asked on the connection after the loss. True: it did. False: it did not, try again.
-    Refused: somebody wrote since, so it cannot be told; read anew. Writes that carry no version
-    count as not done: doing them again is harmless.
+    Call it on the connection after the loss. True: it took effect. False: it did not; retry.
+    Refused: another client has written since, so the outcome is unknown; read again. An operation
+    without a version does not decide, because repeating it is harmless.
     """
     for index, operation in enumerate(operations):
         match operation:

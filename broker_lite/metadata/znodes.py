@@ -1,15 +1,21 @@
-"""Every path and every JSON that logbus keeps in ZooKeeper, below its chroot. Pure.
+"""Paths and JSON values of all znodes of logbus, relative to the chroot. Pure.
 
-    /brokers/ids/<id> (ephemeral) /brokers/disks/<directory id>        who is there, on which disk
-    /brokers/topics/<t>                         topic id, assignment
+    /brokers/ids/<id> (ephemeral)               registration of a live broker
+    /brokers/disks/<directory id>               owner and start counter of a data directory
+    /brokers/topics/<t>                         topic id, assignment of replicas
     /brokers/topics/<t>/partitions/<p>/state    leader and ISR
-    /controller (ephemeral) /controller_epoch   who decides; each decision checks its version
+    /controller (ephemeral)                     current controller
+    /controller_epoch                           checked by every write of the controller
     /features /config/topics/<t> /cluster/id /latest_producer_id_block /changes
-    /consumers/<group>[/offsets/<t>/<p>]        kind, committed offsets
-    /consumers/<group>/{coordinator | ids/<consumer> owners/<t>/<p>}   of a Kafka | native group
+    /consumers/<group>                          kind of the group
+    /consumers/<group>/offsets/<t>/<p>          committed offset
+    /consumers/<group>/coordinator              claim of a Kafka group
+    /consumers/<group>/ids/<consumer>           member of a native group
+    /consumers/<group>/owners/<t>/<p>           owner of a partition in a native group
 
-Values are JSON with "version", the lowest that can say them; a reader refuses one that it does not
-know, and nobody writes one before ``/features`` has it as "metadata".
+Each value is JSON with a "version", the lowest version that can represent it. A reader refuses
+higher versions than it knows. Writers use a version only once the feature "metadata" in
+``/features`` has reached it.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from broker_lite.model import (
 )
 
 VERSION = 2
-"""2: several replicas, brokers that drain, reassignments."""
+"""Highest known version of values. Version 2 added replication, draining and reassignments."""
 
 BROKER_IDS = "/brokers/ids"
 BROKER_DISKS = "/brokers/disks"
@@ -55,7 +61,7 @@ PERSISTENT_PATHS = (
     "/cluster",
     CONSUMERS,
 )
-"""Made by every broker that starts, parents first."""
+"""Paths that a starting broker creates if they are missing, parents first."""
 
 GROUP_PATH_LENGTH_MAX = 750
 
@@ -97,16 +103,16 @@ def topic_config_path(topic: str) -> str:
 
 
 def group_path(group: str) -> str:
-    """Group names are free text: what a path cannot hold is percent-encoded.
+    """Return the path of a group, with the group's name percent-encoded.
 
-    Raises InvalidGroupIdError for an empty or a far too long name, and for one that is no text.
+    Raises InvalidGroupIdError for a name that is empty, too long, or not valid Unicode.
     """
     try:
         name = quote(group, safe="")
     except UnicodeEncodeError:
         raise InvalidGroupIdError(
-            f"group name {group[:40]!r} holds half a surrogate pair, which UTF-8 cannot say: give "
-            "text (were these bytes of another encoding?)"
+            f"group name {group[:40]!r} contains an unpaired surrogate, which UTF-8 cannot encode: "
+            "give valid Unicode text (were these bytes of another encoding?)"
         ) from None
     if name in ("", ".", "..") or len(name) > GROUP_PATH_LENGTH_MAX:
         if name not in (".", ".."):
@@ -119,7 +125,7 @@ def group_path(group: str) -> str:
 
 
 def group_name(encoded: str) -> str:
-    """The group whose znode has this name."""
+    """Return the group's name, decoded from the name of its znode."""
     return unquote(encoded)
 
 
@@ -136,17 +142,19 @@ def offset_path(group: str, topic: str, partition: int) -> str:
 
 
 def coordinator_path(group: str) -> str:
-    """Which broker writes a group's offsets: each of its writes checks this version."""
+    """Return the path of a group's coordinator znode. Every write of the coordinator checks its
+    version."""
     return f"{group_path(group)}/coordinator"
 
 
 def claim_path(group: str, claim: str) -> str:
-    """There for as long as this claim of the group holds; never set."""
+    """Return the path of a claim's own znode, which exists while the claim is held and has no
+    value."""
     return f"{coordinator_path(group)}/{claim}"
 
 
 def consumers_path(group: str) -> str:
-    """The consumer registry of a native group."""
+    """Return the path of a native group's registered consumers."""
     return f"{group_path(group)}/ids"
 
 
@@ -155,7 +163,7 @@ def consumer_path(group: str, consumer: str) -> str:
 
 
 def owners_path(group: str) -> str:
-    """The ownership registry of a native group."""
+    """Return the path of the partition owners of a native group."""
     return f"{group_path(group)}/owners"
 
 
@@ -172,7 +180,7 @@ def owner_path(group: str, topic: str, partition: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """/brokers/ids/<id>."""
+    """/brokers/ids/<id>: a live broker. ``partitions``: partitions that it stores, by topic."""
 
     broker_id: int
     endpoint: Endpoint
@@ -205,7 +213,7 @@ class Disk(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A reassignment under way: who joins the replicas, and who leaves once they are in sync."""
+    """A reassignment in progress: brokers to add, and brokers to remove once those are in sync."""
 
     adding: tuple[int, ...]
     removing: tuple[int, ...]
@@ -220,7 +228,7 @@ class Assignment(NamedTuple):
 
 
 class ProducerIdBlock(NamedTuple):
-    """/latest_producer_id_block: the block [first, next) belongs to a broker."""
+    """/latest_producer_id_block: the last allocated block of producer ids, [first, next)."""
 
     broker_id: int
     first: int
@@ -228,10 +236,13 @@ class ProducerIdBlock(NamedTuple):
 
 
 class Coordinator(NamedTuple):
-    """/consumers/<group>/coordinator. ``epoch`` counts claims, ``generation`` rebalances of Kafka
-    members: neither ever restarts. ``empty_since_ms``: None while there are members. ``claim``: the
-    name of the claim's own znode below it, which no other claim of any group ever had. ``members``
-    the generation had, and the longest of their session timeouts."""
+    """/consumers/<group>/coordinator: the broker that writes a group's offsets.
+
+    ``epoch`` counts claims and ``generation`` counts rebalances of Kafka members; both only grow.
+    ``empty_since_ms`` is None while the group has members. ``claim`` is the unique name of the
+    claim's own znode below this one. ``members`` and ``session_timeout_ms`` are the number of
+    members in the generation and the longest of their session timeouts.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -244,8 +255,11 @@ class Coordinator(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """/consumers/<group>/ids/<consumer>: what a consumer of a native group reads, topics by name
-    or (``pattern``) all that match as a whole, and with how many streams."""
+    """/consumers/<group>/ids/<consumer>: the subscription of a native group's consumer.
+
+    The consumer reads the named ``topics``, or all topics whose whole name matches the regular
+    expression ``pattern``, with ``streams`` streams.
+    """
 
     topics: tuple[str, ...]
     pattern: str | None
@@ -255,15 +269,17 @@ class Subscription(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """/consumers/<group>/owners/<t>/<p>: which stream of which consumer reads a partition."""
+    """/consumers/<group>/owners/<t>/<p>: the consumer, and its stream, that reads a partition."""
 
     consumer: str
     stream: int
 
 
 class FirstLook(NamedTuple):
-    """/consumers/<group>/offsets/<t>: how many partitions a topic had when a native group read it
-    first. Those behind were added later, and are read from their beginning."""
+    """/consumers/<group>/offsets/<t>: a topic's partition count when a native group first read it.
+
+    The group reads partitions that were added later from their earliest offset.
+    """
 
     topic_id: str
     partition_count: int
@@ -360,7 +376,8 @@ def encode_state(value: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes, version: int) -> LeaderAndIsr:
-    """``version`` is the znode's: it is part of the value and not of its bytes."""
+    """Decode a partition state. ``version`` is the znode's version, which the JSON does not
+    hold."""
     value = decode_value(path, data)
     return LeaderAndIsr(
         value["leader"],
@@ -377,7 +394,7 @@ def encode_controller(broker_id: int, broker_epoch: int) -> bytes:
 
 
 def decode_controller(path: str, data: bytes) -> tuple[int, int]:
-    """The controller's broker id, and the broker epoch in which it was elected."""
+    """Return the controller's broker id, and its broker epoch at the election."""
     value = decode_value(path, data)
     return int(value["broker"]), int(value["broker_epoch"])
 
@@ -521,35 +538,38 @@ def decode_offset(path: str, data: bytes) -> CommittedOffset:
 
 
 def encode_value(value: dict[str, Any], version: int = 1) -> bytes:
-    """A znode's bytes; ``version`` is the lowest that can say them."""
+    """Encode a znode's value. ``version`` is the lowest version that can represent it."""
     return _JSON.encode({"version": version, **value}).encode()
 
 
 class _Value(dict[str, Any]):
-    """A decoded object that names its path where a key is missing."""
+    """A decoded value. A missing key raises UnsupportedVersionError that names the path."""
 
     __slots__ = ("path",)
 
     path: str
 
     def __missing__(self, key: str) -> Any:
-        raise UnsupportedVersionError(f"znode {self.path} has no {key!r}; it is not logbus's")
+        raise UnsupportedVersionError(f"znode {self.path} has no {key!r}; another program wrote it")
 
 
 def decode_value(path: str, data: bytes) -> dict[str, Any]:
-    """What a znode says. Raises UnsupportedVersionError, also where a key is asked for that is
-    not there."""
+    """Decode a znode's value.
+
+    Raises UnsupportedVersionError for other data and later versions; the returned mapping raises it
+    for a missing key.
+    """
     try:
         value = json.loads(data)
         version = value["version"]
     except (ValueError, KeyError, TypeError):
         raise UnsupportedVersionError(
-            f"znode {path} holds {data[:60]!r}, which is not logbus's; give zookeeper.connect a "
-            "chroot of its own"
+            f"znode {path} holds {data[:60]!r}, which logbus did not write; give zookeeper.connect "
+            "a chroot that only logbus uses"
         ) from None
     if not isinstance(version, int) or version > VERSION:
         raise UnsupportedVersionError(
-            f"znode {path} has version {version}; this broker reads up to {VERSION}: upgrade it"
+            f"znode {path} has version {version}; this logbus reads up to {VERSION}: upgrade logbus"
         )
     result = _Value(value)
     result.path = path

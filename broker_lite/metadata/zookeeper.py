@@ -1,10 +1,10 @@
-"""ZooKeeper behind the MetadataStore port: the only module that knows kazoo.
+"""Implementation of the MetadataStore port with kazoo, which only this module imports.
 
-kazoo calls back on its own threads; every callback does nothing but hand a value to the loop with
-``call_soon_threadsafe``, so no listener blocks and all state here belongs to the loop thread.
-Requests that are under way when the connection is lost fail at once with
-CoordinationUnavailableError; one that kazoo sends later all the same goes before any request made
-on the new connection, so reading again decides. Every znode's ACL is set in ``_acl``.
+kazoo runs callbacks on its own threads. Each callback only passes a value to the event loop with
+``call_soon_threadsafe``; all state belongs to the loop thread. When the connection is lost,
+requests in flight fail at once with CoordinationUnavailableError. kazoo may still send such a
+request on the next connection, but before any new request, so a read on that connection shows its
+effect. ``_acl`` sets the ACL of every znode.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ from broker_lite.metadata.store import (
 from broker_lite.model import CommittedOffset, Endpoint, TopicPartition
 
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-# It warns at every attempt to reconnect; that ZooKeeper is gone is said once, by the registry.
+# kazoo warns at every attempt to reconnect. The registry logs a lost connection once.
 _kazoo_log.setLevel(logging.ERROR)
 
 _RECONNECT_DELAY_S = 0.05
 _RECONNECT_DELAY_MAX_S = 0.2
-"""kazoo's own would grow to a minute: a ZooKeeper that is back must be found at once."""
+"""Maximum delay between attempts to reconnect. kazoo's default of a minute would delay the recovery
+of the cluster after an outage of ZooKeeper."""
 _HANDSHAKE_S = 0.5
-"""The first wait for the answer to a handshake; each unanswered one doubles the wait."""
+"""Seconds to wait for the answer to the first handshake. Each retry doubles the wait."""
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (NodeExistsError, "exists"),
@@ -72,7 +73,8 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """``host:port,…/chroot`` as hosts and chroot ("" for none). Raises InvalidConfigError."""
+    """Split ``host:port,…/chroot`` into hosts and chroot ("" for none). Raises
+    InvalidConfigError."""
     hosts, _, chroot = address.partition("/")
     names = [part.strip() for part in hosts.split(",") if part.strip()]
     if not names or any(not name.rpartition(":")[2].isdigit() for name in names):
@@ -84,9 +86,10 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
-    """The live brokers of a cluster, by broker id; for clients that were given ZooKeeper's address.
+    """Return the endpoints of a cluster's live brokers, in order of broker id. Blocking.
 
-    Blocking. Raises CoordinationUnavailableError if ZooKeeper does not answer in time.
+    For clients that know only ZooKeeper's address. Raises CoordinationUnavailableError if ZooKeeper
+    does not answer within ``timeout_s``.
     """
     with _reading(address, timeout_s) as (client, chroot):
         endpoints = []
@@ -101,9 +104,9 @@ def read_brokers(address: str, *, timeout_s: float = 10.0) -> list[Endpoint]:
 def read_group_offsets(
     address: str, group: str, *, timeout_s: float = 10.0
 ) -> dict[TopicPartition, CommittedOffset]:
-    """What a group committed, as the znodes have it, without any broker.
+    """Return a group's committed offsets from ZooKeeper, without a broker. Blocking.
 
-    Blocking. Raises CoordinationUnavailableError if ZooKeeper does not answer in time.
+    Raises CoordinationUnavailableError if ZooKeeper does not answer within ``timeout_s``.
     """
     with _reading(address, timeout_s) as (client, chroot):
         offsets = {}
@@ -118,9 +121,10 @@ def read_group_offsets(
 
 
 class ZooKeeperStore:
-    """The port over one kazoo client and its session.
+    """The MetadataStore port over one kazoo client and its session.
 
-    ``session_timeout_ms``: after so long without contact ZooKeeper ends the session.
+    ``session_timeout_ms``: the requested time without contact after which ZooKeeper ends the
+    session.
     """
 
     def __init__(
@@ -149,23 +153,26 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """What ZooKeeper granted, which is within its own bounds, not what was asked for."""
+        """The session timeout that ZooKeeper granted. It may differ from the requested one."""
         return self._granted_timeout_ms
 
     def _note_granted_timeout(self) -> None:
-        """kazoo knows it where it connects and keeps no more than two thirds of it, to itself."""
+        """Record the granted session timeout whenever kazoo connects.
+
+        kazoo's connection handler is the only place that has it, as a read timeout of two thirds.
+        """
         handler: Any = self._client._connection
         connect = handler._connect
 
-        def noting(*where: Any) -> Any:
-            read_timeout_ms, connect_timeout_ms = connect(*where)
+        def connect_and_note(*arguments: Any) -> Any:
+            read_timeout_ms, connect_timeout_ms = connect(*arguments)
             self._granted_timeout_ms = round(read_timeout_ms * 3 / 2)
             return read_timeout_ms, connect_timeout_ms
 
-        handler._connect = noting
+        handler._connect = connect_and_note
 
     async def start(self, on_event: Callable[[StoreEvent], None]) -> None:
-        """Connect and make the chroot. Raises CoordinationUnavailableError after the timeout."""
+        """Connect and create the chroot. Raises CoordinationUnavailableError after the timeout."""
         loop = self._loop = asyncio.get_running_loop()
         self._on_event = on_event
         self._client.add_listener(self._on_state)
@@ -174,19 +181,19 @@ class ZooKeeperStore:
         if not await loop.run_in_executor(None, live.wait, timeout_s):
             await self.close()
             raise _unavailable(self._address, f"no answer in {timeout_s:g} s")
-        # The listener's own message to the loop may still be under way.
+        # The listener's call on the loop may still be pending.
         self._take_state(KazooState.CONNECTED, self._kazoo_session_id())
         path = ""
         for part in self._chroot.split("/")[1:]:
             path += f"/{part}"
-            # Below the chroot are only this cluster's znodes; its parents may be others'.
+            # Other programs may have created the parents of the chroot.
             with contextlib.suppress(NodeExistsError):
                 await self._ask(self._client.create_async, path, b"", acl=self._acl(path))
 
     async def close(self) -> None:
-        """End the session: its ephemerals vanish at once.
+        """End the session. ZooKeeper deletes its ephemeral znodes at once.
 
-        A caller may give up waiting: the process can end while ZooKeeper does not answer.
+        A caller may cancel the wait: the process can exit although ZooKeeper does not answer.
         """
         if self._closed:
             return
@@ -195,8 +202,8 @@ class ZooKeeperStore:
         self._client.remove_listener(self._on_state)
         self._loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        # asyncio joins the threads of its executor before the process ends; kazoo may wait for
-        # ZooKeeper's answer for as long as two thirds of the session timeout.
+        # A daemon thread, because asyncio joins the threads of its executor before the process
+        # exits, and kazoo may wait two thirds of the session timeout for ZooKeeper's answer.
         threading.Thread(
             target=self._end_session, args=(ended.set,), name="zookeeper-close", daemon=True
         ).start()
@@ -211,7 +218,7 @@ class ZooKeeperStore:
             self._to_loop(ended)
 
     async def get(self, path: str, *, watch: bool = False) -> Znode | None:
-        """The znode, or None. A watch is set in both cases and fires once."""
+        """Return the znode, or None. A watch is set in both cases and fires once."""
         full = self._chroot + path
         watcher = self._on_watch if watch else None
         while True:
@@ -220,14 +227,15 @@ class ZooKeeperStore:
             except NoNodeError:
                 if not watch:
                     return None
-                # A get of nothing sets no watch; a look for it does, unless it has just come.
+                # A failed get sets no watch; exists sets one. Retry if the znode was just created.
                 if await self._ask(self._client.exists_async, full, watch=watcher) is None:
                     return None
                 continue
             return Znode(data, stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)
 
     async def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """Names below a path, sorted, or None if it is not there (then no watch is set)."""
+        """Return the sorted names of a znode's children, or None (and set no watch) if the znode
+        does not exist."""
         watcher = self._on_watch if watch else None
         try:
             names: list[str] = await self._ask(
@@ -238,7 +246,10 @@ class ZooKeeperStore:
         return sorted(names)
 
     async def write(self, operations: Sequence[Operation]) -> Refused | None:
-        """All or nothing. None means done. Raises InvalidRequestError as ``check_size`` does."""
+        """Apply all operations atomically. Return None, or the reason if ZooKeeper rejects them.
+
+        Raises InvalidRequestError for a write that exceeds ZooKeeper's limit.
+        """
         check_size(operations)
         transaction = self._client.transaction()
         for operation in operations:
@@ -269,14 +280,15 @@ class ZooKeeperStore:
         return None
 
     async def sync(self, path: str) -> None:
-        """Reads that follow see every write that was answered to anyone before this call."""
+        """Wait until this connection's reads see all writes that were acknowledged before this
+        call."""
         await self._ask(self._client.sync_async, self._chroot + path)
 
     def _acl(self, path: str) -> list[Any]:
-        """The ACL of a znode: open, until brokers have a credential of their own."""
+        """Return the ACL of a znode: open to all, because brokers have no credentials yet."""
         return list(OPEN_ACL_UNSAFE)
 
-    # From kazoo's threads.
+    # Called on kazoo's threads.
 
     def _on_state(self, state: str) -> None:
         self._to_loop(self._take_state, state, self._kazoo_session_id())
@@ -288,7 +300,7 @@ class ZooKeeperStore:
     def _to_loop(self, function: Callable[..., None], *values: Any) -> None:
         loop = self._loop
         if loop is not None:
-            # The loop may have been closed by a process that ends.
+            # An exiting process may have closed the loop.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(function, *values)
 
@@ -296,7 +308,7 @@ class ZooKeeperStore:
         client_id = self._client.client_id
         return int(client_id[0]) if client_id is not None else 0
 
-    # On the loop.
+    # Called on the loop thread.
 
     def _take_state(self, state: str, session_id: int) -> None:
         if self._closed:
@@ -327,9 +339,10 @@ class ZooKeeperStore:
             self._on_event(ChildrenChanged(path))
 
     async def _ask(self, request: Callable[..., Any], *values: Any, **options: Any) -> Any:
-        """Make a kazoo request and await it; its errors of connection and session become ours.
+        """Send a kazoo request and await the answer.
 
-        Nothing is requested without a connection: kazoo would keep it and send it later.
+        Errors of the connection and the session become CoordinationUnavailableError. Without a
+        connection nothing is sent, because kazoo would queue the request and send it later.
         """
         if not self._connected:
             raise _unavailable(self._address, "the connection is lost")
@@ -374,9 +387,9 @@ def _client(hosts: str, timeout_s: float) -> KazooClient:
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """A connection that does not wait a whole session timeout for the answer to a handshake.
+    """A connection that retries an unanswered handshake before the session timeout passes.
 
-    A ZooKeeper that is starting accepts connections, and at times never answers the first request.
+    A starting ZooKeeper accepts connections but sometimes never answers the first request.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -393,7 +406,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
 
 @contextlib.contextmanager
 def _reading(address: str, timeout_s: float) -> Iterator[tuple[KazooClient, str]]:
-    """A connection for a few blocking reads."""
+    """Open a connection for blocking reads; yield the kazoo client and the chroot."""
     hosts, chroot = split_address(address)
     client = _client(hosts, timeout_s)
     try:
@@ -421,4 +434,4 @@ def _unavailable(address: str, cause: object) -> CoordinationUnavailableError:
 
 
 def _ignore(event: StoreEvent) -> None:
-    """Before start."""
+    """Drop events that arrive before ``start``."""

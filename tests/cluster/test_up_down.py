@@ -409,13 +409,13 @@ def test_wrong_settings_are_the_brokers_own_error(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_named(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     directory = place.format(file=tmp_path / "file")
-    with pytest.raises(InvalidConfigError, match=f"data cannot be kept in {directory}: .*--dir"):
+    with pytest.raises(InvalidConfigError, match=f"cannot store data in {directory}: .*--dir"):
         LocalCluster(1, directory=directory).start()
 
 
 def test_a_folder_that_cannot_be_used_inside_is_named(tmp_path: Path) -> None:
     (tmp_path / "broker-0").write_text("a file where the broker's folder should be")
-    with pytest.raises(InvalidConfigError, match=r"data cannot be kept in .*broker-0"):
+    with pytest.raises(InvalidConfigError, match=r"cannot store data in .*broker-0"):
         LocalCluster(1, directory=tmp_path).start()
 
 
@@ -423,7 +423,7 @@ def test_up_says_what_is_wrong_with_its_folder(logbus: Logbus, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     for how in ((), ("-d",)):
         said = logbus("up", *how, "--dir", str(tmp_path / "file/below"), code=1).stderr
-        assert said.startswith("Error: [LOGBUS_INVALID_CONFIG] data cannot be kept in"), said
+        assert said.startswith("Error: [LOGBUS_INVALID_CONFIG] cannot store data in"), said
         assert "Traceback" not in said
 
 

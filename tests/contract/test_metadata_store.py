@@ -61,7 +61,7 @@ def test_a_write_that_is_too_large_is_not_tried(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, events):
             await store.write([Create("/a")])
-            with pytest.raises(InvalidRequestError, match="ask for less at a time"):
+            with pytest.raises(InvalidRequestError, match="Split the request"):
                 await store.write([Create("/a/b"), Set("/a", bytes(REQUEST_BYTES_MAX))])
             assert await store.children("/a") == []
             assert store.connected and Suspended() not in events.seen

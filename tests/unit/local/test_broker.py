@@ -1,4 +1,4 @@
-"""A broker's process that is started before its settings are known."""
+"""A broker process that is prepared before its settings are complete (``--begin-fd``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def test_a_broker_that_nobody_lets_begin_ends_and_makes_nothing(tmp_path: Path) -> None:
+def test_prepared_broker_exits_without_files_if_its_starter_dies(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text(f"broker.id=0\nlog.dir={tmp_path / 'data'}\n", "utf-8")
     read_end, write_end = os.pipe()
@@ -21,6 +21,6 @@ def test_a_broker_that_nobody_lets_begin_ends_and_makes_nothing(tmp_path: Path) 
     ) as process:
         os.close(read_end)
         os.close(write_end)
-        said, _ = process.communicate(timeout=60)
-    assert (process.returncode, said) == (1, b"")
+        output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (1, b"")
     assert os.listdir(tmp_path) == ["broker.conf"]

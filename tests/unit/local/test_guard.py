@@ -1,4 +1,4 @@
-"""The guard: children end with their parent, however the parent ends; strangers are left alone."""
+"""The guard: children end with their parent, even after SIGKILL; other processes are not killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ time.sleep(600)
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, f"condition not met within {seconds} s"
         time.sleep(0.02)
 
 
@@ -50,7 +50,7 @@ def test_children_end_with_their_parent(ending: int, tmp_path: Path) -> None:
     wait_until(lambda: not (tmp_path / "temporary").exists())
 
 
-def test_a_forked_worker_does_not_keep_the_children_alive(tmp_path: Path) -> None:
+def test_forked_worker_of_a_dead_parent_does_not_keep_children_alive(tmp_path: Path) -> None:
     parent, child, _ = start_parent(tmp_path, "fork")
     forked = [int(pid) for pid in children_of(parent.pid) if int(pid) != child]
     try:
@@ -68,11 +68,11 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
     parent.kill()
     parent.wait()
     wait_until(lambda: not (tmp_path / "temporary").exists())
-    # The folder goes after the last child, never under it.
+    # The guard removes the folder only after the last child has ended.
     assert start_mark(child) is None
 
 
-def test_close_ends_what_is_left_and_may_be_called_twice(tmp_path: Path) -> None:
+def test_close_kills_remaining_children_and_is_idempotent(tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
     guard = Guard(folder)
@@ -83,7 +83,7 @@ def test_close_ends_what_is_left_and_may_be_called_twice(tmp_path: Path) -> None
     assert folder.is_dir()
 
 
-def test_output_of_a_child_goes_to_its_log(tmp_path: Path) -> None:
+def test_child_output_is_written_to_its_log(tmp_path: Path) -> None:
     guard = Guard()
     try:
         guard.spawn([sys.executable, "-c", "print('hello')"], tmp_path / "log").wait(10)
@@ -92,7 +92,7 @@ def test_output_of_a_child_goes_to_its_log(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "hello\n"
 
 
-def test_a_recorded_pid_counts_only_with_its_start_mark() -> None:
+def test_recorded_pid_counts_as_running_only_with_its_start_mark() -> None:
     mine = start_mark(os.getpid())
     assert mine is not None
     assert is_running(os.getpid(), mine)
@@ -104,7 +104,7 @@ def test_a_recorded_pid_counts_only_with_its_start_mark() -> None:
     assert memory_bytes(2**22 + 1) is None
 
 
-def test_end_insists_after_the_grace() -> None:
+def test_end_kills_a_process_that_ignores_sigterm_after_the_grace() -> None:
     child = subprocess.Popen(
         [
             sys.executable,

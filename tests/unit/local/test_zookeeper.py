@@ -1,4 +1,4 @@
-"""EmbeddedZooKeeper: a real JVM, found, started, stopped; and each way in which it cannot."""
+"""EmbeddedZooKeeper with a real JVM: start, stop, the class archive, and each cause of failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def archives(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.jsa*"))
 
 
-def test_it_serves_keeps_its_port_and_an_archive_of_its_classes(tmp_path: Path) -> None:
+def test_server_serves_and_restarts_on_its_port_with_a_class_archive(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     try:
         host, _, port = server.start().partition(":")
@@ -28,14 +28,14 @@ def test_it_serves_keeps_its_port_and_an_archive_of_its_classes(tmp_path: Path) 
         server.kill()
         assert server.pid is None
         assert server.start() == f"{host}:{port}"
-        assert not archives(tmp_path), "the JVM writes it when it ends"
+        assert not archives(tmp_path), "only an orderly exit of the JVM writes the archive"
         server.stop()
         (archive,) = archives(tmp_path)
         assert server.start() == f"{host}:{port}"
         command = Path(f"/proc/{server.pid}/cmdline")
         assert not command.exists() or f"={archive}".encode() in command.read_bytes()
         server.stop()
-        archive.write_bytes(archive.read_bytes()[:4096])  # which would end the JVM
+        archive.write_bytes(archive.read_bytes()[:4096])  # A JVM crashes on a truncated one.
         assert server.start() == f"{host}:{port}"
     finally:
         server.stop()
@@ -43,7 +43,7 @@ def test_it_serves_keeps_its_port_and_an_archive_of_its_classes(tmp_path: Path) 
         four_letters(host, int(port), "srvr")
 
 
-def test_a_folder_whose_name_the_jvm_would_misread_keeps_no_archive(tmp_path: Path) -> None:
+def test_folder_with_a_colon_in_its_name_gets_no_class_archive(tmp_path: Path) -> None:
     for name, makes in (("plain", True), ("a:b", False)):
         folder = tmp_path / name
         archive = ClassArchive(folder, sys.executable, "jars")
@@ -51,7 +51,7 @@ def test_a_folder_whose_name_the_jvm_would_misread_keeps_no_archive(tmp_path: Pa
         assert bool(archive.flags(may_make=True)) is makes
 
 
-def test_a_taken_port_is_named(tmp_path: Path) -> None:
+def test_start_error_names_the_port_that_is_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = EmbeddedZooKeeper(tmp_path, port=port)
@@ -61,7 +61,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_a_free_port_is_tried_again_when_it_was_taken_meanwhile(
+def test_start_picks_another_port_if_the_free_one_is_taken_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -71,14 +71,18 @@ def test_a_free_port_is_tried_again_when_it_was_taken_meanwhile(
             assert server.port != taken.getsockname()[1]
 
 
-def test_missing_java_names_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_error_names_the_required_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(MissingDependencyError, match="Java 17"):
         find_java()
 
 
-def test_java_home_goes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "bin").mkdir()
     java = tmp_path / "bin" / "java"
     java.write_text("#!/bin/sh\n")
@@ -87,12 +91,12 @@ def test_java_home_goes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert find_java() == str(java)
 
 
-def test_missing_jars_name_the_cure(tmp_path: Path) -> None:
+def test_missing_jars_error_names_the_option(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError, match="--zookeeper-jars"):
         find_jars(tmp_path)
 
 
-def test_jars_are_found_in_spark_home_without_pyspark(
+def test_jars_are_found_in_spark_home_if_pyspark_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(zookeeper.importlib.util, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""A group's commits when the store does what no code expected."""
+"""Commits of a group when the store raises an unexpected exception; eviction of claims."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from broker_lite.model import (
 
 
 class FaultyStore:
-    """Takes the claim, and every write after it but the first, which ends in an error that nobody
-    plans for."""
+    """A store that accepts all writes except the third, which raises ZeroDivisionError. The first
+    two writes are a claim and the parents of an offset."""
 
     connected = True
 
@@ -47,7 +47,7 @@ def offsets(store: Any) -> GroupOffsets:
     topic = TopicView("t", "abcdefghijklmnopqrstuQ", (PartitionView(0, (1,), state),), {})
 
     async def connected() -> None:
-        """At once."""
+        """Return at once: the store is always connected."""
 
     return GroupOffsets(
         store,
@@ -59,29 +59,30 @@ def offsets(store: Any) -> GroupOffsets:
     )
 
 
-def test_an_error_that_nobody_expects_ends_one_commit_and_not_the_group(
+def test_unexpected_store_error_fails_one_commit_and_later_commits_succeed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The batch was never settled: this commit, and every later one of the group, hung."""
+    """Regression: the batch was never completed, so this and every later commit of the group
+    hung."""
     store: Any = FaultyStore()
     commit = {TopicPartition("t", 0): CommittedOffset(5)}
 
     async def main() -> None:
         groups = offsets(store)
-        with pytest.raises(UnknownServerError, match="could not be written"):
+        with pytest.raises(UnknownServerError, match="writing the offsets to ZooKeeper failed"):
             await asyncio.wait_for(groups.commit("g", commit), 10)
         done = await asyncio.wait_for(groups.commit("g", commit), 10)
         assert done == {TopicPartition("t", 0): None}
         groups.close()
 
     asyncio.run(main())
-    assert "ZeroDivisionError" in caplog.text, "with its traceback"
+    assert "ZeroDivisionError" in caplog.text, "the log lacks the traceback"
 
 
-def test_of_too_many_claims_the_one_is_forgotten_that_was_not_used_for_longest(
+def test_least_recently_used_claim_is_evicted_beyond_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All were, and then each group's next write claimed it anew."""
+    """Regression: all claims were evicted, and the next write of each group made a new claim."""
     monkeypatch.setattr(group_offsets, "KNOWN_MAX", 2)
     store: Any = FaultyStore()
     store.writes = 3

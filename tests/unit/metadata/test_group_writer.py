@@ -1,4 +1,4 @@
-"""How often ZooKeeper is written to for groups, and when a commit is answered, in virtual time."""
+"""The rate of ZooKeeper writes for groups, and the latency of commits, in virtual time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDING_S = 1e-9
 
 
 class Multi(NamedTuple):
-    """One write of offsets: when it began and was answered, and what it set (path to value)."""
+    """One write to the store: its start, its answer, and the values that it set, by path."""
 
     began_s: float
     ended_s: float
@@ -32,7 +32,8 @@ class Multi(NamedTuple):
 
 
 class Store:
-    """Takes ``write_s`` for a write. Making a group's folders is not counted: that is done once."""
+    """A store whose writes take ``write_s`` seconds. Writes without values, which create the
+    parents of a group's offsets, take no time and are not recorded."""
 
     connected = True
 
@@ -40,7 +41,7 @@ class Store:
         self._write_s = write_s
         self.multis: list[Multi] = []
         self.held: dict[str, bytes] = {}
-        """What ZooKeeper has, of offsets and coordinators."""
+        """Values of offset and coordinator znodes, by path."""
 
     async def write(self, operations: Sequence[Operation]) -> None:
         valued = [row for row in operations if isinstance(row, (Create, Set)) and row.data]
@@ -59,14 +60,14 @@ class Store:
 
 class Commit(NamedTuple):
     after_ms: int
-    """Since the one before."""
+    """Milliseconds after the previous commit."""
     group: int
     partition: int
 
 
 def writer(store: Store, interval_ms: int) -> GroupWriter:
     async def connected() -> None:
-        """At once."""
+        """Return at once: the store is always connected."""
 
     made: Any = store
     return GroupWriter(made, interval_ms=interval_ms, wait_connected=connected)
@@ -84,11 +85,11 @@ commits = st.lists(
 
 
 @given(rows=commits, interval_ms=st.integers(0, 50), write_ms=st.integers(0, 40))
-def test_commits_never_write_more_often_than_the_interval_and_wait_for_their_multi(
+def test_writes_keep_the_interval_and_commits_wait_for_their_write(
     rows: list[Commit], interval_ms: int, write_ms: int
 ) -> None:
-    """offset.commit.interval.ms: whatever comes, one write begins that long after the one before,
-    or later; a commit waits for no more than that, or for the write that is under way."""
+    """With any commits, two writes start at least offset.commit.interval.ms apart. A commit waits
+    at most for the interval or for the write in flight, and then for its own write."""
     store = Store(write_ms / 1000)
     claims = [claim_of(f"g{number}") for number in range(5)]
     waits: list[float] = []
@@ -96,10 +97,10 @@ def test_commits_never_write_more_often_than_the_interval_and_wait_for_their_mul
     async def commit(writer: GroupWriter, row: Commit, number: int) -> None:
         loop = asyncio.get_running_loop()
         began, claim = loop.time(), claims[row.group]
-        where = TopicPartition("t", row.partition)
-        await writer.commit(claim, {where: CommittedOffset(number)})
-        path = znodes.offset_path(claim.group, *where)
-        assert path in store.held, "answered before the write that carries it"
+        tp = TopicPartition("t", row.partition)
+        await writer.commit(claim, {tp: CommittedOffset(number)})
+        path = znodes.offset_path(claim.group, *tp)
+        assert path in store.held, "the commit was answered before its write"
         assert znodes.decode_offset(path, store.held[path]).offset >= number
         waits.append(loop.time() - began)
 
@@ -124,7 +125,7 @@ def test_commits_never_write_more_often_than_the_interval_and_wait_for_their_mul
 
 
 @pytest.mark.parametrize("interval_ms", [20, 500])
-def test_a_thousand_commits_in_a_second_are_as_many_writes_as_the_interval_allows(
+def test_a_thousand_commits_a_second_are_batched_into_one_write_per_interval(
     interval_ms: int,
 ) -> None:
     store = Store(0.002)
@@ -134,8 +135,8 @@ def test_a_thousand_commits_in_a_second_are_as_many_writes_as_the_interval_allow
         groups = writer(store, interval_ms)
         futures = []
         for number in range(1000):
-            where = {TopicPartition("t", 0): CommittedOffset(number)}
-            futures.append(groups.commit(claims[number % 100], where))
+            offsets = {TopicPartition("t", 0): CommittedOffset(number)}
+            futures.append(groups.commit(claims[number % 100], offsets))
             await asyncio.sleep(0.001)
         await asyncio.gather(*futures)
         groups.close()
@@ -147,14 +148,14 @@ def test_a_thousand_commits_in_a_second_are_as_many_writes_as_the_interval_allow
         assert znodes.decode_offset(path, store.held[path]).offset == 900 + number
 
 
-def test_a_generation_does_not_wait_and_takes_along_what_was_committed() -> None:
+def test_generation_is_written_at_once_with_the_pending_commits() -> None:
     store = Store(0.002)
     claims = [claim_of("commits"), claim_of("begins")]
-    where = {TopicPartition("t", 0): CommittedOffset(1)}
+    offsets = {TopicPartition("t", 0): CommittedOffset(1)}
 
     async def main() -> None:
         loop, groups = asyncio.get_running_loop(), writer(store, 60_000)
-        await groups.commit(claims[0], where)
+        await groups.commit(claims[0], offsets)
         waiting = groups.commit(claims[0], {TopicPartition("t", 0): CommittedOffset(2)})
         began = loop.time()
         await groups.begin_generation(claims[1], claims[1].value._replace(generation=1))
@@ -166,8 +167,8 @@ def test_a_generation_does_not_wait_and_takes_along_what_was_committed() -> None
 
 
 class Strict(Store):
-    """Takes no more at once than ZooKeeper does, and only what names its claim. ``fails_at``: the
-    connection is lost under that one of its writes."""
+    """A store with ZooKeeper's size limit that requires every write to check its claim. The write
+    with index ``fails_at`` loses the connection."""
 
     fails_at = -1
 
@@ -175,14 +176,14 @@ class Strict(Store):
         if any(getattr(row, "data", b"") for row in operations):
             check_size(operations)
             guarded = {row.path for row in operations if isinstance(row, Check) or row.path == MINE}
-            assert guarded == {MINE, MARK}, "each multi is refused where the claim is lost"
+            assert guarded == {MINE, MARK}, "a write does not check its claim"
             if len(self.multis) == self.fails_at:
                 raise CoordinationUnavailableError("the connection is lost")
         await super().write(operations)
 
 
 def large_commit() -> dict[TopicPartition, CommittedOffset]:
-    """Three times what one multi takes."""
+    """Return offsets that need three writes."""
     note = "\N{SNOWMAN}" * 1300
     return {TopicPartition("t", n): CommittedOffset(5, metadata=note) for n in range(200)}
 
@@ -190,7 +191,7 @@ def large_commit() -> dict[TopicPartition, CommittedOffset]:
 MINE, MARK = znodes.coordinator_path("large"), znodes.claim_path("large", "c")
 
 
-def test_a_commit_larger_than_a_multi_is_answered_after_the_last_of_them() -> None:
+def test_commit_larger_than_one_write_is_answered_after_its_last_write() -> None:
     store = Strict(0.002)
     claim, rows = claim_of("large"), large_commit()
 
@@ -199,8 +200,10 @@ def test_a_commit_larger_than_a_multi_is_answered_after_the_last_of_them() -> No
         done = groups.commit(claim, rows)
         begun = groups.begin_generation(claim, claim.value._replace(generation=1))
         while not done.done():
-            assert len(store.held) < len(rows) + 1, "everything is there, and nobody was told"
-            assert MINE not in store.held, "the generation begins when all of it is there"
+            assert len(store.held) < len(rows) + 1, (
+                "all offsets are written, but the commit is not answered"
+            )
+            assert MINE not in store.held, "the generation was written before the last offsets"
             await asyncio.sleep(0.001)
         await asyncio.gather(done, begun)
         groups.close()
@@ -211,8 +214,9 @@ def test_a_commit_larger_than_a_multi_is_answered_after_the_last_of_them() -> No
     assert [MINE in multi.offsets for multi in store.multis].index(True) == len(store.multis) - 1
 
 
-def test_a_commit_whose_second_multi_fails_fails_and_what_follows_it_is_not_written() -> None:
-    """Commits are tried again whole: what the first one wrote is written once more then."""
+def test_commit_fails_with_its_second_write_and_a_retry_writes_all_offsets() -> None:
+    """The writes after the failed one are not sent. A retry repeats the offsets of the first
+    one."""
     store = Strict(0.002)
     store.fails_at = 1
     claim, rows = claim_of("large"), large_commit()
@@ -231,16 +235,16 @@ def test_a_commit_whose_second_multi_fails_fails_and_what_follows_it_is_not_writ
     assert len(store.held) == len(rows)
 
 
-def test_of_too_many_znodes_known_those_are_forgotten_that_were_not_used_for_longest(
+def test_least_recently_used_topics_are_evicted_from_the_cache_of_existing_znodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All were, at the ten thousandth: with one group more each write looked at everything."""
+    """Regression: at the limit the whole cache was cleared, so that each write read all znodes."""
     monkeypatch.setattr(group_writer, "KNOWN_MAX", 2)
-    looked: list[str] = []
+    read_groups: list[str] = []
 
     class Counted(Store):
         async def children(self, path: str) -> list[str]:
-            looked.append(path.split("/")[2])
+            read_groups.append(path.split("/")[2])
             return []
 
     async def main() -> None:
@@ -251,4 +255,4 @@ def test_of_too_many_znodes_known_those_are_forgotten_that_were_not_used_for_lon
         groups.close()
 
     scheduler.run(main())
-    assert looked == list("abcb")
+    assert read_groups == list("abcb")

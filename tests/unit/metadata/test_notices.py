@@ -1,4 +1,4 @@
-"""Notices: their bytes, what several say together, and how many are kept with how much."""
+"""Change notices: their encoding, the merge of several, and the limits on stored notices."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def state(version: int) -> LeaderAndIsr:
 
 
 def changes(topic: str, *versions: int) -> list[StateChange]:
-    """Of partitions 0, 1 and so on."""
+    """Return changes of partitions 0, 1, … with the given versions."""
     return [StateChange(topic, at, state(version), "T") for at, version in enumerate(versions)]
 
 
 def after(*news: News) -> Notices:
-    """/changes as these leave it, in its bytes and back."""
+    """Return the content of /changes after these notices, encoded and decoded again."""
     notices = Notices(0, ())
     for each in news:
         notices = n.announce(notices, each).after
@@ -35,9 +35,9 @@ def after(*news: News) -> Notices:
     return Notices(notices.sequence, n.decode_notices(data))
 
 
-def test_bytes() -> None:
-    told = states_changed([StateChange("b", 4, STATE, "T"), *changes("a", 1)])
-    made = (Notice(3, News({"t": None, "a": (0, 1)})), Notice(4, told), Notice(5, News({})))
+def test_encoding_matches_golden_bytes() -> None:
+    states = states_changed([StateChange("b", 4, STATE, "T"), *changes("a", 1)])
+    made = (Notice(3, News({"t": None, "a": (0, 1)})), Notice(4, states), Notice(5, News({})))
     assert n.encode_notices(made) == (
         b'{"version":1,"changes":['
         b'{"sequence":3,"topics":{"a":[0,1],"t":null}},'
@@ -47,7 +47,7 @@ def test_bytes() -> None:
     )
 
 
-def test_notices_after_the_last_one_seen_are_merged() -> None:
+def test_merge_combines_the_notices_after_the_last_seen_one() -> None:
     notices = after(
         n.topic_changed("old"),
         News({"t": [0], "u": [1]}),
@@ -59,7 +59,7 @@ def test_notices_after_the_last_one_seen_are_merged() -> None:
     assert merge(notices, 4) == ({}, False)
 
 
-def test_the_last_notice_that_names_a_partition_says_its_state() -> None:
+def test_merge_takes_the_state_from_the_last_notice_of_a_partition() -> None:
     names_only = News({"t": [1]})
     notices = after(states_changed(changes("t", 4, 9)), states_changed(changes("t", 5)), names_only)
     assert merge(notices, 0) == ({"t": {0: state(5), 1: None}}, False)
@@ -68,7 +68,7 @@ def test_the_last_notice_that_names_a_partition_says_its_state() -> None:
     assert merge(again, 0) == ({"t": {0: state(4), 1: state(9)}}, False)
 
 
-def test_of_a_topic_that_was_made_anew_no_state_is_believed() -> None:
+def test_merge_drops_all_states_of_a_recreated_topic() -> None:
     notices = after(
         states_changed(changes("t", 40)), n.topic_changed("t"), states_changed(changes("t", 1))
     )
@@ -76,8 +76,8 @@ def test_of_a_topic_that_was_made_anew_no_state_is_believed() -> None:
     assert merge(notices, 2) == ({"t": {0: state(1)}}, False)
 
 
-def test_a_broker_that_does_not_know_of_states_reads_and_keeps_the_names() -> None:
-    """What it writes again has no states; who reads that reads the znodes."""
+def test_notices_rewritten_by_an_older_broker_keep_partitions_without_states() -> None:
+    """An older broker drops the states when it rewrites /changes. Readers then read the znodes."""
     notices = after(states_changed(changes("t", 4, 9)))
     rows = json.loads(n.encode_notices(notices.notices))["changes"]
     bare = [{key: row[key] for key in ("sequence", "topics")} for row in rows]
@@ -85,17 +85,17 @@ def test_a_broker_that_does_not_know_of_states_reads_and_keeps_the_names() -> No
     assert merge(Notices(1, n.decode_notices(data)), 0) == ({"t": {0: None, 1: None}}, False)
 
 
-def test_a_missing_notice_means_reading_everything() -> None:
+def test_merge_returns_none_if_a_notice_is_missing() -> None:
     four, five = Notice(4, n.topic_changed("t")), Notice(5, n.topic_changed("t"))
     assert merge(Notices(5, (four, five)), 2) is None
     assert merge(Notices(5, (Notice(3, News({})), five)), 2) is None
 
 
-def test_who_saw_more_than_there_is_reads_everything() -> None:
+def test_merge_returns_none_if_more_was_seen_than_exists() -> None:
     assert merge(after(n.topic_changed("t")), 2) is None
 
 
-def test_a_notice_without_topics_is_about_the_cluster() -> None:
+def test_notice_without_topics_announces_a_cluster_change() -> None:
     assert merge(after(n.CLUSTER_CHANGED), 0) == ({}, True)
 
 
@@ -103,11 +103,11 @@ def kept_of(*news: News) -> tuple[Notice, ...]:
     return after(*news).notices
 
 
-def told(notices: Sequence[Notice]) -> list[bool]:
-    return [notice.news.told is not None for notice in notices]
+def have_states(notices: Sequence[Notice]) -> list[bool]:
+    return [notice.news.states is not None for notice in notices]
 
 
-def test_only_the_newest_notices_are_kept() -> None:
+def test_oldest_notices_are_dropped_beyond_the_limits() -> None:
     many = kept_of(*[n.topic_changed("t")] * 100)
     assert [notice.sequence for notice in many] == list(range(101 - n.KEPT_MAX, 101))
     large = [News({"t" * 249: list(range(4000))})] * 5
@@ -118,20 +118,20 @@ def test_only_the_newest_notices_are_kept() -> None:
     assert kept_of(*large, huge) == (Notice(6, huge),)
 
 
-def test_the_newest_of_them_say_states() -> None:
+def test_only_the_newest_notices_include_states_that_fit() -> None:
     small = kept_of(*[states_changed(changes("t", 1))] * 20)
-    assert told(small) == [False] * 12 + [True] * 8
-    # As many as one write has, in a large and old cluster.
+    assert have_states(small) == [False] * 12 + [True] * 8
+    # The largest write of a controller: 500 states with large numbers.
     write = states_changed(
         StateChange(f"topic-{number // 100}", number % 100, large_state(number), "T")
         for number in range(500)
     )
     kept = kept_of(*[write] * 4)
-    assert told(kept) == [False, False, True, True]
+    assert have_states(kept) == [False, False, True, True]
     assert len(n.encode_notices(kept)) < n.KEPT_BYTES_MAX
-    # More than there is room for: the names alone.
+    # States that exceed the limit are omitted.
     names = [StateChange(f"{number:0100}", 0, STATE, "T") for number in range(500)]
-    assert told(kept_of(states_changed(names))) == [False]
+    assert have_states(kept_of(states_changed(names))) == [False]
 
 
 def large_state(number: int) -> LeaderAndIsr:
@@ -148,8 +148,8 @@ STATES = st.builds(
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), STATES, min_size=1))
-def test_states_are_read_as_they_were_told(states: dict[tuple[str, int], LeaderAndIsr]) -> None:
-    news = states_changed(StateChange(*where, state, "T") for where, state in states.items())
+def test_states_survive_encoding_and_merge(states: dict[tuple[str, int], LeaderAndIsr]) -> None:
+    news = states_changed(StateChange(*tp, state, "T") for tp, state in states.items())
     found = merge(after(news), 0)
     assert found is not None
     assert {

@@ -1,4 +1,4 @@
-"""Every znode's bytes, as they are kept: changing one is changing what older brokers read."""
+"""Golden bytes of every znode. A change of these bytes breaks older brokers."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ BYTES = [
 ]
 
 
-@pytest.mark.parametrize(("made", "kept"), BYTES)
-def test_bytes(made: bytes, kept: bytes) -> None:
-    assert made == kept
+@pytest.mark.parametrize(("encoded", "golden"), BYTES)
+def test_encoding_matches_golden_bytes(encoded: bytes, golden: bytes) -> None:
+    assert encoded == golden
 
 
-def test_what_is_written_is_read() -> None:
+def test_decoding_reverses_encoding() -> None:
     assert z.decode_registration("/p", z.encode_registration(REGISTRATION)) == REGISTRATION
     assert z.decode_registration("/p", z.encode_registration(DRAINING)) == DRAINING
     moving = z.Assignment("T", ((1, 2), (3,)), {0: z.Move((2,), (1,))})
@@ -97,12 +97,12 @@ def test_what_is_written_is_read() -> None:
     "data",
     [b"", b"x", b"[]", b"1", b"{}", b'{"version":3,"epoch":1}', b'{"version":"1","epoch":1}'],
 )
-def test_what_is_not_ours_or_newer_is_refused_with_its_path(data: bytes) -> None:
+def test_foreign_or_newer_value_is_refused_with_its_path(data: bytes) -> None:
     with pytest.raises(UnsupportedVersionError, match="/controller_epoch"):
         z.decode_controller_epoch(z.CONTROLLER_EPOCH, data)
 
 
-def test_a_missing_key_names_the_path() -> None:
+def test_missing_key_raises_error_that_names_the_path() -> None:
     with pytest.raises(UnsupportedVersionError, match=r"/p has no 'leader'"):
         z.decode_state("/p", b'{"version":1}', 0)
 
@@ -116,7 +116,7 @@ def test_any_group_name_is_one_path_element(group: str) -> None:
     assert z.group_name(encoded) == group
 
 
-def test_group_names_keep_what_a_path_can_hold() -> None:
+def test_group_names_are_percent_encoded_only_where_needed() -> None:
     assert z.group_path("spark-1a_B.c~") == "/consumers/spark-1a_B.c~"
     assert z.group_path("..") == "/consumers/%2E%2E"
     assert z.group_path("a/b ü") == "/consumers/a%2Fb%20%C3%BC"

@@ -1,4 +1,7 @@
-"""Addresses; what needs a ZooKeeper is in tests/contract."""
+"""Parsing of ZooKeeper addresses, and a close of the store while ZooKeeper hangs.
+
+Tests of the whole port are in tests/contract.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.metadata.zookeeper import ZooKeeperStore, read_brokers, split_address
 
 
-def test_addresses() -> None:
+def test_address_is_split_into_hosts_and_chroot() -> None:
     assert split_address("h:1/logbus") == ("h:1", "/logbus")
     assert split_address("a:1, b:2/x/y/") == ("a:1,b:2", "/x/y")
     assert split_address("h:1") == ("h:1", "")
@@ -24,14 +27,14 @@ def test_addresses() -> None:
             split_address(bad)
 
 
-def test_nobody_there_is_said() -> None:
+def test_read_brokers_reports_an_unreachable_zookeeper() -> None:
     with pytest.raises(CoordinationUnavailableError, match="is it running"):
         read_brokers("127.0.0.1:1/logbus", timeout_s=0.2)
 
 
 @pytest.mark.real
-def test_a_loop_ends_while_a_silent_zookeeper_keeps_its_session_open(tmp_path: Path) -> None:
-    """A stopping broker waited 4 s more for its session; ``up`` waited for the broker."""
+def test_close_does_not_block_the_event_loop_while_zookeeper_hangs(tmp_path: Path) -> None:
+    """Regression: a stopping broker waited 4 s for ZooKeeper to end its session."""
     with EmbeddedZooKeeper(tmp_path) as server:
         assert server.pid is not None
         pid = server.pid
