@@ -15,6 +15,7 @@ from broker_lite.client.administration.admin import Admin
 from broker_lite.client.discovery import parse_endpoints
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
+from broker_lite.client.operations.fetches import answers_of, topics_of
 from broker_lite.client.received import Walked, walk
 from broker_lite.client.transport.blocking import Pool, monotonic_ms
 from broker_lite.client.transport.steps import CallExchange, FetchExchange, Send
@@ -27,7 +28,6 @@ from broker_lite.errors import (
     RequestTimedOutError,
     SourceUnreachableError,
     UnsupportedVersionError,
-    error_for,
 )
 from broker_lite.mirror import positions
 from broker_lite.model import (
@@ -55,7 +55,6 @@ from broker_lite.wire.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    FetchTopic,
 )
 
 PARTITION_BYTES = 4 << 20
@@ -211,26 +210,22 @@ class Source:
         for (endpoint, group), answer in zip(by_leader.items(), answers, strict=True):
             if isinstance(answer, LogbusError):
                 self._cluster.failed(endpoint)
-                found.update(dict.fromkeys(group, answer))
-                continue
-            names = {wanted[where].topic_id: where.topic for where in group}
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    where = TopicPartition(names.get(topic.topic_id, ""), row.partition)
-                    if where not in wanted:
-                        continue
-                    try:
-                        found[where] = self._walked(where, wanted[where].offset, row)
-                    except LogbusError as error:
-                        found[where] = error
+            topic_ids = {where: wanted[where].topic_id for where in group}
+            for where, row in answers_of(answer, topic_ids).items():
+                try:
+                    found[where] = self._walked(where, wanted[where].offset, row)
+                except LogbusError as error:
+                    found[where] = error
         if any(isinstance(row, LogbusError) for row in found.values()):
             self._is_stale = True
         return found
 
-    def _walked(self, where: TopicPartition, offset: int, row: FetchedPartition) -> Walked:
+    def _walked(
+        self, where: TopicPartition, offset: int, row: FetchedPartition | LogbusError
+    ) -> Walked:
         leader_epoch = self._cluster.view.leader_epoch(where)
-        if row.error_code:
-            raise error_for(row.error_code)
+        if isinstance(row, LogbusError):
+            raise row
         if row.diverging is not None:
             raise PartedError(row.diverging, leader_epoch)
         policy = _KAFKA_LOG._replace(aborted=row.aborted_transactions or ())
@@ -257,14 +252,20 @@ def _request(
     wanted: Mapping[TopicPartition, Wanted],
     wait_ms: int,
 ) -> FetchRequest:
-    by_topic: dict[str, list[FetchPartition]] = {}
-    for where in group:
-        topic_id, offset, last_epoch = wanted[where]
-        by_topic.setdefault(topic_id, []).append(
-            FetchPartition(where.partition, offset, PARTITION_BYTES, last_fetched_epoch=last_epoch)
+    rows = [
+        (
+            wanted[where].topic_id,
+            FetchPartition(
+                where.partition,
+                wanted[where].offset,
+                PARTITION_BYTES,
+                last_fetched_epoch=wanted[where].last_epoch,
+            ),
         )
+        for where in group
+    ]
     return FetchRequest(
-        tuple(FetchTopic("", topic_id, tuple(rows)) for topic_id, rows in by_topic.items()),
+        topics_of(rows),
         wait_ms,
         max_bytes=FETCH_BYTES,
         isolation_level=READ_COMMITTED,

@@ -19,9 +19,9 @@ from broker_lite.client.operations.cluster import (
     Cluster,
     ClusterView,
     backoff_ms,
-    group_by_topic,
     unknown_topic,
 )
+from broker_lite.client.operations.fetches import answers_of, topics_of
 from broker_lite.client.transport.blocking import Reactor, monotonic_ms
 from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
 from broker_lite.errors import LogbusError, OffsetOutOfRangeError, error_for
@@ -34,7 +34,6 @@ from broker_lite.wire.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
 )
 
 POLL_WAIT_MS = 10_000
@@ -248,22 +247,13 @@ class EndOffsetsWatch:
     def _poll(self, endpoint: Endpoint, lane: int) -> None:
         if lane != self._lane:
             return
-        wheres = [where for where, row in self._plan.items() if row[0] == endpoint]
-        topics = []
-        for rows in group_by_topic(wheres).values():
-            partitions = [
-                FetchPartition(
-                    where.partition,
-                    self._ends[where].offset,
-                    1,
-                    current_leader_epoch=self._plan[where][2],
-                )
-                for where in rows
-                if where in self._ends
-            ]
-            topics.append(FetchTopic("", self._plan[rows[0]][1], partitions))
+        rows = [
+            (topic_id, FetchPartition(where.partition, self._ends[where].offset, 1, epoch))
+            for where, (leader, topic_id, epoch) in self._plan.items()
+            if leader == endpoint and where in self._ends
+        ]
         request = FetchRequest(
-            topics,
+            topics_of(rows),
             POLL_WAIT_MS,
             isolation_level=self._isolation_level,
             columns_body_version=BODY_VERSION,
@@ -278,14 +268,8 @@ class EndOffsetsWatch:
     def _polled(self, endpoint: Endpoint, lane: int, answer: FetchResponse | LogbusError) -> None:
         if lane != self._lane:
             return
-        problem: LogbusError | None = None
-        if isinstance(answer, LogbusError):
-            problem = answer
-        elif answer.error_code:
-            problem = error_for(answer.error_code)
-        else:
-            ends, problem = self._read(endpoint, answer)
-            self._publish(ends)
+        ends, problem = self._read(endpoint, answer)
+        self._publish(ends)
         if problem is None:
             self._reactor.later(POLL_PAUSE_MS, lambda: self._poll(endpoint, lane))
             return
@@ -294,23 +278,24 @@ class EndOffsetsWatch:
         self._later(problem)
 
     def _read(
-        self, endpoint: Endpoint, answer: FetchResponse
+        self, endpoint: Endpoint, answer: FetchResponse | LogbusError
     ) -> tuple[dict[TopicPartition, ListedOffset], LogbusError | None]:
-        ends, problem = dict(self._ends), None
-        names = {row[1]: where.topic for where, row in self._plan.items()}
-        for topic in answer.topics:
-            for row in topic.partitions:
-                where = TopicPartition(names.get(topic.topic_id, ""), row.partition)
-                if where not in ends:
-                    continue
-                if row.error_code:
-                    problem = error_for(row.error_code)
-                    if isinstance(problem, OffsetOutOfRangeError):
-                        del ends[where]
-                    continue
-                is_committed = self._isolation_level == READ_COMMITTED
-                offset = row.last_stable_offset if is_committed else row.high_watermark
-                if offset < 0:
-                    offset = row.high_watermark
-                ends[where] = ListedOffset(offset, leader_epoch=self._plan[where][2])
+        ends: dict[TopicPartition, ListedOffset] = dict(self._ends)
+        problem: LogbusError | None = None
+        asked = {
+            where: row[1]
+            for where, row in self._plan.items()
+            if row[0] == endpoint and where in ends
+        }
+        for where, row in answers_of(answer, asked).items():
+            if isinstance(row, LogbusError):
+                problem = row
+                if isinstance(problem, OffsetOutOfRangeError):
+                    del ends[where]
+                continue
+            is_committed = self._isolation_level == READ_COMMITTED
+            offset = row.last_stable_offset if is_committed else row.high_watermark
+            if offset < 0:
+                offset = row.high_watermark
+            ends[where] = ListedOffset(offset, leader_epoch=self._plan[where][2])
         return ends, problem

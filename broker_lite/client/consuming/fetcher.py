@@ -20,6 +20,12 @@ from broker_lite.client.in_place.local_files import FILE_BYTES, LocalRange
 from broker_lite.client.operations import requests
 from broker_lite.client.operations.bounds import check_offsets
 from broker_lite.client.operations.cluster import Cluster, backoff_ms
+from broker_lite.client.operations.fetches import (
+    LOCAL_BYTES_MIN,
+    REPAIR_MS,
+    answers_of,
+    topics_of,
+)
 from broker_lite.client.received import (
     Item,
     Skipped,
@@ -40,7 +46,6 @@ from broker_lite.errors import (
     ProtocolError,
     RequestTimedOutError,
     UnknownTopicIdError,
-    error_for,
 )
 from broker_lite.machine import machine_id
 from broker_lite.model import (
@@ -58,20 +63,14 @@ from broker_lite.wire.fetch import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
-    FetchTopic,
 )
 
 FETCH_BYTES = 8 << 20
 DEPTH = 2
 TIMEOUT_MS = 120_000
-REPAIR_MS = 10_000
-"""How long a damaged batch may take to be repaired where other replicas have it."""
 REQUEST_TIMEOUT_MS = 30_000
 WAIT_MS = 500
 """A range lies below the high watermark, so a fetch waits only where a new leader catches up."""
-
-LOCAL_BYTES_MIN = 256 << 10
-"""Whoever allows answers of less reads no files, of which that is the least."""
 
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
@@ -352,7 +351,7 @@ class _Session:
             try:
                 ask_by_ms = min(deadline_ms, monotonic_ms() + self._request_timeout_ms)
                 answer = self._ask(offset, ask_by_ms)
-                if answer.error_code == 0:
+                if not isinstance(answer, LogbusError):
                     found = self._take(answer, offset)
                     if found is None:
                         continue
@@ -363,7 +362,7 @@ class _Session:
                         f"{self.where}: no records at offset {offset}, though the range ends later"
                     )
                 else:
-                    problem = error_for(answer.error_code)
+                    problem = answer
             except LogbusError as error:
                 problem = error
                 self._lose_connection()
@@ -382,7 +381,7 @@ class _Session:
                 self._find_leader()
             attempt += 1
 
-    def _ask(self, offset: int, deadline_ms: float) -> FetchedPartition:
+    def _ask(self, offset: int, deadline_ms: float) -> FetchedPartition | LogbusError:
         if self._leader is None:
             self._find_leader()
         assert self._leader is not None
@@ -395,7 +394,7 @@ class _Session:
             current_leader_epoch=self._leader_epoch,
         )
         request = FetchRequest(
-            (FetchTopic("", self._topic_id, (wanted,)),),
+            topics_of([(self._topic_id, wanted)]),
             WAIT_MS,
             max_bytes=self._fetch_bytes,
             isolation_level=self._isolation_level,
@@ -406,14 +405,7 @@ class _Session:
         )
         self._connection.send(FetchExchange(request), deadline_ms)
         answer = self._connection.receive(deadline_ms)
-        if answer.error_code:
-            raise error_for(answer.error_code)
-        for topic in answer.topics:
-            for row in topic.partitions:
-                if topic.topic_id == self._topic_id and row.partition == self.where.partition:
-                    found: FetchedPartition = row
-                    return found
-        raise error_for(-1, f"the broker said nothing of {self.where}")
+        return answers_of(answer, {self.where: self._topic_id})[self.where]
 
     def _take(self, answer: FetchedPartition, offset: int) -> tuple[list[Item], int] | None:
         """None where the records are stored was said, but they are not to be read there."""

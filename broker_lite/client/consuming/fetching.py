@@ -23,9 +23,14 @@ from broker_lite.client.operations.cluster import (
     Cluster,
     ClusterView,
     backoff_ms,
-    group_by_topic,
     made_again,
     unknown_topic,
+)
+from broker_lite.client.operations.fetches import (
+    LOCAL_BYTES_MIN,
+    REPAIR_MS,
+    answers_of,
+    topics_of,
 )
 from broker_lite.client.received import LogTruncatedError, Walked, walk
 from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
@@ -33,10 +38,8 @@ from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
     LogbusError,
-    NetworkError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
-    error_for,
 )
 from broker_lite.model import NO_EPOCH, NULL_TOPIC_ID, Endpoint, OffsetAndEpoch, TopicPartition
 from broker_lite.record.format import BODY_VERSION
@@ -48,7 +51,6 @@ from broker_lite.wire.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
 )
 
 REFRESH_MS = 30_000
@@ -56,11 +58,7 @@ REFRESH_MS = 30_000
 BUFFERED_FETCHES = 2
 LATE_MS = 500
 """After so long beyond its wait without an answer others are asked whether a leader still leads."""
-REPAIR_MS = 10_000
-"""How long a damaged batch may take to be repaired where other replicas have it."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
-LOCAL_BYTES_MIN = 256 << 10
-"""Whoever allows a partition less of an answer reads no files: that is the least of one."""
 GONE_AFTER = 3
 """So many looks in a row that do not find a topic: it is gone."""
 
@@ -262,24 +260,20 @@ class FetchEngine:
 
     def _fetch(self, leader: Endpoint, lane: str, wheres: list[TopicPartition]) -> None:
         config, view = self._config, self._cluster.view
-        topics = []
+        rows: list[tuple[str, FetchPartition]] = []
         asked: dict[TopicPartition, tuple[int, int]] = {}
-        for rows in group_by_topic(wheres).values():
-            partitions = []
-            for where in rows:
-                source = self._sources[where]
-                source.lane = lane
-                asked[where] = (source.generation, view.leader_epoch(where))
-                partitions.append(
-                    FetchPartition(
-                        where.partition,
-                        source.offset,
-                        config.partition_fetch_bytes,
-                        current_leader_epoch=view.leader_epoch(where),
-                        last_fetched_epoch=source.lineage.last_epoch,
-                    )
-                )
-            topics.append(FetchTopic("", self._sources[rows[0]].topic_id, partitions))
+        for where in wheres:
+            source, epoch = self._sources[where], view.leader_epoch(where)
+            source.lane = lane
+            asked[where] = (source.generation, epoch)
+            row = FetchPartition(
+                where.partition,
+                source.offset,
+                config.partition_fetch_bytes,
+                current_leader_epoch=epoch,
+                last_fetched_epoch=source.lineage.last_epoch,
+            )
+            rows.append((source.topic_id, row))
         self._polls[leader, lane] = asked
         is_tail = lane == "tail"
         doubts = any(self._sources[where].doubted_until_ms for where in wheres)
@@ -291,7 +285,7 @@ class FetchEngine:
         if not is_tail and not doubts and config.partition_fetch_bytes >= LOCAL_BYTES_MIN:
             machine, file_bytes = self._in_place.asks(leader, lane, wheres)
         request = FetchRequest(
-            topics,
+            topics_of(rows),
             wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
@@ -319,25 +313,12 @@ class FetchEngine:
             del self._polls[leader, lane]
             for where in asked:
                 self._sources[where].lane = ""
-        rows: dict[TopicPartition, FetchedPartition] = {}
-        problem: LogbusError | None = None
-        if isinstance(answer, LogbusError):
-            problem = answer
-        elif answer.error_code:
-            problem = error_for(answer.error_code)
-        else:
-            known = [where for where in asked if where in self._sources]
-            names = {self._sources[where].topic_id: where.topic for where in known}
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    rows[TopicPartition(names.get(topic.topic_id, ""), row.partition)] = row
-        for where in live:
-            if problem is not None:
-                self._again(where, problem)
-            elif where in rows:
-                self._take(where, rows[where], asked[where][1])
+        topic_ids = {where: self._sources[where].topic_id for where in live}
+        for where, row in answers_of(answer, topic_ids).items():
+            if isinstance(row, LogbusError):
+                self._again(where, row)
             else:
-                self._again(where, NetworkError(f"{leader} said nothing of {where}"))
+                self._take(where, row, asked[where][1])
         self.pump()
 
     def _is_live(self, where: TopicPartition, generation: int, lane: str) -> bool:
@@ -346,9 +327,6 @@ class FetchEngine:
 
     def _take(self, where: TopicPartition, row: FetchedPartition, leader_epoch: int) -> None:
         source = self._sources[where]
-        if row.error_code:
-            self._again(where, error_for(row.error_code))
-            return
         if row.diverging is not None:
             goes_on_at = source.lineage.cut(row.diverging, source.offset, leader_epoch)
             if goes_on_at is not None:

@@ -1,0 +1,50 @@
+"""A fetch's request by topic and its answer by partition."""
+
+from __future__ import annotations
+
+from broker_lite.client.operations.fetches import answers_of, topics_of
+from broker_lite.errors import (
+    LogbusError,
+    NetworkError,
+    NotLeaderError,
+    RequestTimedOutError,
+    UnknownServerError,
+)
+from broker_lite.model import TopicPartition
+from broker_lite.wire.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchResponse,
+)
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+IDS = {T0: "T", T1: "T", U0: "U"}
+
+
+def row(partition: int, error_code: int = 0) -> FetchedPartition:
+    return FetchedPartition(partition, error_code, 9, 9, 0, memoryview(b""), None, None, -1, -1)
+
+
+def test_partitions_are_asked_for_by_topic_in_their_order() -> None:
+    rows = [("U", FetchPartition(0, 5, 1)), ("T", FetchPartition(1, 6, 1))]
+    rows.append(("U", FetchPartition(2, 7, 1)))
+    assert [topic.topic_id for topic in topics_of(rows)] == ["U", "T"]
+    assert [p.fetch_offset for p in topics_of(rows)[0].partitions] == [5, 7]
+
+
+def test_each_partition_gets_its_row_its_error_or_that_it_was_left_out() -> None:
+    answer = FetchResponse(0, 0, [FetchedTopic("", "T", [row(1), row(0, 6), row(7)])], 0)
+    found = answers_of(answer, IDS)
+    assert found[T1] == row(1)
+    assert isinstance(found[T0], NotLeaderError)
+    assert isinstance(found[U0], NetworkError) and "u-0" in str(found[U0])
+    assert list(found) == [T0, T1, U0]
+
+
+def test_error_of_the_whole_answer_is_that_of_each_partition() -> None:
+    late: LogbusError = RequestTimedOutError("late")
+    assert answers_of(late, IDS) == dict.fromkeys(IDS, late)
+    refused = answers_of(FetchResponse(-1, 0, [], 0), IDS)
+    assert all(isinstance(each, UnknownServerError) for each in refused.values())
+    assert len(refused) == 3
