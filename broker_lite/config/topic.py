@@ -21,7 +21,9 @@ from broker_lite.errors import CompactionNotBuiltError
 _STORED = "batches are stored as the producer compressed them"
 _COMPACTION = "topics are not compacted"
 _TIERS = "segments are not copied to remote storage"
-_THROTTLES = "replication is not throttled"
+NO_THROTTLE = (
+    "replication is not throttled; reassign without --throttle, a few partitions at a time"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +148,9 @@ class TopicConfig(Config):
     remote_log_delete_on_disable: bool = fixed("remote.log.delete.on.disable", False, _TIERS)
     local_retention_ms: int = fixed("local.retention.ms", -2, _TIERS)
     local_retention_bytes: int = fixed("local.retention.bytes", -2, _TIERS)
-    leader_throttled_replicas: str = fixed("leader.replication.throttled.replicas", "", _THROTTLES)
+    leader_throttled_replicas: str = fixed("leader.replication.throttled.replicas", "", NO_THROTTLE)
     follower_throttled_replicas: str = fixed(
-        "follower.replication.throttled.replicas", "", _THROTTLES
+        "follower.replication.throttled.replicas", "", NO_THROTTLE
     )
     errors_deadletterqueue_group_enable: bool = fixed(
         "errors.deadletterqueue.group.enable", False, "share groups are not supported"

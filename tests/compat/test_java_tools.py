@@ -405,7 +405,7 @@ def test_moving_replicas_and_electing_leaders(
     to(1, 0)
     tools(REASSIGN, "--cancel", *moves, says="None of the specified partition moves are active")
     throttled = ("--execute", *moves, "--throttle", "1000000")
-    tools(REASSIGN, *throttled, code=1, says="Reassign without --throttle")
+    tools(REASSIGN, *throttled, code=1, says="reassign without --throttle")
     note("kafka-reassign-partitions: execute, verify, list, cancel", "served")
     note("kafka-reassign-partitions --throttle", "refused: InvalidConfig, with the cure")
     preferred = ("--election-type", "preferred", "--topic", name, "--partition", "0")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from broker_lite.config.topic import NO_THROTTLE
 from broker_lite.errors import (
     NO_ERROR,
     InvalidConfigError,
@@ -122,10 +123,7 @@ async def _alter(parts: Parts, row: Any, validate_only: bool) -> None:
     if row.resource_type == RESOURCE_BROKER:
         rates = [change.name for change in wanted if change.name in THROTTLES]
         if rates:
-            raise InvalidConfigError(
-                f"{rates[0]} is not built: replication is not throttled. Reassign without "
-                "--throttle, a few partitions at a time"
-            )
+            raise InvalidConfigError(f"{rates[0]} is not built: {NO_THROTTLE}")
         raise InvalidRequestError(
             "a broker's settings are read from its file when it starts; change them there"
         )

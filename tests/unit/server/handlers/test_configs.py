@@ -324,15 +324,20 @@ def test_taking_a_throttle_away_that_was_never_there_is_done_already() -> None:
 
 
 def test_setting_a_throttle_is_refused_with_the_way_round_it() -> None:
-    """`kafka-reassign-partitions --throttle` sets brokers' rates before it moves anything."""
+    """`kafka-reassign-partitions --throttle` sets both before it moves anything."""
 
     async def body(world: World) -> None:
         await world.start()
-        resources = [change(BROKER, "1", ("leader.replication.throttled.rate", OPERATION_SET, "5"))]
+        await world.make_topic("t")
+        of_topic = ("leader.replication.throttled.replicas", OPERATION_SET, "0:1")
+        resources = [
+            change(TOPIC, "t", of_topic),
+            change(BROKER, "1", ("leader.replication.throttled.rate", OPERATION_SET, "5")),
+        ]
         answer = await world.ask("IncrementalAlterConfigs", 1, resources=resources)
-        [row] = answer.responses
-        assert row.error_code == InvalidConfigError.code
-        assert "Reassign without --throttle" in row.error_message
+        for row in answer.responses:
+            assert row.error_code == InvalidConfigError.code
+            assert "reassign without --throttle" in row.error_message
 
     run(body)
 
