@@ -1,11 +1,13 @@
-"""The controller: where partitions live and who leads them, as ``step(now_ms, event) -> effects``.
+"""The controller: places replicas and elects leaders, as ``step(now_ms, event) -> effects``.
 
-Pure. One broker at a time runs it; ``server/controller.py`` carries out the effects in order, each
-write fenced by the controller epoch, and feeds no other event while a write is under way: so this
-holds what ZooKeeper holds. A write that was done comes back as Written, and only then counts. After
-one that was refused the rest of its step is dropped and what is really there comes as StatesRead or
-Loaded, from which everything that is due is decided again. What follows from who lives comes in
-this order: features, states, assignments, warnings.
+Pure. One broker at a time runs the controller. ``server/cluster/controller.py`` carries out the
+effects in order and fences each write with the controller epoch. The shell feeds no other event
+while a write is in flight, so this state equals that of ZooKeeper.
+
+- A completed write returns as Written, and only then changes this state.
+- After a refused write the shell drops the rest of the step. The actual content arrives as
+  StatesRead or Loaded, and every decision is made again from it.
+- Decisions are emitted in this order: features, states, assignments, warnings.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ Keys = Iterable[TopicPartition]
 
 
 class _Decided(NamedTuple):
-    """What follows for some partitions; ``reasons`` are for people."""
+    """The decisions for some partitions; ``reasons`` maps a warning's text to its partitions."""
 
     states: dict[TopicPartition, LeaderAndIsr]
     moved: dict[str, dict[int, PartitionView]]
@@ -70,24 +72,28 @@ class _Decided(NamedTuple):
 
 
 class Controller:
-    """Does nothing before its first Loaded. ``rebalance_ms``: -1 leaves leadership where it is."""
+    """The state machine of the controller; ignores everything before its first Loaded.
+
+    ``rebalance_ms``: time after which leadership returns to a preferred replica; -1 disables that.
+    """
 
     def __init__(self, rebalance_ms: int = -1) -> None:
         self._rebalance_ms = rebalance_ms
         self._held: Holding | None = None
         self._warned: dict[TopicPartition, str] = {}
         self._unpreferred: dict[TopicPartition, int] = {}
-        """Since when another leads although the preferred replica could."""
+        """Time in ms since which another replica leads although the preferred one could, by
+        partition."""
 
     @property
     def due_ms(self) -> int | None:
-        """When a Tick is due."""
+        """The time at which the next Tick is due; None if none is."""
         if not self._unpreferred:
             return None
         return min(self._unpreferred.values()) + self._rebalance_ms
 
     def step(self, now_ms: int, event: ControllerEvent) -> list[ControllerEffect]:
-        """Take in what happened; effects are to be carried out in the order of the list."""
+        """Apply an event, and return the effects in the order in which to carry them out."""
         if isinstance(event, Loaded):
             return self._load(now_ms, event)
         held = self._held
@@ -126,7 +132,7 @@ class Controller:
         self._unpreferred = {k: since for k, since in self._unpreferred.items() if k in present}
         return self._decide(now_ms, keys)
 
-    # What follows from who lives.
+    # Decisions from the set of live brokers.
 
     def _decide(self, now_ms: int, keys: Keys) -> list[ControllerEffect]:
         held = self._held
@@ -212,7 +218,7 @@ class Controller:
                 states[key] = state
         return [*state_writes(held, states)]
 
-    # What was done.
+    # Completed writes.
 
     def _written(self, now_ms: int, write: Write) -> list[ControllerEffect]:
         held = self._held
@@ -239,7 +245,7 @@ class Controller:
                 held.known -= {write.broker_id}
                 return []
             case WriteStates():
-                # An election may have been what a reassignment waited for.
+                # A reassignment may have waited for this election.
                 return self._decide(now_ms, held.adopt(as_written(write.changes)))
             case WriteAssignment():
                 before = held.topics[write.topic.name].partitions
@@ -266,7 +272,7 @@ def _is_held(held: Holding, key: TopicPartition) -> bool:
 def _features_of_all(
     raised: Mapping[str, int], brokers: Mapping[int, BrokerView]
 ) -> dict[str, int]:
-    """Each feature at the level that every live broker has; never lower than it was raised to."""
+    """Return each feature's highest level that every live broker supports; levels never fall."""
     features = dict(raised)
     levels = [broker.features for broker in brokers.values()]
     for name in levels[0] if levels else ():

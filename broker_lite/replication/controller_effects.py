@@ -1,4 +1,4 @@
-"""What the controller wants done: the outputs of ``controller.Controller.step``, in their order."""
+"""The outputs of ``controller.Controller.step``, in the order in which to carry them out."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from broker_lite.errors import LogbusError
 from broker_lite.model import StateChange, TopicPartition, TopicView
 
 STATES_PER_WRITE_MAX = 500
-"""States of so many partitions are one write (about 300 bytes each; ZooKeeper takes 1 MB)."""
+"""Maximum partition states of one write: a state has about 300 bytes, and a ZooKeeper
+write 1 MB.
+"""
 
 
 class WriteTopic(NamedTuple):
-    """Create the topic's znodes, all of them; it must not exist."""
+    """Create all znodes of the topic, which must not exist."""
 
     token: int
     topic: TopicView
 
 
 class WritePartitions(NamedTuple):
-    """Create the znodes of the partitions from ``first_added`` on and set the assignment."""
+    """Create the znodes of the partitions from ``first_added`` on, and set the assignment."""
 
     token: int
     topic: TopicView
@@ -28,14 +30,16 @@ class WritePartitions(NamedTuple):
 
 
 class WriteAssignment(NamedTuple):
-    """Set the assignment, and the states that change with it; ``topic`` holds all of them."""
+    """Set the topic's assignment and the states that change with it; ``topic`` holds every
+    partition.
+    """
 
     topic: TopicView
     states: tuple[StateChange, ...]
 
 
 class RemoveTopic(NamedTuple):
-    """Delete the topic's znodes, all of them."""
+    """Delete all znodes of the topic."""
 
     token: int
     topic: TopicView
@@ -49,24 +53,28 @@ class WriteConfig(NamedTuple):
 
 
 class WriteStates(NamedTuple):
+    """Set the states of partitions, each if its version is unchanged."""
+
     changes: tuple[StateChange, ...]
 
 
 class WriteFeatures(NamedTuple):
-    """Raise the cluster's features to what every live broker has."""
+    """Raise the cluster's features to the levels that every live broker supports."""
 
     features: Mapping[str, int]
 
 
 class RemoveDisks(NamedTuple):
-    """Forget every data directory of this broker."""
+    """Delete the registered data directories of this broker."""
 
     broker_id: int
 
 
 class Answer(NamedTuple):
-    """The end of a request: an error, or the topic as it is (or would be, or was), or the outcome
-    for each partition."""
+    """The result of a request: an error, the topic, or an outcome for each partition.
+
+    The topic is the one written, or with ``validate_only`` the one that would be.
+    """
 
     token: int
     topic: TopicView | None = None
@@ -75,7 +83,7 @@ class Answer(NamedTuple):
 
 
 class Warn(NamedTuple):
-    """Something that a person must see."""
+    """A warning for the broker's log."""
 
     text: str
 

@@ -1,6 +1,6 @@
-"""What happens to the controller: the inputs of ``controller.Controller.step``.
+"""The inputs of ``controller.Controller.step``.
 
-Requests carry a token, the shell's own and never reused; each is answered once (``Answer``).
+Each request carries a token, chosen by the shell and never reused, and gets one ``Answer``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from broker_lite.replication.controller_effects import Write
 
 
 class Loaded(NamedTuple):
-    """This broker became controller in ``controller_epoch``, or reads everything anew.
+    """This broker became controller in ``controller_epoch``, or has read everything again.
 
-    ``known``: every broker that ever registered and was not retired. ``suspects``: broker ids with
-    the broker epoch of the process that seems to be dead.
+    ``known``: every broker that ever registered and was not retired. ``suspects``: the broker epoch
+    of each process that seems to be dead, by broker id.
     """
 
     controller_epoch: int
@@ -28,39 +28,48 @@ class Loaded(NamedTuple):
 
 
 class BrokersChanged(NamedTuple):
-    """All registered brokers; one with another broker epoch went and came back."""
+    """All registered brokers; a changed broker epoch means that a broker has registered again."""
 
     brokers: Mapping[int, BrokerView]
     suspects: Mapping[int, int] = {}
 
 
 class SuspectsChanged(NamedTuple):
-    """Peers' connections ended and are refused, or are there again."""
+    """The set of unreachable registered brokers changed: peers' connections failed or
+    work again.
+    """
 
     suspects: Mapping[int, int]
 
 
 class StatesRead(NamedTuple):
-    """States that others wrote, leaders for example; older ones than are known do nothing."""
+    """States that other brokers wrote, such as leaders.
+
+    States older than the known ones are ignored.
+    """
 
     states: Sequence[StateChange]
 
 
 class WriteRefused(NamedTuple):
-    """A write of states found others: these. The request or Tick that led to it is to be fed again,
-    then, as after any other event, SuspectsChanged, which has everything decided anew."""
+    """A write of states failed because ZooKeeper holds these newer ones.
+
+    The shell feeds the failed request or Tick again. After any other event it feeds
+    SuspectsChanged, which makes every decision again.
+    """
 
     states: Sequence[StateChange]
 
 
 class Tick(NamedTuple):
-    """Time passed: ``Controller.due_ms`` is reached."""
+    """``Controller.due_ms`` has passed."""
 
 
 class TopicCreationRequested(NamedTuple):
-    """``topic_id`` is a fresh random one; ``assignment`` overrides the two numbers.
+    """Create a topic. ``topic_id`` is a new random id.
 
-    ``replication_factor`` None: three, or as many as there are brokers.
+    ``assignment`` overrides ``partition_count`` and ``replication_factor``. A factor of None means
+    three, or the number of known brokers if that is smaller.
     """
 
     token: int
@@ -74,12 +83,16 @@ class TopicCreationRequested(NamedTuple):
 
 
 class TopicDeletionRequested(NamedTuple):
+    """Delete a topic, by name or id."""
+
     token: int
     name_or_id: str
 
 
 class PartitionsRequested(NamedTuple):
-    """``partition_count`` is the topic's new one; ``assignment`` is for the added partitions."""
+    """Add partitions. ``partition_count`` is the new total; ``assignment`` covers the added ones
+    only.
+    """
 
     token: int
     name: str
@@ -89,7 +102,7 @@ class PartitionsRequested(NamedTuple):
 
 
 class ConfigChangeRequested(NamedTuple):
-    """Settings to set (text) or to remove (None)."""
+    """Set topic settings to a text value, or remove those with the value None."""
 
     token: int
     name: str
@@ -98,7 +111,7 @@ class ConfigChangeRequested(NamedTuple):
 
 
 class ReassignmentRequested(NamedTuple):
-    """The replicas that partitions shall have, the preferred leader first; None: as before."""
+    """Move partitions to new replicas, preferred leader first; None cancels a reassignment."""
 
     token: int
     targets: Mapping[TopicPartition, Sequence[int] | None]
@@ -106,9 +119,9 @@ class ReassignmentRequested(NamedTuple):
 
 
 class ElectionRequested(NamedTuple):
-    """Elect preferred leaders now, or, ``unclean``, leaders that may miss records.
+    """Elect preferred leaders, or with ``unclean`` leaders that may lack records.
 
-    ``partitions`` None: all.
+    ``partitions`` None means all.
     """
 
     token: int
@@ -117,14 +130,14 @@ class ElectionRequested(NamedTuple):
 
 
 class RetirementRequested(NamedTuple):
-    """This broker will not come back."""
+    """Retire a broker that will not return."""
 
     token: int
     broker_id: int
 
 
 class Written(NamedTuple):
-    """A write of ours was done."""
+    """A write of this controller is complete."""
 
     write: Write
 

@@ -1,4 +1,4 @@
-"""What follows from a request: its writes and its answer, as functions of what is held."""
+"""The writes and the answer of each request to the controller, as functions of its state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ from broker_lite.replication.holding import Holding
 
 
 def request(held: Holding, event: Request) -> list[ControllerEffect]:
-    """The writes that a request needs, and its answer where none of them brings it."""
+    """Return the writes that a request needs, and its answer unless a write's
+    completion sends it.
+    """
     try:
         match event:
             case TopicCreationRequested():

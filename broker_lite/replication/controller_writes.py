@@ -1,4 +1,4 @@
-"""How the controller puts what it decided into writes and words."""
+"""Conversion of the controller's decisions to writes and warnings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES_PER_WARNING_MAX = 5
 
 
 def state_writes(held: Holding, states: Mapping[TopicPartition, LeaderAndIsr]) -> list[WriteStates]:
-    """The writes of these states."""
+    """Return writes of these states, ``STATES_PER_WRITE_MAX`` at most in each."""
     changes = [held.change(key, state) for key, state in states.items()]
     return [
         WriteStates(tuple(changes[at : at + STATES_PER_WRITE_MAX]))
@@ -28,7 +28,7 @@ def state_writes(held: Holding, states: Mapping[TopicPartition, LeaderAndIsr]) -
 def assignment_write(
     held: Holding, name: str, moved: Mapping[int, PartitionView]
 ) -> WriteAssignment:
-    """The write of some partitions' replicas, with what changes in their states."""
+    """Return the write of new replicas for some partitions, with the states that change."""
     topic = held.topics[name]
     partitions = tuple(moved.get(view.partition, view) for view in topic.partitions)
     states = tuple(
@@ -40,7 +40,9 @@ def assignment_write(
 
 
 def with_versions(write: WriteAssignment) -> TopicView:
-    """The topic as ZooKeeper holds it after the write: changed states have a higher version."""
+    """Return the topic as ZooKeeper holds it after the write: changed states have the
+    next version.
+    """
     written = {change.partition: change.state for change in as_written(write.states)}
     partitions = tuple(
         dataclasses.replace(view, state=written.get(view.partition, view.state))
@@ -50,7 +52,7 @@ def with_versions(write: WriteAssignment) -> TopicView:
 
 
 def what_is_lost(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
-    """Of an unclean election, for people."""
+    """Return the warning for an unclean election."""
     had = sorted({replica.broker_id for replica in before.isr})
     return (
         f"UNCLEAN election: broker {state.leader} leads although it was not in sync; records that "
@@ -59,12 +61,12 @@ def what_is_lost(before: LeaderAndIsr, state: LeaderAndIsr) -> str:
 
 
 def warning(keys: Sequence[TopicPartition], reason: str) -> str:
-    """About some partitions."""
+    """Return a warning about some partitions."""
     return f"{names_of(keys)}: {reason}"
 
 
 def names_of(keys: Sequence[TopicPartition]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first partitions' names and the number of the others."""
     names = ", ".join(str(key) for key in keys[:NAMES_PER_WARNING_MAX])
     more = f" and {len(keys) - NAMES_PER_WARNING_MAX} more" * (len(keys) > NAMES_PER_WARNING_MAX)
     return f"{names}{more}"

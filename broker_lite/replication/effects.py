@@ -1,9 +1,9 @@
-"""What a replica wants done: the outputs of ``partition.Partition.step``.
+"""The outputs of ``partition.Partition.step``.
 
-The order within one list is fixed and is the order of carrying out: ``ORDER``. Truncate, StartAt,
-StartEpoch, Append, AppendFetched and Sync of one partition go through one queue (the disk
-thread's), and their answers come back in that order. Each is answered exactly once, however late
-(a full disk is tried again), unless StorageFailed comes first; only Syncs may share an answer.
+The effects of one step are listed in the order ``ORDER`` and carried out in it. Truncate, StartAt,
+StartEpoch, Append, AppendFetched and Sync of one partition go through one queue of a disk thread,
+and their answers return in that order. Each gets exactly one answer, unless StorageFailed precedes
+it; a write that finds the disk full is retried. Only Syncs may share an answer.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from broker_lite.replication.events import Appended
 
 
 class StopFetching(NamedTuple):
-    """Drop the FetchFrom that is under way, and its answer if it still comes."""
+    """Cancel the FetchFrom in flight; drop its answer."""
 
 
 class Truncate(NamedTuple):
-    """Cut the log so that it ends at ``offset``, durably; answer with Truncated.
+    """Truncate the log to ``offset``, synced; answer with Truncated.
 
-    Below the high watermark only for a damaged batch or after an unclean election: say it loudly.
+    ``offset`` lies below the high watermark only for a damaged batch or after an unclean election.
+    The shell then logs an error.
     """
 
     offset: int
 
 
 class StartAt(NamedTuple):
-    """Drop everything and begin at ``offset``, durably; answer with Truncated."""
+    """Delete every batch and begin the log at ``offset``, synced; answer with Truncated."""
 
     offset: int
 
 
 class StartEpoch(NamedTuple):
-    """Write (leader_epoch, log end) to the epoch file, durably; answer with EpochStarted."""
+    """Write (leader_epoch, log end) to the epoch file, synced; answer with EpochStarted."""
 
     leader_epoch: int
 
@@ -50,9 +51,9 @@ class Append(NamedTuple):
 
 
 class AppendFetched(NamedTuple):
-    """Append what the leader of this epoch sent, as it is; FetchedAppended or FetchedAppendFailed.
+    """Append the leader's batches unchanged; answer with FetchedAppended or FetchedAppendFailed.
 
-    Batches of a newer epoch are left out: the answer is a deposed leader's then.
+    Leave out batches of an epoch newer than ``leader_epoch``: a deposed leader sent them.
     """
 
     payload: Any
@@ -60,40 +61,40 @@ class AppendFetched(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Flush the log after the appends before it; answer with Synced or StorageFailed.
+    """Flush the log after the appends before this effect; answer with Synced or StorageFailed.
 
-    Several that wait are one flush (group commit).
+    One flush serves all queued Syncs (group commit).
     """
 
 
 class ProposeIsr(NamedTuple):
-    """Write this state to the partition's znode if its version is still ``state.version``.
+    """Write ``state`` to the partition's znode if its version is still ``state.version``.
 
-    Answer with IsrWritten or IsrRefused, however late. A follower with a damaged log takes itself
-    out of the ISR so; a leader that does has ``leader`` -1 in the next epoch, and the controller
-    elects another of the ISR.
+    Answer with IsrWritten or IsrRefused, however late. A follower with a damaged log removes itself
+    from the ISR by this write. A leader with a damaged log proposes ``leader`` -1 in the next
+    epoch, and the controller elects another member of the ISR.
     """
 
     state: LeaderAndIsr
 
 
 class HighWatermark(NamedTuple):
-    """Everything below ``offset`` is committed and may be read; wake waiting fetches."""
+    """Every record below ``offset`` is committed; wake the waiting fetches."""
 
     offset: int
 
 
 class RaiseStart(NamedTuple):
-    """The leader's log begins at ``offset``: delete what is before it here too. Not answered."""
+    """Delete the records below ``offset``, the start of the leader's log. Has no answer."""
 
     offset: int
 
 
 class FetchFrom(NamedTuple):
-    """Ask the leader for what follows; answer with Fetched, FetchDiverged or FetchOutOfRange.
+    """Fetch from the leader; answer with Fetched, FetchDiverged or FetchOutOfRange.
 
-    Takes the place of the one before. Errors are the shell's: it asks again with back-off (short
-    after UNKNOWN_LEADER_EPOCH: the leader is about to learn of its epoch) until StopFetching.
+    Replaces the previous FetchFrom. The shell retries errors with a backoff until StopFetching. The
+    backoff is short after UNKNOWN_LEADER_EPOCH, because the leader will soon learn of its epoch.
     """
 
     leader: int
@@ -103,7 +104,7 @@ class FetchFrom(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a produce (never one with acks=0): exactly one of ``appended`` and ``error``."""
+    """Answer a produce request with ``appended`` or ``error``. Never emitted for acks=0."""
 
     token: int
     appended: Appended | None = None
@@ -111,10 +112,10 @@ class Reply(NamedTuple):
 
 
 class AnswerFollower(NamedTuple):
-    """Answer a FollowerFetched: with the error, or with where the logs part and no records.
+    """Answer a FollowerFetched with an error, or with the diverging end and no records.
 
-    Both None: with records from the fetch offset up to the log's end, flushed or not, as soon as
-    there are any; with the high watermark and the log's start in every case.
+    If both are None, answer with the records from the fetch offset to the log's end, flushed or
+    not, once some exist. Every answer carries the high watermark and the log's start.
     """
 
     error: LogbusError | None = None
@@ -155,5 +156,5 @@ ORDER: dict[type, int] = {
 
 
 def in_order(effects: Iterable[Effect]) -> list[Effect]:
-    """The same effects as they are to be carried out."""
+    """Return the effects sorted by ``ORDER``."""
     return sorted(effects, key=lambda effect: ORDER[type(effect)])

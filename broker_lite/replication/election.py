@@ -1,9 +1,10 @@
-"""Who leads and who is in sync: functions over the state of a partition and the brokers that live.
+"""Leader election and ISR changes, as functions of a partition's state and the live brokers.
 
-A replica is a broker and its disk, so only a broker that is registered with the very directory
-that the ISR names counts as that replica. ``live`` are the brokers that are registered and not
-suspected. ``replicas`` are the assigned brokers, the preferred leader first. A state that is
-returned is one to write: its ``version`` is still the one that the write must find.
+- A replica is a broker with its data directory. A broker counts as a member of the ISR only if it
+  is registered with the directory that the ISR names.
+- ``live`` holds the brokers that are registered and not suspected.
+- ``replicas`` holds the assigned brokers, preferred leader first.
+- A returned state is one to write; its ``version`` is the one that the write must find.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ Live = Mapping[int, BrokerView]
 
 
 def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int]) -> bool:
-    """Whether this process leads: in the ISR with this disk, and elected since it registered."""
+    """Return whether this process leads: its disk is in the ISR, and it was elected since it
+    registered.
+    """
     return (
         state.leader == local.broker_id
         and local in state.isr
@@ -27,7 +30,9 @@ def leads(state: LeaderAndIsr, local: ReplicaId, broker_epochs: Collection[int])
 
 
 def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
-    """Whether the leader's registration is the one that was elected, with a disk of the ISR."""
+    """Return whether the leader is live, with the registration that was elected and a disk of the
+    ISR.
+    """
     broker = live.get(state.leader)
     return (
         broker is not None
@@ -45,19 +50,21 @@ def elect(
     suspected: Live = MappingProxyType({}),
     min_insync: int = 1,
 ) -> LeaderAndIsr | None:
-    """The state to write after brokers came, went or began to drain; None if it stands.
+    """Return the state to write after the set of brokers changed; None if no change is needed.
 
-    While the leader lives it stays and the dead leave the ISR, in the same leader epoch. Where it
-    does not, the first of the assignment that lives and is in sync leads, with those of the ISR
-    that live. Where none lives the leader is -1 and the ISR keeps its last members. A broker that
-    is draining or full goes as if it were dead, but for the last ones, of whom a full one leads
-    rather than a draining one; a broker that is not assigned (its leader let it in when it just
-    was) goes as well. Every change of leader is a new leader epoch.
+    - While the leader lives it stays, and dead members leave the ISR in the same leader epoch.
+    - Otherwise the first assigned broker that lives and is in sync leads, with the live ISR.
+    - If no member lives, the leader is -1 and the ISR keeps its last members.
+    - A draining or full broker is treated as dead, unless only such members are left. A full one of
+      those is preferred to a draining one.
+    - A broker that is no longer assigned leaves the ISR.
 
-    ``suspected``: who is registered but seems dead. They go as well, but not where the ISR would
-    be smaller than ``min_insync``: nothing is acknowledged there in either case, and where the
-    guess was wrong and those that are left lose their disks, they have everything still. For the
-    same reason full brokers stay in such an ISR.
+    Every change of leader begins a new leader epoch.
+
+    ``suspected``: registered brokers that seem dead. They leave the ISR too, but not below
+    ``min_insync`` members. Below that size nothing is acknowledged, so a suspected member keeps all
+    records and may still lead if the suspicion is wrong. Full brokers stay in such an ISR for the
+    same reason.
     """
     members = tuple(r for r in state.isr if _lives(r, live) and r.broker_id in replicas)
     lasting = tuple(r for r in members if not live[r.broker_id].draining)
@@ -88,7 +95,7 @@ def elect(
 def elect_preferred(
     state: LeaderAndIsr, preferred: int, live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Leadership back to the preferred replica; None where it leads or cannot."""
+    """Return the state with the preferred replica as leader; None if it leads already or cannot."""
     broker = live.get(preferred)
     if broker is None or not broker.takes_records or not has_live_leader(state, live):
         return None
@@ -104,10 +111,10 @@ def elect_unclean(
     registered: Live,
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """A leader that is not in sync, where no replica that is lives: what it lacks is lost.
+    """Return the state led by a replica that is out of sync; records that it lacks are lost.
 
-    None where one that is in sync is ``registered``, though suspected: a guess may cost
-    availability, but no record. None also where no assigned broker lives.
+    Return None if a member of the ISR is ``registered``, even if suspected: a wrong suspicion may
+    cost availability, but no records. Return None too if no assigned broker lives.
     """
     if any(_lives(replica, registered) for replica in state.isr):
         return None
@@ -121,7 +128,7 @@ def elect_unclean(
 def led_by(
     state: LeaderAndIsr, leader: BrokerView, isr: tuple[ReplicaId, ...], controller_epoch: int
 ) -> LeaderAndIsr:
-    """A new leader epoch of this broker's present process."""
+    """Return the state in a new leader epoch, led by this broker's current registration."""
     return dataclasses.replace(
         state,
         leader=leader.broker_id,
@@ -135,11 +142,12 @@ def led_by(
 def withdrawn(
     state: LeaderAndIsr, replicas: Sequence[int], own: ReplicaId, live: Live
 ) -> LeaderAndIsr | None:
-    """The state without this replica, which misses what was flushed; None if it has to stay.
+    """Return the state without this replica, which lacks flushed records; None if it must stay.
 
-    It stays where it is the only one in sync, and where it leads while no other lives. Where its
-    broker is not registered, nobody needs to live: the others keep everything. Always a new leader
-    epoch: within the present one the leader may have counted what is about to be cut.
+    It must stay if it is the only member of the ISR, or if it leads and no other member lives. A
+    replica whose broker is not registered may leave without a live successor: the other members
+    keep all records. Always begins a new leader epoch, because in the current one the leader may
+    have counted the records that are missing.
     """
     others = tuple(replica for replica in state.isr if replica != own)
     if own not in state.isr or not others:
@@ -164,7 +172,9 @@ def withdrawn(
 
 
 def can_be_left(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
-    """Whether a draining broker is in an ISR that has another member that stays."""
+    """Return whether a draining broker is in an ISR with another live member that does
+    not drain.
+    """
     replica = ReplicaId(own.broker_id, own.directory_id)
     return replica in state.isr and any(
         other != replica and _lives(other, live) and not live[other.broker_id].draining
@@ -173,7 +183,9 @@ def can_be_left(state: LeaderAndIsr, own: BrokerView, live: Live) -> bool:
 
 
 def leaderless_reason(state: LeaderAndIsr, replicas: Sequence[int], live: Live) -> str | None:
-    """Why nobody leads, in words for people; None if somebody does or is about to."""
+    """Return why the partition has no leader, for a log message; None if it has or will
+    have one.
+    """
     if has_live_leader(state, live):
         return None
     parts = []

@@ -1,8 +1,8 @@
-"""What happens to a replica: the inputs of ``partition.Partition.step``.
+"""The inputs of ``partition.Partition.step``.
 
-Every event is a tuple of values, made by the shell (``server/replica_manager.py`` or the simulator)
-on its one thread, in the order in which things happened. Tokens are the shell's own, never reused.
-What the disk answers comes in the order in which it was asked.
+The shell (``server/partitions/replica_manager.py`` or the simulator) makes events on one thread, in
+the order of their occurrence. Tokens are chosen by the shell and never reused. Answers of the disk
+arrive in the order of its queue.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 
 class Limits(NamedTuple):
-    """The topic settings that a replica obeys."""
+    """The topic settings that a replica uses."""
 
     min_insync_replicas: int = 1
     flush_messages: int = 1
     flush_ms: int = 1000
     replica_lag_ms: int = 10_000
-    """A follower that was not at the leader's end for longer than this leaves the ISR."""
+    """Time in ms after which a follower that has not reached the leader's end leaves the ISR."""
 
 
 class LeaderAndIsrChanged(NamedTuple):
-    """The metadata names this state; repeated and older ones do nothing.
+    """The metadata's state of the partition; repeated and older states have no effect.
 
     ``broker_epochs``: every registration that this process ever held (``Registry.broker_epochs``).
-    A leadership given to an earlier process of this broker is not ours: the controller renews it
-    in a higher leader epoch, so no epoch is ever led by two processes. ``replicas``: the brokers
-    that the partition is assigned to; others, unless in the ISR, may not fetch as followers.
+    A leadership elected for an earlier process of this broker does not count. The controller renews
+    it in a higher leader epoch, so that no two processes lead in one epoch. ``replicas``: the
+    assigned brokers; a broker outside them and the ISR may not fetch as a follower.
     """
 
     state: LeaderAndIsr
@@ -41,11 +41,13 @@ class LeaderAndIsrChanged(NamedTuple):
 
 
 class LimitsChanged(NamedTuple):
+    """The topic settings changed."""
+
     limits: Limits
 
 
 class AppendRequested(NamedTuple):
-    """A client wants ``payload`` appended; ``record_count`` counts towards the flush threshold."""
+    """A client's produce request; ``record_count`` counts towards ``flush_messages``."""
 
     token: int
     acks: int
@@ -54,7 +56,7 @@ class AppendRequested(NamedTuple):
 
 
 class EpochStarted(NamedTuple):
-    """StartEpoch was carried out: the epoch file holds (epoch, log_end_offset) on disk."""
+    """StartEpoch is complete: the epoch file holds (leader_epoch, log_end_offset) on disk."""
 
     leader_epoch: int
     log_end_offset: int
@@ -62,7 +64,7 @@ class EpochStarted(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Append was carried out. A duplicate carries the original's offsets and moved nothing."""
+    """Append is complete. A duplicate carries the offsets of the first append."""
 
     token: int
     base_offset: int
@@ -73,52 +75,52 @@ class Appended(NamedTuple):
 
 
 class AppendFailed(NamedTuple):
-    """The batch was refused or could not be written; nothing of it is in the log."""
+    """The batch was refused or could not be written; no part of it is in the log."""
 
     token: int
     error: LogbusError
 
 
 class Synced(NamedTuple):
-    """Everything below ``flushed_end`` is on disk; only a truncation takes that back."""
+    """Everything below ``flushed_end`` is on disk; only a truncation lowers that offset."""
 
     flushed_end: int
 
 
 class StorageFailed(NamedTuple):
-    """The log or its whole directory stopped (an fsync failed, the disk is gone): fatal."""
+    """The log or its data directory failed for good: an fsync failed or the disk is missing."""
 
     error: LogbusError
 
 
 class FollowerFetched(NamedTuple):
-    """A follower asked for ``fetch_offset``: everything below it is on the follower's disk.
+    """A follower's fetch: everything below ``fetch_offset`` is on the follower's disk.
 
-    The shell has checked that the broker and its epoch are those of a registration in force. Once
-    for each request that arrives, not when one that waits is woken. Exactly one AnswerFollower is
-    among the effects.
+    The shell has checked that the broker epoch is that of the current registration. It sends one
+    event for each request, and none when a waiting fetch wakes. The effects include exactly one
+    AnswerFollower.
     """
 
     replica: ReplicaId
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
-    """The newest epoch of the follower's log; -1 while it holds nothing."""
+    """The newest epoch of the follower's log; -1 if the log is empty."""
     epoch_end: OffsetAndEpoch | None
-    """Our own ``log.leader_epochs.end_offset_for(last_fetched_epoch, log end)``."""
+    """The leader's own ``log.leader_epochs.end_offset_for(last_fetched_epoch, log end)``."""
     log_start_offset: int
-    """Our own log's start."""
+    """The start of the leader's log."""
     follower_start: int
-    """The follower's log's start, as its request says."""
+    """The start of the follower's log, from the request."""
     may_join: bool = True
-    """False while the follower's broker drains: it is not taken into the ISR."""
+    """False while the follower's broker drains, which keeps it out of the ISR."""
 
 
 class Fetched(NamedTuple):
-    """The leader answered a FetchFrom: ``leader_epoch`` and ``fetch_offset`` are the FetchFrom's.
+    """The leader's answer to FetchFrom; ``leader_epoch`` and ``fetch_offset`` repeat the request's.
 
-    ``payload`` is passed through to AppendFetched; None where no records came. The other two are
-    the leader's. An error answer is not an event: the shell asks again, later, the same.
+    ``payload`` goes to AppendFetched unchanged, and is None without records. The other two fields
+    are the leader's. Error answers are not events: the shell retries them.
     """
 
     leader_epoch: int
@@ -129,19 +131,19 @@ class Fetched(NamedTuple):
 
 
 class FetchDiverged(NamedTuple):
-    """The leader's log parts from ours before ``fetch_offset``.
+    """The follower's log diverges from the leader's before ``fetch_offset``.
 
-    The first three are those of the FetchFrom that asked: an answer that comes twice must not cut
-    what was fetched since.
+    The first three fields repeat those of FetchFrom. They identify a repeated answer, which must
+    not truncate batches fetched since.
     """
 
     leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
     leader_end: OffsetAndEpoch
-    """Where the leader's log leaves our last epoch, or the newest before it that it has."""
+    """The leader's end of the follower's last epoch, or of its newest epoch before that one."""
     own_end: OffsetAndEpoch | None
-    """Our own ``log.leader_epochs.end_offset_for(leader_end.leader_epoch, log end)``."""
+    """The follower's own ``log.leader_epochs.end_offset_for(leader_end.leader_epoch, log end)``."""
 
 
 class FetchOutOfRange(NamedTuple):
@@ -153,20 +155,20 @@ class FetchOutOfRange(NamedTuple):
 
 
 class FetchedAppended(NamedTuple):
-    """AppendFetched was carried out. ``last_epoch`` is ``log.leader_epochs.latest``."""
+    """AppendFetched is complete. ``last_epoch`` is ``log.leader_epochs.latest``."""
 
     next_offset: int
     last_epoch: int
 
 
 class FetchedAppendFailed(NamedTuple):
-    """What was fetched is damaged, does not continue the log, or found no room on the disk."""
+    """The fetched batches are damaged, do not continue the log, or do not fit on the disk."""
 
     error: LogbusError
 
 
 class Truncated(NamedTuple):
-    """Truncate or StartAt was carried out: where the log ends now, all of it on disk."""
+    """Truncate or StartAt is complete: the new end of the log, all of it on disk."""
 
     log_end_offset: int
     flushed_end: int
@@ -174,37 +176,37 @@ class Truncated(NamedTuple):
 
 
 class IsrWritten(NamedTuple):
-    """What ProposeIsr asked for is in the znode; ``state`` with its new version."""
+    """ProposeIsr is complete; ``state`` carries its new version."""
 
     state: LeaderAndIsr
 
 
 class IsrRefused(NamedTuple):
-    """What ProposeIsr asked for was not written; the same ``state`` as in the effect."""
+    """ProposeIsr failed or its result is unknown; ``state`` is that of the effect."""
 
     state: LeaderAndIsr
 
 
 class CorruptionFound(NamedTuple):
-    """The batch at ``offset``, which was flushed, is not what was written.
+    """The flushed batch at ``offset`` is damaged.
 
-    This replica leaves the ISR, a leader by handing leadership on, then cuts its log there and
-    fetches again. Where nobody else is in sync it stays as it is. May be said repeatedly.
+    The replica leaves the ISR; a leader also resigns. It then truncates its log to ``offset`` and
+    fetches again. A replica that is alone in the ISR does nothing. May be repeated.
     """
 
     offset: int
 
 
 class Closed(NamedTuple):
-    """The topic was deleted or the broker stops: what is pending is answered, then silence."""
+    """The topic was deleted or the broker stops: answer pending requests, then ignore events."""
 
     error: LogbusError
 
 
 class Tick(NamedTuple):
-    """Time passed: flushes that are due, followers that lag, what is to be tried again.
+    """Time has passed: check due flushes, lagging followers and retries.
 
-    To every replica about every second, and about every 100 ms where ``flush_messages`` > 1.
+    Sent to every replica about once a second, and every 100 ms if ``flush_messages`` > 1.
     """
 
 

@@ -1,9 +1,9 @@
-"""A replica that another one leads: fetch, append, sync, and only then fetch again.
+"""A follower: fetch, append, sync, and only then fetch again.
 
-So its fetch offset is its flushed end. Where the leader says that the logs part it cuts by epoch,
-never to the high watermark. Within one leader epoch the leader may have counted whatever was
-fetched, so a damaged log is cut only between two epochs, while outside the ISR. Used by
-``partition``, on its thread.
+Its fetch offset therefore equals its flushed end. When the logs diverge, the follower truncates by
+leader epoch, never to the high watermark. Within one leader epoch the leader may have counted every
+fetched record. A damaged log is therefore truncated only between two epochs, while out of the ISR.
+Used by ``partition``, on its thread.
 """
 
 from __future__ import annotations
@@ -37,29 +37,33 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Follower:
-    """Another replica leads, or none does, or our leadership is an earlier process's."""
+    """The role of a replica while another broker, or none, or an earlier process of this broker
+    leads.
+    """
 
     state: LeaderAndIsr
     log: LocalLog
     may_have_fetched: bool
-    """Whether the leader of this epoch may have counted a fetch of ours, or of a process before."""
+    """Whether the leader of this epoch may have counted a fetch of this process or an
+    earlier one.
+    """
     asked: FetchFrom | None = None
-    """The fetch that is under way."""
+    """The FetchFrom in flight."""
     leader_high_watermark: int = 0
     leader_start: int = 0
     raised_start: int = 0
-    """How far our own log's start was asked to follow the leader's."""
+    """Highest offset of a RaiseStart effect so far."""
     proposal: LeaderAndIsr | None = None
-    """The end of this epoch, without us in the ISR, that is being written."""
+    """The state in flight that ends this epoch and removes this replica from the ISR."""
     paused: bool = False
-    """Something failed: it is tried again at the next Tick."""
+    """Whether an operation failed; the next Tick retries it."""
 
     def begin(self) -> list[Effect]:
-        """The role was taken; what an earlier role asked of the disk may still be under way."""
+        """Take the role; first Sync if the disk operations of an earlier role are not complete."""
         return [*(() if self.log.is_settled else (Sync(),)), *self.go_on()]
 
     def go_on(self) -> list[Effect]:
-        """Whatever is due: leave the ISR, cut, or fetch."""
+        """Return the next due effects: leave the ISR, truncate, or fetch."""
         log, leader = self.log, self.state.leader
         if leader in (NO_BROKER, log.replica.broker_id) or self.paused:
             return []
@@ -79,7 +83,9 @@ class Follower:
         return effects
 
     def _epoch_without_us(self) -> LeaderAndIsr:
-        """The same leader in a new epoch: what it counted of ours in this one counts no more."""
+        """Return the state with the same leader and a new epoch, in which earlier fetches do not
+        count.
+        """
         isr = tuple(replica for replica in self.state.isr if replica != self.log.replica)
         return dataclasses.replace(self.state, leader_epoch=self.state.leader_epoch + 1, isr=isr)
 
@@ -88,13 +94,15 @@ class Follower:
         return Truncate(offset)
 
     def stop(self) -> list[Effect]:
-        """The role ends."""
+        """End the role."""
         return [] if self.asked is None else [StopFetching()]
 
-    # What the leader answered.
+    # Answers of the leader.
 
     def _is_stale(self, event: Fetched | FetchDiverged | FetchOutOfRange) -> bool:
-        """Whether this answers no fetch that is under way; if it does, that one is over."""
+        """Return whether an answer belongs to no fetch in flight; otherwise that fetch
+        is complete.
+        """
         asked = self.asked
         if (
             asked is None
@@ -109,7 +117,7 @@ class Follower:
         return False
 
     def fetched(self, event: Fetched) -> list[Effect]:
-        """The leader's answer: append what came, or ask for what follows."""
+        """Handle the leader's answer: append its batches, or fetch again."""
         if self._is_stale(event):
             return []
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
@@ -120,8 +128,11 @@ class Follower:
         return [AppendFetched(event.payload, event.leader_epoch), Sync()]
 
     def diverged(self, event: FetchDiverged) -> list[Effect]:
-        """Cut to where both logs are the same: the smaller of both ends of the epoch, or our own
-        end of the one before (KIP-101, KIP-595)."""
+        """Truncate to the end of the logs' common part (KIP-101, KIP-595).
+
+        If both logs hold the leader's epoch, that is the smaller of its two ends. Otherwise it is
+        this log's end of the newest epoch before.
+        """
         if self._is_stale(event):
             return []
         leader_end, own_end = event.leader_end, event.own_end
@@ -133,7 +144,9 @@ class Follower:
         return [self._truncate(offset)]
 
     def out_of_range(self, event: FetchOutOfRange) -> list[Effect]:
-        """Begin anew where the leader's log begins, if that is beyond our end; else wait."""
+        """Begin the log anew at the leader's start, if that is beyond this log's end;
+        else pause.
+        """
         if self._is_stale(event):
             return []
         if event.leader_log_start <= self.log.log_end_offset:
@@ -143,16 +156,16 @@ class Follower:
         self.log.starting_at = event.leader_log_start
         return [StartAt(event.leader_log_start)]
 
-    # What the disk answered.
+    # Answers of the disk.
 
     def appended(self, event: FetchedAppended) -> list[Effect]:
-        # Where nothing of it was usable, asking again at once would be without end.
+        # If no batch was appended, fetching again at once would loop for ever.
         self.paused = event.next_offset <= self.log.log_end_offset
         self.log.written(event.next_offset)
         return self.go_on()
 
     def failed(self) -> list[Effect]:
-        """What was fetched could not be appended."""
+        """Handle a failed append of fetched batches."""
         self.paused = True
         return []
 
@@ -160,7 +173,9 @@ class Follower:
         return in_order([*self._committed(), *self.go_on()])
 
     def _committed(self) -> list[Effect]:
-        """Take over what the leader knows to be committed, as far as it is on our disk."""
+        """Raise the high watermark and the log's start towards the leader's, up to the
+        flushed end.
+        """
         log = self.log
         effects: list[Effect] = []
         offset = min(self.leader_high_watermark, log.flushed_end)
@@ -176,7 +191,7 @@ class Follower:
     # The ISR.
 
     def take(self, state: LeaderAndIsr) -> list[Effect]:
-        """The state znode as it is now, in this leader epoch."""
+        """Adopt the state znode's content in this leader epoch."""
         if state.version > self.state.version:
             self.state, self.proposal, self.paused = state, None, False
         return self.go_on()

@@ -1,4 +1,4 @@
-"""What ZooKeeper holds, as the controller knows it: as of the last write that was done."""
+"""The content of ZooKeeper as the controller knows it: as of its last completed write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from broker_lite.model import (
 
 @dataclass(slots=True)
 class Holding:
-    """``live``: the brokers that are registered and not suspected; ``suspected``: the others."""
+    """The controller's state.
+
+    ``live``: brokers registered and not suspected; ``suspected``: the others.
+    """
 
     controller_epoch: int
     brokers: Mapping[int, BrokerView]
@@ -31,10 +34,10 @@ class Holding:
     live: Mapping[int, BrokerView] = field(default_factory=dict)
     suspected: Mapping[int, BrokerView] = field(default_factory=dict)
     placed_count: int = 0
-    """Partitions placed so far: where the next topic begins among the brokers."""
+    """Number of partitions placed so far; selects the first broker of the next topic."""
 
     def take_brokers(self, brokers: Mapping[int, BrokerView], suspects: Mapping[int, int]) -> None:
-        """Who is registered, and in which registrations they seem to be dead."""
+        """Set the registered brokers, and the suspected registrations among them."""
         self.brokers = brokers
         self.suspects = suspects
         self.known |= frozenset(brokers)
@@ -48,14 +51,17 @@ class Holding:
         }
 
     def topic(self, name: str) -> TopicView:
-        """Raises UnknownTopicOrPartitionError."""
+        """Return the topic; raise UnknownTopicOrPartitionError if it does not exist."""
         found = self.topics.get(name)
         if found is None:
             raise UnknownTopicOrPartitionError(f"there is no topic {name!r}")
         return found
 
     def topic_named(self, name_or_id: str) -> TopicView:
-        """Raises UnknownTopicOrPartitionError, UnknownTopicIdError."""
+        """Return the topic with this name or id.
+
+        Raises UnknownTopicOrPartitionError or UnknownTopicIdError.
+        """
         if name_or_id in self.topics:
             return self.topics[name_or_id]
         for topic in self.topics.values():
@@ -66,7 +72,7 @@ class Holding:
         raise UnknownTopicOrPartitionError(f"there is no topic {name_or_id!r}")
 
     def partition(self, key: TopicPartition) -> PartitionView:
-        """Raises UnknownTopicOrPartitionError."""
+        """Return the partition; raise UnknownTopicOrPartitionError if it does not exist."""
         topic = self.topic(key.topic)
         if not 0 <= key.partition < len(topic.partitions):
             raise UnknownTopicOrPartitionError(
@@ -76,11 +82,11 @@ class Holding:
         return topic.partitions[key.partition]
 
     def change(self, key: TopicPartition, state: LeaderAndIsr) -> StateChange:
-        """The change of a state, to be written."""
+        """Return the StateChange that writes ``state``."""
         return StateChange(key.topic, key.partition, state, self.topics[key.topic].topic_id)
 
     def partition_keys(self) -> list[TopicPartition]:
-        """Every partition."""
+        """Return every partition of every topic."""
         return [
             TopicPartition(name, view.partition)
             for name, topic in self.topics.items()
@@ -88,7 +94,9 @@ class Holding:
         ]
 
     def adopt(self, changes: Iterable[StateChange]) -> list[TopicPartition]:
-        """Take states that ZooKeeper holds; those that are newer than ours are returned."""
+        """Apply states read from ZooKeeper; return the partitions whose state is newer
+        than before.
+        """
         newer: dict[str, dict[int, LeaderAndIsr]] = {}
         for change in changes:
             topic = self.topics.get(change.topic)
@@ -111,7 +119,7 @@ class Holding:
 
 
 def as_written(changes: Iterable[StateChange]) -> list[StateChange]:
-    """Changes as ZooKeeper holds them after their write: each version is one higher."""
+    """Return the changes as ZooKeeper holds them after the write: each version is one higher."""
     return [
         change._replace(state=dataclasses.replace(change.state, version=change.state.version + 1))
         for change in changes

@@ -1,7 +1,8 @@
-"""In-sync replicas: which there are, which may be, and how far the high watermark goes.
+"""In-sync replicas: committed and pending sets, and the high watermark that follows from them.
 
-Arithmetic only. The *maximal* ISR is the committed one plus whoever a pending change would add:
-it holds the high watermark back at once, while a removal counts only when it is written.
+Arithmetic only. The *maximal* ISR is the committed one plus a replica whose joining is pending. A
+joining replica holds the high watermark back at once; a leaving one does so until its removal is
+written.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from broker_lite.model import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class CommittedIsr:
-    """As the state znode has it."""
+    """The ISR in the state znode; no change is pending."""
 
     replicas: tuple[ReplicaId, ...]
 
@@ -25,7 +26,7 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpandIsr:
-    """A replica's joining is being written: it counts already."""
+    """A write in flight adds ``joining``, which already counts."""
 
     replicas: tuple[ReplicaId, ...]
     joining: ReplicaId
@@ -37,7 +38,7 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingShrinkIsr:
-    """Replicas' leaving is being written: they still count."""
+    """A write in flight removes ``leaving``, which still count."""
 
     replicas: tuple[ReplicaId, ...]
     leaving: tuple[ReplicaId, ...]
@@ -51,7 +52,9 @@ IsrState = CommittedIsr | PendingExpandIsr | PendingShrinkIsr
 
 
 def is_enough(isr: IsrState, min_insync_replicas: int) -> bool:
-    """Whether acks=all may be promised: by the committed ISR, never by one that is proposed."""
+    """Return whether the committed ISR is large enough for acks=all; a proposed ISR
+    does not count.
+    """
     return len(isr.replicas) >= min_insync_replicas
 
 
@@ -62,10 +65,10 @@ def high_watermark(
     min_insync_replicas: int,
     current: int,
 ) -> int:
-    """The smallest flushed end over the maximal ISR; never less than ``current``.
+    """Return the smallest flushed end over the maximal ISR, at least ``current``.
 
-    A member whose flushed end is not known in this epoch holds it where it is, and so does an ISR
-    smaller than ``min_insync_replicas``.
+    Return ``current`` if the ISR is smaller than ``min_insync_replicas``, or if a member has not
+    fetched in this epoch.
     """
     if not is_enough(isr, min_insync_replicas):
         return current

@@ -1,8 +1,8 @@
-"""A replica that leads: appends, followers' fetches, the high watermark, the ISR.
+"""A leader: appends, followers' fetches, the high watermark and the ISR.
 
-One ISR change is under way at most, and until it is decided the larger ISR counts. Followers count
-by what they said in this epoch, which begins once the epoch file has it. Used by ``partition``, on
-its thread.
+At most one ISR change is in flight, and until its result is known the larger ISR counts. Followers
+count by their fetches in this leader epoch. The epoch begins once the epoch file holds it. Used by
+``partition``, on its thread.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ from broker_lite.replication.isr import (
 from broker_lite.replication.local_log import LocalLog
 
 ISR_RETRY_MS = 500
-"""After a refused change of the ISR the next waits so long."""
+"""Delay in ms between a refused ISR change and the next."""
 NEVER_MS = -(1 << 62)
 
 
 @dataclass(slots=True)
 class CaughtUp:
-    """When a follower last had everything that the leader had."""
+    """The last time at which a follower held every record of the leader."""
 
     at_ms: int
     fetched_ms: int
     leader_end: int
-    """The leader's end at ``fetched_ms``, when the follower's last fetch came."""
+    """The leader's end at ``fetched_ms``, the time of the follower's last fetch."""
 
 
 @dataclass(slots=True)
 class Leader:
-    """Takes appends in one leader epoch."""
+    """The role of the leader, for one leader epoch."""
 
     state: LeaderAndIsr
     log: LocalLog
@@ -75,26 +75,26 @@ class Leader:
     """The brokers that the partition is assigned to."""
     isr: IsrState
     epoch_start_offset: int | None = None
-    """Where this epoch begins in the log; None until the epoch file has it."""
+    """First offset of this epoch; None until the epoch file holds it."""
     follower_ends: dict[ReplicaId, int] = field(default_factory=dict)
-    """Flushed ends of the other replicas, as their fetches in this epoch told."""
+    """Flushed ends of the other replicas, from their fetches in this epoch."""
     caught_up: dict[ReplicaId, CaughtUp] = field(default_factory=dict)
     proposal: LeaderAndIsr | None = None
-    """The change of the ISR that is being written."""
+    """The ISR change in flight."""
     refused_ms: int | None = None
-    """When a change was last refused."""
+    """Time in ms of the last refused change."""
     is_refused: bool = False
-    """``proposal`` was refused and is asked for again."""
+    """Whether ``proposal`` was refused and will be retried."""
     appending: dict[int, int] = field(default_factory=dict)
-    """Token to acks of what was handed to the log and is not answered by it yet."""
+    """Acks by token, for the appends that the log has not answered."""
     waiting: deque[Appended] = field(default_factory=deque)
-    """acks=all that are in the log and wait for the high watermark, in the order of arrival."""
+    """Appended batches with acks=all that wait for the high watermark, in order of arrival."""
     unflushed_count: int = 0
-    """Records handed to the log since the last Sync."""
+    """Records appended since the last Sync."""
     unflushed_since_ms: int = 0
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """The role was taken. Members of the ISR get the whole lag to be heard of."""
+        """Take the role; each member of the ISR gets the whole lag time for its first fetch."""
         for replica in self.state.isr:
             self.caught_up[replica] = CaughtUp(now_ms, now_ms, self.log.log_end_offset)
         return [StartEpoch(self.state.leader_epoch), Sync()]
@@ -107,14 +107,16 @@ class Leader:
 
     @property
     def is_enough(self) -> bool:
-        """Whether acks=all may be promised."""
+        """Whether the ISR is large enough for acks=all."""
         return isr_arithmetic.is_enough(self.isr, self.limits.min_insync_replicas)
 
     # Appends.
 
     def requested(self, now_ms: int, event: AppendRequested) -> list[Effect]:
-        """Append a produce; with acks=all only while enough replicas are in sync. It is flushed at
-        once where ``flush.messages`` or ``flush.ms`` says so."""
+        """Append a produce request; refuse acks=all while the ISR is too small.
+
+        Adds a Sync if ``flush.messages`` or ``flush.ms`` requires one at once.
+        """
         if event.acks == ACKS_ALL and not self.is_enough:
             error = NotEnoughReplicasError(
                 f"{len(self.isr.replicas)} replicas are in sync; min.insync.replicas="
@@ -133,7 +135,7 @@ class Leader:
         return [append, Sync()]
 
     def appended(self, event: Appended) -> list[Effect]:
-        """Answer acks=1; keep acks=all until the high watermark has passed the batch."""
+        """Answer acks=1; hold acks=all until the high watermark has passed the batch."""
         acks = self.appending.pop(event.token, ACKS_NONE)
         if acks == ACKS_NONE:
             return []
@@ -149,7 +151,7 @@ class Leader:
         return [] if acks == ACKS_NONE else [Reply(event.token, error=event.error)]
 
     def fail_pending(self, error: LogbusError) -> list[Effect]:
-        """Answer every produce that waits; each is answered once."""
+        """Answer every pending produce request with ``error``, each once."""
         tokens = [appended.token for appended in self.waiting]
         tokens += [token for token, acks in self.appending.items() if acks != ACKS_NONE]
         self.waiting.clear()
@@ -159,7 +161,7 @@ class Leader:
     # The high watermark.
 
     def advance(self) -> list[Effect]:
-        """Whatever follows from ends, ISR or limits as they are now."""
+        """Advance the high watermark after a change of ends, ISR or limits."""
         if self.epoch_start_offset is None:
             return []
         if not self.is_enough:
@@ -183,7 +185,9 @@ class Leader:
         return effects
 
     def _fail_waiting(self) -> list[Effect]:
-        """The high watermark stands still while too few are in sync: say so at once."""
+        """Fail pending acks=all requests: the ISR is too small for the high watermark
+        to advance.
+        """
         error = NotEnoughReplicasAfterAppendError()
         effects: list[Effect] = [Reply(appended.token, error=error) for appended in self.waiting]
         self.waiting.clear()
@@ -192,11 +196,11 @@ class Leader:
     # Followers.
 
     def fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """A follower's fetch in this epoch; ends with the one AnswerFollower."""
+        """Handle a follower's fetch in this epoch; the last effect is its AnswerFollower."""
         if (error := self._fetch_error(event)) is not None:
             return [AnswerFollower(error)]
         if (diverging := self._diverging(event)) is not None:
-            # It says nothing of what the follower has of ours.
+            # A diverging follower's offset does not count for the high watermark.
             return [AnswerFollower(diverging=diverging)]
         self.follower_ends[event.replica] = event.fetch_offset
         self._note_caught_up(now_ms, event)
@@ -205,7 +209,7 @@ class Leader:
     def _fetch_error(self, event: FollowerFetched) -> LogbusError | None:
         if self.epoch_start_offset is None:
             return UnknownLeaderEpochError(
-                f"{self.log.key}: leader epoch {event.leader_epoch} is about to begin here"
+                f"{self.log.key}: leader epoch {event.leader_epoch} has not begun here; retry"
             )
         replica = event.replica
         if replica.broker_id not in self.replicas and replica not in self.isr.maximal:
@@ -220,7 +224,7 @@ class Leader:
         return None
 
     def _diverging(self, event: FollowerFetched) -> OffsetAndEpoch | None:
-        """Where our log leaves the follower's, if it does before ``fetch_offset``."""
+        """Return the end of the common part, if the logs diverge before ``fetch_offset``."""
         end = event.epoch_end
         if event.last_fetched_epoch == NO_EPOCH:
             if event.fetch_offset <= self.log.log_end_offset:
@@ -231,7 +235,10 @@ class Leader:
         return OffsetAndEpoch(self.log.log_end_offset, self.state.leader_epoch)
 
     def _note_caught_up(self, now_ms: int, event: FollowerFetched) -> None:
-        """Our end is taken before the read, so what is appended meanwhile counts next time."""
+        """Update the time at which the follower was caught up.
+
+        The leader's end is taken before the read, so later appends count at the next fetch.
+        """
         end = self.log.log_end_offset
         known = self.caught_up.get(event.replica)
         at_ms = NEVER_MS if known is None else known.at_ms
@@ -244,7 +251,7 @@ class Leader:
     # The ISR.
 
     def _expand(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
-        """Take in a follower that has everything committed and the beginning of this epoch."""
+        """Propose to add a follower that holds every committed record and this epoch's start."""
         replica, members = event.replica, self.isr.maximal
         if (
             replica in members
@@ -252,19 +259,19 @@ class Leader:
             or self._was_refused(now_ms)
             or not event.may_join
             or replica.broker_id not in self.replicas
-            # What it holds from before our start cannot be compared with anything.
+            # Its records from before this log's start cannot be checked.
             or event.follower_start < event.log_start_offset
             or any(member.broker_id == replica.broker_id for member in members)
             or event.fetch_offset < max(self.log.high_watermark, self.epoch_start_offset or 0)
         ):
             return []
-        # It has the whole lag to reach our end, as the members had when the epoch began.
+        # Give it the whole lag time to reach the end, as the members had at the epoch's start.
         self.caught_up[replica].at_ms = now_ms
         self.isr = PendingExpandIsr(self.state.isr, replica)
         return self._propose(dataclasses.replace(self.state, isr=(*self.state.isr, replica)))
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """What time alone makes due: a flush, who leaves the ISR, a proposal that was refused."""
+        """Return effects that are due by time: a flush, a shrink of the ISR, a retried proposal."""
         effects: list[Effect] = []
         if self.unflushed_count and now_ms - self.unflushed_since_ms >= self.limits.flush_ms:
             self.unflushed_count = 0
@@ -293,7 +300,7 @@ class Leader:
         return self._propose(dataclasses.replace(self.state, isr=isr))
 
     def _keeps_up(self, now_ms: int, replica: ReplicaId) -> bool:
-        # One that has everything may be silent: whether it lives is the controller's to find out.
+        # A member at the log's end may be silent; the controller detects whether it lives.
         is_at_end = self.follower_ends.get(replica) == self.log.log_end_offset
         return is_at_end or self._was_caught_up(now_ms, replica)
 
@@ -302,7 +309,7 @@ class Leader:
         return known is not None and now_ms - known.at_ms <= self.limits.replica_lag_ms
 
     def hand_over(self, now_ms: int) -> list[Effect]:
-        """End this epoch, if our log is damaged and another of the ISR is there to go on."""
+        """End this epoch if the log is damaged and another member of the ISR keeps up."""
         log, isr = self.log, self.state.isr
         if log.damaged_from is None or self.proposal is not None:
             return []
@@ -325,10 +332,11 @@ class Leader:
         return [ProposeIsr(state)]
 
     def refused(self, now_ms: int, event: IsrRefused) -> list[Effect]:
-        """Not written now; but a write that was given up may still have arrived.
+        """Handle a refused proposal, whose write may still have reached ZooKeeper.
 
-        Who leaves counts anyway. Who joins counts until something else is written over it: the
-        ISR as it was, if nobody else writes. New metadata settles it too.
+        A leaving member counts in either case. A joining replica counts until another write
+        replaces the proposal: the leader writes the previous ISR. New metadata settles the question
+        too.
         """
         if event.state != self.proposal:
             return []
@@ -342,7 +350,7 @@ class Leader:
         return []
 
     def take(self, state: LeaderAndIsr) -> list[Effect]:
-        """The state znode as it is now, in this leader epoch; decides what was proposed."""
+        """Adopt the state znode's content in this leader epoch; this settles the proposal."""
         if state.version > self.state.version:
             self.state, self.isr = state, CommittedIsr(state.isr)
             self.proposal, self.is_refused = None, False

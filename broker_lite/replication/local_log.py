@@ -1,7 +1,7 @@
-"""What a replica knows of its own log: the disk's answers, in the order in which they came.
+"""A replica's view of its own log, updated by the disk's answers in order.
 
-Shared by the roles, so that what was asked for in one role is accounted for in the next. The log
-itself is the shell's.
+The roles share it, so that an operation begun in one role is accounted for in the next. The shell
+owns the log itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from broker_lite.replication.events import Truncated
 
 @dataclass(slots=True)
 class LocalLog:
-    """``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``, all exclusive."""
+    """Offsets of the local log: ``high_watermark`` <= ``flushed_end`` <= ``log_end_offset``.
+
+    All are exclusive.
+    """
 
     key: PartitionKey
     replica: ReplicaId
@@ -24,25 +27,25 @@ class LocalLog:
     last_epoch: int = NO_EPOCH
     """The newest epoch in the epoch file."""
     writes_under_way: int = 0
-    """Append, AppendFetched, Truncate and StartAt that are not answered yet."""
+    """Number of Append, AppendFetched, Truncate and StartAt effects without an answer."""
     damaged_from: int | None = None
-    """A flushed batch here is not what was written; nothing from here on can be vouched for."""
+    """First offset of a damaged flushed batch; the log from there on is not trusted."""
     starting_at: int | None = None
-    """Where the StartAt that is under way begins."""
+    """Offset of the StartAt in flight."""
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is being written, and everything written is on disk."""
+        """Whether no write is in flight and everything written is on disk."""
         return self.writes_under_way == 0 and self.flushed_end == self.log_end_offset
 
     def written(self, next_offset: int) -> None:
-        """A write was answered; the log's end is at least ``next_offset``."""
+        """Record the answer of a write; the log ends at ``next_offset`` or later."""
         self.writes_under_way -= 1
         if next_offset > self.log_end_offset:
             self.log_end_offset = next_offset
 
     def synced(self, flushed_end: int) -> bool:
-        """Whether more is on disk than was known."""
+        """Record a flushed end; return whether it is higher than before."""
         if flushed_end <= self.flushed_end:
             return False
         self.flushed_end = flushed_end
@@ -51,13 +54,14 @@ class LocalLog:
         return True
 
     def truncated(self, event: Truncated) -> None:
-        """The disk has cut the log, or begun it anew at another offset."""
+        """Record that the log was truncated, or begun anew at another offset."""
         self.writes_under_way -= 1
         self.log_end_offset = event.log_end_offset
         self.flushed_end = event.flushed_end
         self.last_epoch = event.last_epoch
         if event.flushed_end < self.high_watermark or event.log_end_offset == self.starting_at:
-            # What the leader deleted was committed, so a log that begins behind it starts there.
+            # Deleted records were committed, so a log begun anew at the leader's start has that
+            # high watermark.
             self.high_watermark = event.flushed_end
         self.starting_at = None
         if self.damaged_from is not None and event.log_end_offset <= self.damaged_from:

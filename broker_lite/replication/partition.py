@@ -1,8 +1,8 @@
 """One replica of one partition: Leader, Follower or Offline. ``step(now_ms, event) -> effects``.
 
-Owned by one shell on one thread (``server/replica_manager.py`` or the simulator); holds no file,
-socket or clock. Here the roles change; what each does is in ``leader`` and ``follower``. README.md
-has the state diagram, the invariants and the effect order.
+One shell owns it on one thread (``server/partitions/replica_manager.py`` or the simulator). It
+holds no file, socket or clock. This module changes roles; ``leader`` and ``follower`` hold their
+behaviour. README.md has the state diagram, the invariants and the order of effects.
 """
 
 from __future__ import annotations
@@ -53,19 +53,22 @@ from broker_lite.replication.local_log import LocalLog
 
 @dataclass(slots=True)
 class Offline:
-    """Serves nothing: before the first metadata, after a storage failure, when closed."""
+    """The role that serves nothing: before the first metadata, after a storage failure,
+    or closed.
+    """
 
     error: LogbusError
     final: bool
-    """No metadata brings it back in this process."""
+    """Whether the replica stays offline in this process."""
 
 
 Role = Leader | Follower | Offline
 
 
 class Partition:
-    """``log_end_offset``, ``flushed_end``, ``last_epoch``: of the local log at the start.
+    """The state machine of a replica.
 
+    ``log_end_offset``, ``flushed_end`` and ``last_epoch`` describe the local log at the start.
     ``high_watermark`` is the checkpointed one, or the log start offset.
     """
 
@@ -93,7 +96,7 @@ class Partition:
         self._replicas: tuple[int, ...] = ()
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Take in what happened; the effects are to be carried out in the order of the list."""
+        """Apply an event, and return the effects in the order in which to carry them out."""
         match event:
             case AppendRequested():
                 return self._request(now_ms, event)
@@ -152,41 +155,44 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """The highest epoch that the metadata named, whoever leads; -1 before the first."""
+        """The highest leader epoch in the metadata so far; -1 before the first."""
         return NO_EPOCH if isinstance(self.role, Offline) else self.role.state.leader_epoch
 
     @property
     def in_flight_count(self) -> int:
-        """Produces that wait for an append or for the high watermark."""
+        """Number of produce requests that wait for an append or for the high watermark."""
         role = self.role
         return len(role.appending) + len(role.waiting) if isinstance(role, Leader) else 0
 
     def check_leader(self, leader_epoch: int = NO_EPOCH) -> None:
-        """Raise what a fetch or a listing must answer; ``leader_epoch`` is the client's, -1: any.
+        """Raise the error with which a fetch or a listing of offsets must be answered, if any.
 
-        Raises NotLeaderError, FencedLeaderEpochError, UnknownLeaderEpochError, StorageError.
+        ``leader_epoch`` is the client's; -1 skips its check. Raises NotLeaderError,
+        FencedLeaderEpochError, UnknownLeaderEpochError, StorageError.
         """
         role = self.role
         if isinstance(role, Offline):
-            # Raised again, an exception keeps the frames of every time before.
+            # An exception that is raised again accumulates frames.
             raise role.error.with_traceback(None)
         known = role.state.leader_epoch
         if leader_epoch != NO_EPOCH and leader_epoch != known:
             if leader_epoch < known:
                 raise FencedLeaderEpochError(
-                    f"{self.key} is in leader epoch {known}; the request is of {leader_epoch}"
+                    f"{self.key} is in leader epoch {known}; the request is for {leader_epoch}"
                 )
             raise UnknownLeaderEpochError(
-                f"{self.key} is in leader epoch {known} here; the request is of {leader_epoch}"
+                f"{self.key} is in leader epoch {known} here; the request is for {leader_epoch}"
             )
         if not isinstance(role, Leader):
             raise NotLeaderError()
 
     def latest_offset(self) -> int:
-        """The high watermark; OffsetNotAvailableError while it is below the epoch's start.
+        """Return the high watermark; raise OffsetNotAvailableError if it is below the epoch's
+        start.
 
-        A new partition's is 0 at once, also before its epoch is in the file, as in Kafka: nobody
-        has seen more, and clients that are told to ask again may give up (kafkajs).
+        For a new partition return 0 at once, even before its epoch is in the file, as Kafka does.
+        No client has seen a higher offset, and some clients give up after a retriable error
+        (kafkajs).
         """
         self.check_leader()
         role = self.role
@@ -196,11 +202,11 @@ class Partition:
             start = 0
         if start is None or self.high_watermark < start:
             raise OffsetNotAvailableError(
-                f"{self.key}: the new leader does not know yet how far records are committed"
+                f"{self.key}: the new leader has not yet committed up to its epoch's start; retry"
             )
         return self.high_watermark
 
-    # What clients and followers ask.
+    # Requests of clients and followers.
 
     def _request(self, now_ms: int, event: AppendRequested) -> list[Effect]:
         role = self.role
@@ -211,14 +217,14 @@ class Partition:
 
     def _follower_fetched(self, now_ms: int, event: FollowerFetched) -> list[Effect]:
         try:
-            # -1, which would be any epoch, is no epoch that a follower may fetch in.
+            # check_leader skips -1, but a follower must name its epoch.
             self.check_leader(max(event.leader_epoch, 0))
         except LogbusError as error:
             return [AnswerFollower(error)]
         assert isinstance(self.role, Leader)
         return self.role.fetched(now_ms, event)
 
-    # What the disk answered.
+    # Answers of the disk.
 
     def _appended(self, event: Appended) -> list[Effect]:
         self.log.written(event.next_offset)
@@ -255,7 +261,10 @@ class Partition:
         return self.role.go_on() if isinstance(self.role, Follower) else []
 
     def _fetch_answered(self, event: Event) -> list[Effect]:
-        """The steps of a fetch; one that an earlier role began only leaves its write behind."""
+        """Handle an answer of the leader, or of the disk to fetched batches.
+
+        After a change of role only the log's own state is updated.
+        """
         role = self.role if isinstance(self.role, Follower) else None
         match event:
             case Fetched():
@@ -288,7 +297,7 @@ class Partition:
         if isinstance(role, Offline) or state.leader_epoch < role.state.leader_epoch:
             return []
         if state.leader_epoch > role.state.leader_epoch:
-            # Only an epoch that we do not lead is ever begun by a replica.
+            # A replica only ever begins epochs that it does not lead itself.
             return self._follow(state)
         return role.take(state)
 
@@ -344,13 +353,13 @@ class Partition:
         follower = self.role = Follower(
             state,
             self.log,
-            # A process before this one may have fetched in the epoch that we find.
+            # An earlier process of this broker may have fetched in this epoch.
             isinstance(role, Offline) or role.state.leader_epoch == state.leader_epoch,
         )
         return in_order([*follower.begin(), *before])
 
     def _leave(self) -> Sequence[Effect]:
-        """What ends with the role that ends."""
+        """Return the effects that end the current role."""
         role = self.role
         if isinstance(role, Leader):
             return role.fail_pending(NotLeaderError())

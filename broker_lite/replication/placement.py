@@ -1,8 +1,8 @@
-"""Which brokers hold the replicas of new partitions. Pure, and the same for the same input.
+"""Placement of the replicas of new partitions on brokers. Pure and deterministic.
 
-Leaders go round robin over the brokers; followers are shifted against the leader, by one more with
-each round, so that the load of a dead broker is spread over all others. Where every broker names
-its rack, the replicas of a partition are on as many racks as there are.
+Leaders are assigned round robin over the brokers. Followers are shifted against the leader, by one
+more in each round, which spreads the load of a dead broker over all others. If every broker names
+its rack, the replicas of a partition use as many racks as possible.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from broker_lite.errors import (
 from broker_lite.model import BrokerView
 
 REPLICATION_FACTOR_MAX = 3
-"""Of topics that are created without one, where there are so many brokers."""
+"""Highest default replication factor, used if at least so many brokers are known."""
 
 
 def default_factor(known_count: int) -> int:
-    """Replicas of a topic that is created without a number."""
+    """Return the replication factor of a topic created without one."""
     return max(1, min(REPLICATION_FACTOR_MAX, known_count))
 
 
 def place(
     count: int, factor: int, live: Mapping[int, BrokerView], *, first: int
 ) -> list[tuple[int, ...]]:
-    """The brokers of ``count`` partitions, preferred leaders first.
+    """Return the brokers of ``count`` partitions, preferred leaders first.
 
-    ``first``: how many partitions were placed before. Raises BrokerNotAvailableError,
+    ``first``: number of partitions placed before. Raises BrokerNotAvailableError,
     InvalidReplicationFactorError.
     """
     brokers = [broker for broker in live.values() if not broker.draining]
@@ -38,24 +38,24 @@ def place(
         raise BrokerNotAvailableError("no broker is registered; try again")
     if factor > len(brokers):
         ids = ", ".join(str(broker.broker_id) for broker in sorted_brokers(brokers))
-        told = f"1 broker lives (its id: {ids})"
+        count_text = f"1 broker lives (its id: {ids})"
         if len(brokers) > 1:
-            told = f"{len(brokers)} brokers live (their ids: {ids})"
+            count_text = f"{len(brokers)} brokers live (their ids: {ids})"
         raise InvalidReplicationFactorError(
-            f"replication_factor={factor}: only {told}; start more, or give fewer replicas"
+            f"replication_factor={factor}: only {count_text}; start more, or give fewer replicas"
         )
-    roomy = [broker for broker in brokers if not broker.is_full]
-    ring = _ring(roomy if factor <= len(roomy) else brokers)
+    not_full = [broker for broker in brokers if not broker.is_full]
+    ring = _ring(not_full if factor <= len(not_full) else brokers)
     return [_row(ring, first + partition, factor) for partition in range(count)]
 
 
 def sorted_brokers(brokers: Sequence[BrokerView]) -> list[BrokerView]:
-    """By id."""
+    """Return the brokers sorted by id."""
     return sorted(brokers, key=lambda broker: broker.broker_id)
 
 
 def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
-    """(broker, rack), racks in turn; where racks are not all known each broker is its own."""
+    """Return (broker, rack) pairs with racks in turn; without racks each broker is its own rack."""
     ordered = sorted_brokers(brokers)
     if any(broker.rack is None for broker in ordered):
         return [(broker.broker_id, str(broker.broker_id)) for broker in ordered]
@@ -71,7 +71,7 @@ def _ring(brokers: Sequence[BrokerView]) -> list[tuple[int, str]]:
 
 
 def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ...]:
-    """The replicas of the ``number``-th partition ever placed."""
+    """Return the replicas of the ``number``-th partition ever placed."""
     size = len(ring)
     leader, rack = ring[number % size]
     chosen, racks = [leader], {rack}
@@ -88,7 +88,7 @@ def _row(ring: list[tuple[int, str]], number: int, factor: int) -> tuple[int, ..
 
 
 def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) -> None:
-    """Raises InvalidReplicaAssignmentError for an assignment that nobody can carry out."""
+    """Raise InvalidReplicaAssignmentError for an assignment that cannot be carried out."""
     for partition, row in enumerate(rows):
         if not row or len(set(row)) != len(row) or len(row) != len(rows[0]):
             raise InvalidReplicaAssignmentError(
@@ -99,7 +99,7 @@ def check_rows(rows: Sequence[Sequence[int]], live: Mapping[int, BrokerView]) ->
 
 
 def check_live(what: str, brokers: Sequence[int], live: Mapping[int, BrokerView]) -> None:
-    """Raises InvalidReplicaAssignmentError where one of them does not live."""
+    """Raise InvalidReplicaAssignmentError if one of the brokers does not live."""
     for broker_id in brokers:
         if broker_id not in live:
             raise InvalidReplicaAssignmentError(

@@ -1,9 +1,11 @@
-"""Moving partitions to other brokers, step by step. Functions over partitions.
+"""Reassignment of partitions to other brokers, as functions over partitions.
 
-A reassignment begins with the target's replicas in front of those that there were, and ends when
-all of the target are in sync: in one write the others leave the ISR and the assignment, and a
-leader among the target is elected where it is not one of them. Until then it can be taken back or
-turned to another target; whoever is in sync meanwhile stays so.
+- ``begin`` puts the target's replicas before the present ones in the assignment.
+- ``finish`` applies once all of the target are in sync. One write removes the other replicas from
+  the ISR and the assignment, and elects a leader of the target if needed.
+
+Until then the reassignment can be cancelled or turned to another target. Replicas that are in sync
+stay in the ISR.
 """
 
 from __future__ import annotations
@@ -20,10 +22,9 @@ from broker_lite.replication.placement import check_live
 def begin(
     name: str, view: PartitionView, target: Sequence[int], live: Live, controller_epoch: int
 ) -> PartitionView:
-    """The partition on its way to ``target``; ``name`` is for messages.
+    """Return the partition in reassignment to ``target``; ``name`` is for messages.
 
-    Brokers that are to join must live; those that stay need not. Raises
-    InvalidReplicaAssignmentError.
+    Brokers that join must live; those that stay need not. Raises InvalidReplicaAssignmentError.
     """
     target = tuple(target)
     if not target or len(set(target)) != len(target):
@@ -41,7 +42,7 @@ def begin(
 
 
 def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
-    """The partition on the brokers that it was on before, those that were to stay first.
+    """Return the partition with the replicas that it had before the reassignment.
 
     Raises NoReassignmentInProgressError.
     """
@@ -53,7 +54,7 @@ def cancel(name: str, view: PartitionView, live: Live, controller_epoch: int) ->
 
 
 def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionView | None:
-    """The partition at its target, once all of it are in sync and live; None until then."""
+    """Return the partition with its target alone; None unless all of it are in sync and live."""
     if not view.adding and not view.removing:
         return None
     target = view.target
@@ -67,7 +68,7 @@ def finish(view: PartitionView, live: Live, controller_epoch: int) -> PartitionV
 
 
 def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> PartitionView:
-    """The partition with an ISR and a leader among the replicas that it has now."""
+    """Return the partition with an ISR and a leader among its present replicas."""
     state = _among(view.state, view.replicas, live, controller_epoch)
     if state is None:
         raise InvalidReplicaAssignmentError(
@@ -80,7 +81,7 @@ def _led(name: str, view: PartitionView, live: Live, controller_epoch: int) -> P
 def _among(
     state: LeaderAndIsr, replicas: Sequence[int], live: Live, controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """The state with an ISR of these brokers only, led by one of them; None if none is in it."""
+    """Return the state with an ISR of these brokers only, led by one of them; None if empty."""
     isr = tuple(replica for replica in state.isr if replica.broker_id in replicas)
     if not isr:
         return None

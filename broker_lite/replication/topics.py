@@ -1,6 +1,6 @@
-"""Requests about topics: what is refused, and what a new topic, partition or setting looks like.
+"""Requests about topics: their validation, and the resulting topics, partitions and settings.
 
-Each function returns the topic as it would be; ``controller`` has it written.
+Each function returns the topic as it would be; ``controller`` emits the write.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from broker_lite.replication.holding import Holding
 from broker_lite.replication.placement import check_rows, default_factor, place
 
 WRITE_BYTES_MAX = 985_000
-"""A topic is created, reassigned and deleted by one write each, of which ZooKeeper takes 1 MB at
-once, the notices included. Creation is the largest: it bounds a topic's partitions."""
+"""Maximum bytes of the one ZooKeeper write that creates, reassigns or deletes a topic. ZooKeeper
+accepts 1 MB, notices included. Creation is the largest, so it bounds the partitions of a topic."""
 REPLICATION_LEVEL = 2
-"""The level of the feature "metadata" from which all brokers replicate."""
+"""Level of the feature "metadata" at which a broker supports replication."""
 
 _MIN_INSYNC = "min.insync.replicas"
 _DEFAULT_CONFIG = text(TopicConfig())
 
 
 def create(held: Holding, event: TopicCreationRequested) -> TopicView:
-    """Raises the error of whatever cannot be created."""
+    """Return the topic to create; raise the error of an invalid request."""
     if not is_valid_name(event.name):
         raise InvalidTopicError(
             f"topic name {event.name[:60]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, "
@@ -56,7 +56,7 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
         raise TopicExistsError(f"topic {event.name!r} exists already")
     count = event.partition_count if event.assignment is None else len(event.assignment)
     factor = event.replication_factor
-    # Before the replicas are placed: a request may name 2**31 partitions.
+    # Checked before placement: a request may ask for 2**31 partitions.
     _check_count(event.name, count, _replica_count(held, event))
     if event.assignment is None and factor is not None and factor < 1:
         raise InvalidReplicationFactorError(f"replication_factor={factor}: give at least 1")
@@ -67,7 +67,7 @@ def create(held: Holding, event: TopicCreationRequested) -> TopicView:
 
 
 def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
-    """Raises the error of whatever cannot be added."""
+    """Return the topic with added partitions; raise the error of an invalid request."""
     topic = held.topic_named(event.name)
     present = len(topic.partitions)
     factor = len(topic.partitions[0].target)
@@ -94,13 +94,16 @@ def add_partitions(held: Holding, event: PartitionsRequested) -> TopicView:
 
 
 def configure(held: Holding, event: ConfigChangeRequested) -> TopicView:
-    """Raises InvalidConfigError, UnknownTopicOrPartitionError."""
+    """Return the topic with changed settings.
+
+    Raises InvalidConfigError or UnknownTopicOrPartitionError.
+    """
     topic = held.topic_named(event.name)
     config = dict(topic.config)
     for key, value in event.changes.items():
         if value is None:
             config.pop(key, None)
-            # Removing an unknown setting is refused as setting it is.
+            # Removing an unknown setting fails, as setting it does.
             parse(TopicConfig, {key: _DEFAULT_CONFIG.get(key, "")})
         else:
             config[key] = value
@@ -111,9 +114,10 @@ def configure(held: Holding, event: ConfigChangeRequested) -> TopicView:
 def checked_config(
     topic: str, config: Mapping[str, str], replication_factor: int
 ) -> dict[str, str]:
-    """The settings as they are written: each value as its setting spells it, so that none is longer
-    than ZooKeeper takes. Raises InvalidConfigError, also where so many replicas can never be in
-    sync."""
+    """Return the settings with each value in its canonical text, which bounds their size.
+
+    Raises InvalidConfigError, also if ``min.insync.replicas`` exceeds ``replication_factor``.
+    """
     try:
         parsed = parse(TopicConfig, config)
     except InvalidConfigError as error:
@@ -128,12 +132,12 @@ def checked_config(
 
 
 def min_insync(topic: TopicView, view: PartitionView) -> int:
-    """How many replicas of a partition must be in sync for acks=all."""
+    """Return the number of in-sync replicas that acks=all needs."""
     return min_insync_of(topic.config.get(_MIN_INSYNC), len(view.target))
 
 
 def check_replicated(held: Holding, what: str) -> None:
-    """Raises UnsupportedVersionError where a broker of the cluster cannot replicate."""
+    """Raise UnsupportedVersionError if a broker of the cluster does not support replication."""
     if held.features.get("metadata", 0) < REPLICATION_LEVEL:
         old = [
             broker.broker_id
@@ -169,13 +173,19 @@ def _rows(
 
 
 def partitions_max(name: str, factor: int) -> int:
-    """How many partitions of so many replicas a topic of this name can have: those that one write
-    creates. Two znodes a partition: both have the name in their path, one names every replica."""
+    """Return the maximum number of partitions of a topic with this name and replication factor.
+
+    One write creates them all, with two znodes a partition. Both paths contain the name, and one
+    znode names every replica.
+    """
     return WRITE_BYTES_MAX // (2 * len(name) + 310 + 58 * factor)
 
 
 def _replica_count(held: Holding, event: TopicCreationRequested) -> int:
-    """The replicas of each partition that a request asks for; a wrong number is refused later."""
+    """Return the replicas per partition of a request, clamped to a valid number.
+
+    A later check refuses invalid numbers.
+    """
     if event.assignment:
         wanted = len(event.assignment[0])
     else:
