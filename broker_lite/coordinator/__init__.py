@@ -1,1 +1,1 @@
-"""A Kafka group as a pure state machine: who is in it, and who may commit. See README.md."""
+"""A Kafka consumer group as a pure state machine: its members and their commits. See README.md."""

@@ -1,4 +1,4 @@
-"""Whether a join can be let in: by its times, its size, what it knows, how many there are. Pure."""
+"""Admission of joins: checks of timeouts, sizes, protocols and the number of members. Pure."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ from broker_lite.errors import (
 
 
 def refusal(group: str, limits: Limits, roster: Roster, event: Join) -> LogbusError | None:
-    """Why nobody who asks so can be let in; None if that is not certain."""
+    """Return why a join is refused; None if no check here refuses it."""
     low, high = limits.session_timeout_min_ms, limits.session_timeout_max_ms
     if not low <= event.session_timeout_ms <= high:
         return InvalidSessionTimeoutError(
             f"session.timeout.ms={event.session_timeout_ms}: give {low} to {high}"
         )
     if event.rebalance_timeout_ms < 0:
-        return InvalidRequestError(f"a rebalance timeout of {event.rebalance_timeout_ms} ms")
+        return InvalidRequestError(
+            f"rebalance.timeout.ms={event.rebalance_timeout_ms}: give 0 or more"
+        )
     size = event.said_bytes
     if size > limits.member_bytes_max:
         return InvalidRequestError(
-            f"a member of group {group!r} says {size} bytes of itself; at most "
-            f"{limits.member_bytes_max} are taken"
+            f"a member of group {group!r} sends {size} bytes of metadata; the limit is "
+            f"{limits.member_bytes_max}: subscribe to fewer topics"
         )
     own = roster.find(event.member_id, event.instance_id)
     others = roster.said_bytes - (0 if own is None else own.said_bytes)
     if others + size > limits.group_bytes_max:
         return GroupMaxSizeReachedError(
-            f"the members of group {group!r} would say {others + size} bytes of themselves; at "
-            f"most {limits.group_bytes_max} are kept"
+            f"the members of group {group!r} would have {others + size} bytes of metadata; the "
+            f"limit is {limits.group_bytes_max}: use fewer members or topics"
         )
     if not roster.fits(event.protocol_type, event.protocols, own):
         return InconsistentGroupProtocolError(
-            f"group {group!r} is of type {roster.protocol_type!r} and knows {roster.known()}; "
-            "give an assignment strategy that all its members know"
+            f"group {group!r} has protocol type {roster.protocol_type!r} and the assignment "
+            f"strategies {roster.known()}; give a strategy that all its members support"
         )
     reason = unreadable(event.protocol_type, event.protocols)
     if reason is not None:
-        # As Kafka's coordinator says of such a member where it reads subscriptions itself.
+        # Kafka's coordinator answers so when it reads subscriptions itself.
         return InconsistentGroupProtocolError(
             f"a consumer's subscription cannot be read {reason}; send "
             "ConsumerProtocolSubscription, or join with another protocol type"

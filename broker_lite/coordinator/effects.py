@@ -1,7 +1,7 @@
-"""What a Kafka group wants done: the outputs of ``group.Group.step``, in the order to do it.
+"""The outputs of ``group.Group.step``, in the order in which to carry them out.
 
-``WriteGeneration`` comes before every reply that names the generation: nobody learns of one that
-ZooKeeper does not hold, so none is ever given twice.
+``WriteGeneration`` precedes every reply that names the generation. No client learns a generation
+that ZooKeeper does not hold, so no number is used twice.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from broker_lite.errors import LogbusError
 
 
 class WriteGeneration(NamedTuple):
-    """Write it to the group's coordinator znode, after all commits that were allowed before; answer
-    with GenerationWritten. ``is_empty``: nobody is in the group from now on. ``members`` and the
-    longest of their session timeouts are for the coordinator that may take the group over."""
+    """Write the generation to the group's coordinator znode, after all commits allowed before.
+
+    Answer with GenerationWritten. ``is_empty``: the group has no members from now on. ``members``
+    and ``session_timeout_ms`` (the longest of the members') are for a coordinator that takes the
+    group over.
+    """
 
     generation: int
     is_empty: bool
@@ -23,7 +26,7 @@ class WriteGeneration(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """What the leader is told of a member."""
+    """A member, as the leader receives it in its JoinGroup answer."""
 
     member_id: str
     instance_id: str | None
@@ -31,7 +34,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinResult(NamedTuple):
-    """``members`` are for the leader alone."""
+    """The answer to JoinGroup; only the leader's has ``members``."""
 
     error: LogbusError | None = None
     member_id: str = ""
@@ -44,6 +47,8 @@ class JoinResult(NamedTuple):
 
 
 class SyncResult(NamedTuple):
+    """The answer to SyncGroup."""
+
     error: LogbusError | None = None
     assignment: bytes = b""
     protocol_type: str | None = None
@@ -51,16 +56,20 @@ class SyncResult(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
+    """The answer to Heartbeat."""
+
     error: LogbusError | None = None
 
 
 class LeaveResult(NamedTuple):
-    """An error or None for each, in the request's order."""
+    """The answer to LeaveGroup: an error or None for each member, in the request's order."""
 
     errors: tuple[LogbusError | None, ...] = ()
 
 
 class CommitResult(NamedTuple):
+    """Whether a commit may be written; the shell writes it."""
+
     error: LogbusError | None = None
 
 
@@ -68,6 +77,8 @@ Result = JoinResult | SyncResult | HeartbeatResult | LeaveResult | CommitResult
 
 
 class Reply(NamedTuple):
+    """Answer the request with this token."""
+
     token: int
     result: Result
 

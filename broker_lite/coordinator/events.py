@@ -1,8 +1,8 @@
-"""What happens to a Kafka group: the inputs of ``group.Group.step``.
+"""The inputs of ``group.Group.step``.
 
-Tuples of values, made by the shell (``server/group_coordinator.py``) on its one thread. A token
-names one request and is never reused; each gets exactly one ``effects.Reply``, at once or later.
-``instance_id`` is a static member's name (``group.instance.id``), None for all others.
+The shell (``server/coordinators/group_coordinator.py``) makes events on one thread. A token names
+one request and is never reused. Each gets exactly one ``effects.Reply``, at once or later.
+``instance_id`` is a static member's ``group.instance.id``, None for all other members.
 """
 
 from __future__ import annotations
@@ -14,30 +14,33 @@ from broker_lite.errors import LogbusError
 
 
 class Limits(NamedTuple):
-    """The broker's settings that a group obeys."""
+    """The broker's settings that a group uses."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
-    """How long the first members of an empty group wait for others, so that one rebalance does."""
+    """Time in ms that an empty group waits for more members before its first rebalance."""
     size_max: int = 1_000
     member_bytes_max: int = 256 << 10
-    """Of what one member says of itself."""
+    """Maximum bytes of one member's metadata."""
     group_bytes_max: int = 16 << 20
-    """Of what all members of a group say of themselves, which its leader is told in one answer, and
-    of what it says in return. In Kafka both have to fit into one record of a topic."""
+    """Maximum bytes of the metadata of all members, which the leader gets in one answer, and of all
+    assignments. In Kafka each must fit into one record."""
 
 
 class Protocol(NamedTuple):
-    """A way to assign partitions that a member knows, with its subscription in that form."""
+    """An assignment strategy that a member supports, with its subscription in that format."""
 
     name: str
     metadata: bytes
 
 
 class Former(NamedTuple):
-    """How many members the generation had that was taken over, whom this coordinator cannot name.
-    They read on until they are told; ``until_ms``: by then each that lives was."""
+    """Members of a generation that this coordinator took over; their ids are unknown to it.
+
+    They consume until they learn of the new coordinator. Each live one has sent a request by
+    ``until_ms``.
+    """
 
     members: int
     until_ms: int
@@ -47,8 +50,11 @@ NOBODY = Former(0, 0)
 
 
 class Join(NamedTuple):
-    """JoinGroup. ``new_member_id`` is what the shell made up for a member that has no id yet;
-    ``must_ask_twice``: such a member is only told its id, and joins with it (KIP-394)."""
+    """JoinGroup.
+
+    ``new_member_id``: an id that the shell generated for a member without one. ``must_ask_twice``:
+    such a member only receives its id, and joins again with it (KIP-394).
+    """
 
     token: int
     member_id: str
@@ -62,19 +68,20 @@ class Join(NamedTuple):
     new_member_id: str
     must_ask_twice: bool = True
     can_skip_assignment: bool = True
-    """Version 9: a static leader that returns may be told that it has nothing to assign."""
+    """Whether the request has version 9: a returning static leader can then be told to skip
+    assignment."""
     partition_counts: Mapping[str, int] | None = None
-    """Of the group's topics, as the shell knows them, where a static leader may come back: it is
-    to assign what was added while it was away."""
+    """Partitions of each of the group's topics, set if a static leader may return. The leader must
+    assign partitions that were added while it was away."""
 
     @property
     def said_bytes(self) -> int:
-        """How much the member says of itself."""
+        """Bytes of the member's metadata and protocol names."""
         return sum(len(row.name) + len(row.metadata) for row in self.protocols)
 
 
 class Sync(NamedTuple):
-    """SyncGroup. ``assignments`` (member id, bytes) come from the leader alone."""
+    """SyncGroup. Only the leader sends ``assignments`` (member id, bytes)."""
 
     token: int
     member_id: str
@@ -86,6 +93,8 @@ class Sync(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
+    """A member's heartbeat."""
+
     token: int
     member_id: str
     instance_id: str | None
@@ -93,20 +102,24 @@ class Heartbeat(NamedTuple):
 
 
 class Leaver(NamedTuple):
-    """A static member may be named by its instance id alone: that is how an operator removes it."""
+    """A member that leaves. An operator removes a static member by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class Leave(NamedTuple):
+    """LeaveGroup."""
+
     token: int
     members: tuple[Leaver, ...]
 
 
 class Commit(NamedTuple):
-    """May this commit be written? Who names no member (empty id, generation -1) may while there is
-    none."""
+    """A request to commit offsets.
+
+    A client without a member (empty id, generation -1) may commit only while the group is empty.
+    """
 
     token: int
     member_id: str
@@ -115,17 +128,19 @@ class Commit(NamedTuple):
 
 
 class GenerationWritten(NamedTuple):
-    """``effects.WriteGeneration`` is in ZooKeeper."""
+    """``effects.WriteGeneration`` is complete."""
 
     generation: int
 
 
 class Tick(NamedTuple):
-    """Time has passed; due whenever ``Group.deadline_ms`` has come."""
+    """Time has passed; due when ``Group.deadline_ms`` is reached."""
 
 
 class Resigned(NamedTuple):
-    """This broker is not the group's coordinator any more: whoever waits is told so."""
+    """This broker is no longer the group's coordinator: answer all waiting requests
+    with ``error``.
+    """
 
     error: LogbusError
 

@@ -1,10 +1,13 @@
-"""One Kafka group, as its coordinator knows it: ``step(now_ms, event) -> effects``. Pure.
+"""One Kafka group, as its coordinator sees it: ``step(now_ms, event) -> effects``. Pure.
 
-At every instant a member is waiting for a rebalance to gather (its JoinGroup), for the leader's
-assignment (its SyncGroup), or must be heard of within its session timeout. A generation begins when
-ZooKeeper holds its number, and consists of whoever waits then. ``deadline_ms`` is when a Tick is
-due at the latest; one that comes too early does nothing. Called by ``server/group_coordinator.py``
-on the loop thread, and by transcripts.
+A member is always in one of three states:
+- it waits in JoinGroup for the rebalance to complete;
+- it waits in SyncGroup for the leader's assignment;
+- it must send a request within its session timeout.
+
+A generation begins when ZooKeeper holds its number. Its members are those that wait in JoinGroup
+then. ``deadline_ms`` is the latest time of the next Tick; an earlier Tick does nothing. Called by
+``server/coordinators/group_coordinator.py`` on the event loop's thread, and by transcripts.
 """
 
 from __future__ import annotations
@@ -37,16 +40,16 @@ from broker_lite.errors import (
 
 NEVER = 1 << 62
 NEW_MEMBER_WAIT_MS = 300_000
-"""A member whose first join waits for longer is taken for one that gave up."""
+"""Time in ms after which a member that still waits in its first JoinGroup is removed."""
 
 
 STATIC_WAIT_MIN_MS = 1000
-"""How often it is looked at most whether static members that are all away are there, whatever
-rebalance timeout they gave."""
+"""Minimum interval in ms between two checks for static members that are all away, whatever their
+rebalance timeouts are."""
 
 
 class State(StrEnum):
-    """By the names that clients are told."""
+    """The states of a group, by the names that clients receive."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -56,7 +59,7 @@ class State(StrEnum):
 
 
 class GroupView(NamedTuple):
-    """What DescribeGroups tells; ``protocol`` and subscriptions only while Stable."""
+    """The answer to DescribeGroups; ``protocol`` and subscriptions are set only while Stable."""
 
     state: State
     protocol_type: str
@@ -66,8 +69,11 @@ class GroupView(NamedTuple):
 
 
 class Group:
-    """``generation`` is the one in ZooKeeper. Its members, the ``former`` ones, are unknown to this
-    coordinator: they are waited for, since they read until they hear of it."""
+    """The state machine of one group. ``generation`` is the one in ZooKeeper.
+
+    The ids of that generation's members, the ``former`` ones, are unknown to this coordinator. It
+    waits for them, because they consume until they learn of it.
+    """
 
     def __init__(
         self, name: str, limits: ev.Limits, generation: int, former: ev.Former = ev.NOBODY
@@ -82,16 +88,21 @@ class Group:
         self._roster = Roster(former)
         self._protocol: str | None = None
         self._written_empty: bool | None = None
-        """What the generation that is being written says of the group; None: none is."""
+        """Whether the generation in flight to ZooKeeper is empty; None if none is in flight."""
         self._join_deadline_ms = NEVER
         self._sync_deadline_ms = NEVER
         self._is_first = False
-        """The group was empty: it waits for others although all whom it knows have joined."""
+        """Whether the group was empty before this rebalance, and so waits for members
+        yet unknown.
+        """
         self._first_left_ms = 0
         self._others_came = False
 
     def step(self, now_ms: int, event: ev.Event) -> list[fx.Effect]:
-        """What to do, in this order. Requests that make no sense are answered with an error."""
+        """Apply an event, and return the effects in order.
+
+        Invalid requests are answered with an error.
+        """
         self._now_ms = now_ms
         self._effects = []
         match event:
@@ -113,43 +124,47 @@ class Group:
                 self._resign(event.error)
         return self._effects
 
-    # What others see.
+    # Views of the group.
 
     @property
     def size(self) -> int:
-        """Members, and those that were told an id to join with."""
+        """Number of members, plus ids that were given out and not yet used."""
         return self._roster.size
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is in it or about to be: its coordinator may forget it."""
+        """Whether the group has no members, none joining and none awaited, so it can be dropped."""
         is_empty = self.state is State.EMPTY and not self.size and self._roster.former is None
         return is_empty and self._written_empty is None
 
     @property
     def awaited(self) -> int:
-        """Members of the generation that was taken over, while they may be reading still."""
+        """Number of members of the former generation that may still be consuming."""
         former = self._roster.former
         return 0 if former is None else former.members
 
     @property
     def held_bytes(self) -> int:
-        """What members said of themselves and were assigned."""
+        """Bytes of the members' metadata and assignments."""
         return self._roster.said_bytes + self._roster.assigned_bytes
 
     @property
     def assigned_bytes(self) -> int:
-        """What the next assignment takes the place of."""
+        """Bytes of the present assignments, which the next ones replace."""
         return self._roster.assigned_bytes
 
     def growth(self, join: ev.Join) -> int:
-        """How much more the member would say than it, or whose place it takes, does now."""
+        """Return how many bytes of metadata the join adds to those of the member that
+        it updates.
+        """
         own = self._roster.find(join.member_id, join.instance_id)
         return join.said_bytes - (0 if own is None else own.said_bytes)
 
     def view(self) -> GroupView:
-        """The group and its members, in the order of joining. Where those of a former generation
-        may live it gathers, although none of them can be named."""
+        """Return the group and its members, in the order of joining.
+
+        While former members may live, the state is PreparingRebalance and the members are unknown.
+        """
         stable = self.state is State.STABLE
         protocol = self._protocol if stable else None
         state = self.state if self._roster.members else State.EMPTY
@@ -172,12 +187,12 @@ class Group:
         )
 
     def is_led_by(self, instance_id: str) -> bool:
-        """Whether that static member leads the group, which is stable."""
+        """Return whether this static member leads the group and the group is stable."""
         leads = self._roster.leader == self._roster.static.get(instance_id, "")
         return self.state is State.STABLE and leads
 
     def subscribed(self) -> frozenset[str] | None:
-        """Topics that members are subscribed to; None where that cannot be told."""
+        """Return the topics that members are subscribed to; None if that is unknown."""
         return self._roster.subscribed(self._protocol)
 
     # Joining.
@@ -200,7 +215,7 @@ class Group:
             self._reply(event.token, fx.JoinResult(error, event.member_id))
 
     def refusal(self, event: ev.Join) -> LogbusError | None:
-        """Why nobody who asks so can be let in; None if that is not certain."""
+        """Return why a join is refused; None if no check of admission refuses it."""
         return refusal(self.name, self._limits, self._roster, event)
 
     def _join_known(self, event: ev.Join) -> LogbusError | None:
@@ -215,7 +230,7 @@ class Group:
         same = member.protocols == event.protocols
         leads = self._roster.leader == event.member_id
         if same and (self.state is State.COMPLETING or (self.state is State.STABLE and not leads)):
-            # It did not get the answer to its join, or asks for no reason: nothing has changed.
+            # The member retries a join whose answer it lost, or joins again unchanged.
             self._renew(member)
             self._reply(event.token, self._joined(member))
             return None
@@ -240,13 +255,17 @@ class Group:
         self._wait_for_join(member, event.token)
 
     def _return_static(self, event: ev.Join) -> None:
-        """A static member was started again: it takes its own place under a new member id, and
-        whatever process still has the old one is fenced."""
+        """Let a restarted static member replace its earlier process, which is then fenced.
+
+        The member keeps its place and assignment under a new member id.
+        """
         assert event.instance_id is not None
         old = self._roster.static[event.instance_id]
         led = self._roster.leader == old
         member = self._roster.members[old]
-        fenced = FencedInstanceIdError(f"{event.instance_id!r} was started elsewhere")
+        fenced = FencedInstanceIdError(
+            f"another process with group.instance.id {event.instance_id!r} has joined"
+        )
         self._answer_waiting(member, fenced)
         before = member.metadata(self._protocol)
         owed = owes(self._roster.protocol_type, before, member.assignment)
@@ -260,7 +279,7 @@ class Group:
             )
         )
         if settled and led and event.partition_counts is not None:
-            # Who leads looks after new partitions, and knows only of those from now on.
+            # The leader watches for new partitions, but only for those added after it returned.
             settled = not self._roster.leaves_out(self._protocol, event.partition_counts)
         if not settled or choose_protocol(list(self._roster.members.values())) != self._protocol:
             self._wait_for_join(member, event.token)
@@ -273,24 +292,28 @@ class Group:
         if led and event.can_skip_assignment:
             result = result._replace(skip_assignment=True)
         elif led:
-            # It would assign anew if it took itself for the leader.
+            # Before version 9, name the old id as leader, so that the member does not assign again.
             result = result._replace(leader=old, members=())
         self._reply(event.token, result)
 
     def _wait_for_join(self, member: Member, token: int) -> None:
-        """Answered when the group is gathered; an earlier join of the same member gives way."""
-        self._answer_waiting(member, RebalanceInProgressError("it has joined again since"))
+        """Hold a join until the rebalance completes; answer the member's earlier join, if one
+        waits.
+        """
+        self._answer_waiting(
+            member, RebalanceInProgressError("a later JoinGroup replaces this one")
+        )
         member.join_token = token
         if self.state is State.PREPARING:
             self._try_to_gather()
         else:
             self._rebalance()
 
-    # A rebalance: gather, write the generation, assign.
+    # A rebalance: collect joins, write the generation, assign.
 
     def _rebalance(self) -> None:
         if self.state is State.COMPLETING:
-            again = RebalanceInProgressError(f"group {self.name!r} gathers again")
+            again = RebalanceInProgressError(f"group {self.name!r} rebalances again")
             for member in self._roster.members.values():
                 if member.sync_token is not None:
                     self._answer_waiting(member, again)
@@ -335,14 +358,16 @@ class Group:
 
     def _gathered(self) -> None:
         if self._written_empty is not None:
-            # What is being written decides; a time that is over would be due again at once.
+            # Wait for the write in flight. A deadline in the past would make every Tick due at
+            # once.
             self._join_deadline_ms = NEVER
             return
         for member in list(self._roster.members.values()):
             if member.join_token is None and member.instance_id is None:
                 self._remove(member)
         if self._roster.members and self._roster.first_waiting() is None:
-            # Static members alone, all away: until they come, or their sessions end.
+            # Only static members are left, all away: wait for their return or the end of their
+            # sessions.
             self._wait_for_static()
             return
         self._is_first = False
@@ -360,7 +385,9 @@ class Group:
         self._wait_until(self._now_ms + wait_ms)
 
     def _written(self, generation: int) -> None:
-        """The generation's members are those who wait now: some left meanwhile, or came."""
+        """Begin the generation with the members that wait now; members may have left or joined
+        meanwhile.
+        """
         was_empty, self._written_empty = self._written_empty, None
         assert was_empty is not None and generation == self.generation + 1
         self.generation = generation
@@ -386,7 +413,7 @@ class Group:
         self._arm(self._sync_deadline_ms)
         for member in self._roster.members.values():
             token, member.join_token = member.join_token, None
-            # A static member that is away has its session to come back in.
+            # A static member that is away has until the end of its session, not the sync deadline.
             member.has_synced = token is None
             if token is not None:
                 member.is_new = False
@@ -414,19 +441,21 @@ class Group:
     def _sync(self, event: ev.Sync) -> None:
         error = self._of_generation(event.member_id, event.instance_id, event.generation)
         if error is None and self.state is State.PREPARING:
-            error = RebalanceInProgressError(f"group {self.name!r} gathers; join again")
+            error = RebalanceInProgressError(f"group {self.name!r} rebalances; join again")
         elif error is None and (
             event.protocol_type not in (None, self._roster.protocol_type)
             or event.protocol_name not in (None, self._protocol)
         ):
             error = InconsistentGroupProtocolError(
-                f"group {self.name!r} chose {self._protocol!r}, type {self._roster.protocol_type!r}"
+                f"group {self.name!r} uses {self._protocol!r}, type {self._roster.protocol_type!r}"
             )
         if error is not None:
             self._reply(event.token, fx.SyncResult(error))
             return
         member = self._roster.members[event.member_id]
-        self._answer_waiting(member, RebalanceInProgressError("it has asked again since"))
+        self._answer_waiting(
+            member, RebalanceInProgressError("a later SyncGroup replaces this one")
+        )
         member.has_synced = True
         member.sync_token = event.token
         if self.state is State.COMPLETING and event.member_id == self._roster.leader:
@@ -445,7 +474,7 @@ class Group:
         result = fx.SyncResult(None, member.assignment, self._roster.protocol_type, self._protocol)
         self._reply(token, result)
 
-    # Members that are there, and that are not.
+    # Checks, departures and expiry of members.
 
     def _of_generation(
         self, member_id: str, instance_id: str | None, generation: int
@@ -463,7 +492,7 @@ class Group:
             return error
         self._renew(self._roster.members[event.member_id])
         if self.state is State.PREPARING:
-            return RebalanceInProgressError(f"group {self.name!r} gathers; join again")
+            return RebalanceInProgressError(f"group {self.name!r} rebalances; join again")
         return None
 
     def _committing(self, event: ev.Commit) -> LogbusError | None:
@@ -471,17 +500,17 @@ class Group:
             if self._roster.former is None:
                 return None
             return CoordinatorLoadInProgressError(
-                f"group {self.name!r} may have members, who are waited for; commit again"
+                f"group {self.name!r} may have members of an earlier coordinator; commit again"
             )
         if event.generation < 0 and not event.member_id and event.instance_id is None:
             return UnknownMemberIdError(
-                f"group {self.name!r} has members; only they commit while they are there"
+                f"group {self.name!r} has members, and only they may commit; stop them first"
             )
         error = self._of_generation(event.member_id, event.instance_id, event.generation)
         if error is not None:
             return error
         if self.state is State.COMPLETING or self._written_empty is not None:
-            return RebalanceInProgressError(f"group {self.name!r} is being assigned anew")
+            return RebalanceInProgressError(f"group {self.name!r} rebalances; commit after it")
         self._renew(self._roster.members[event.member_id])
         return None
 
@@ -510,7 +539,7 @@ class Group:
         self._answer_waiting(member, gone)
 
     def _after_removals(self, count_before: int) -> None:
-        """Who is left shares the partitions anew."""
+        """Rebalance if members were removed."""
         if self.state in (State.STABLE, State.COMPLETING):
             if len(self._roster.members) < count_before:
                 self._rebalance()
@@ -556,7 +585,7 @@ class Group:
         self.state = State.DEAD
         self.deadline_ms = NEVER
 
-    # Small things.
+    # Deadlines and replies.
 
     def _renew(self, member: Member) -> None:
         if not member.is_new:

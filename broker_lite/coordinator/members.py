@@ -1,6 +1,6 @@
-"""The members of a Kafka group, and what they agree on. Pure; used by ``group`` and ``admission``.
+"""The members of a Kafka group and their common protocols. Pure; used by ``group``, ``admission``.
 
-Order is the order of joining, everywhere: whoever was first is asked first.
+Members are kept in the order of joining.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from broker_lite.wire.consumer_protocol import decode_assignment, decode_member
 from broker_lite.wire.primitives import Reader
 
 CONSUMER = "consumer"
-"""The protocol type of consumers: what their metadata and assignments look like is known."""
+"""The protocol type of consumers, whose metadata and assignments this module can decode."""
 
 
 @dataclass(slots=True)
 class Member:
-    """``join_token`` and ``sync_token`` are its requests that wait for an answer.
+    """One member. ``join_token`` and ``sync_token`` are its requests that wait for an answer.
 
-    ``session_deadline_ms`` counts only while none waits; ``is_new`` until its first join is
-    answered, which may take as long as others need, but not for ever.
+    ``session_deadline_ms`` applies only while none waits. ``is_new`` until the first join is
+    answered, which may take as long as other members need, up to ``NEW_MEMBER_WAIT_MS``.
     """
 
     member_id: str
@@ -52,16 +52,16 @@ class Member:
 
     @property
     def said_bytes(self) -> int:
-        """How much it said of itself."""
+        """Bytes of the member's metadata and protocol names."""
         return sum(len(row.metadata) + len(row.name) for row in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it said under that protocol; nothing if it does not know it."""
+        """Return the member's metadata for that protocol; empty if it does not support it."""
         return next((row.metadata for row in self.protocols if row.name == protocol), b"")
 
 
 class MemberView(NamedTuple):
-    """A member as others see it."""
+    """A member as DescribeGroups shows it."""
 
     member_id: str
     instance_id: str | None
@@ -72,59 +72,68 @@ class MemberView(NamedTuple):
 
 
 class Roster:
-    """Who is in a group. ``known`` counts how many members know each protocol, so that whether a
-    newcomer fits costs the same in a large group."""
+    """The members of a group.
+
+    Counts how many members support each protocol, so that a join's check does not depend on the
+    size of the group.
+    """
 
     def __init__(self, former: Former) -> None:
         self.former = former if former.members else None
-        """Of the generation that was taken over, until the next one is begun."""
+        """Members of the generation taken over; None after the next generation has begun."""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
-        """Instance id to member id."""
+        """Member id by instance id."""
         self.pending: dict[str, int] = {}
-        """Ids that were given and not joined with yet, and until when they may be."""
+        """Deadline in ms of each member id that was given out and not yet used."""
         self.protocol_type = ""
         self.leader: str | None = None
         self.said_bytes = 0
-        """How much all members said of themselves."""
+        """Bytes of all members' metadata."""
         self.assigned_bytes = 0
-        """How much their leader said in return, for those too that have left since."""
+        """Bytes of the last assignments, including those of members that have left since."""
         self._known: Counter[str] = Counter()
 
     @property
     def size(self) -> int:
-        """Members, and those that were told an id to join with."""
+        """Number of members, plus ids that were given out and not yet used."""
         return len(self.members) + len(self.pending)
 
     @property
     def are_former_back(self) -> bool:
-        """Whether as many are here as the generation had that was taken over, and whose members
-        are waited for: nobody reads any more what it was given in that one."""
+        """Whether as many members have joined as the former generation had.
+
+        Then no member consumes by the former assignment any more.
+        """
         return self.former is not None and self.former.members <= len(self.members)
 
     def note_leaver(self, error: LogbusError) -> None:
-        """Whoever leaves and is unknown may be of the generation that was taken over."""
+        """Count an unknown member that leaves as one of the former generation."""
         if self.former is not None and isinstance(error, UnknownMemberIdError):
             self.former = self.former._replace(members=max(self.former.members - 1, 0))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
-        """Whose place a join would take: its own, or the one that its instance id had."""
+        """Return the member that a join updates: by member id, or by instance id without one."""
         if not member_id and instance_id is not None:
             member_id = self.static.get(instance_id, "")
         return self.members.get(member_id)
 
     def why_not(self, member_id: str, instance_id: str | None) -> LogbusError | None:
-        """None where that is a member."""
+        """Return why this is not a current member; None if it is."""
         if instance_id is not None and instance_id in self.static:
             if self.static[instance_id] != member_id:
-                return FencedInstanceIdError(f"{instance_id!r} was started elsewhere")
+                return FencedInstanceIdError(
+                    f"another process with group.instance.id {instance_id!r} has joined"
+                )
             return None
         if instance_id is not None or member_id not in self.members:
             return UnknownMemberIdError(f"the group has no member {member_id!r}")
         return None
 
     def fits(self, protocol_type: str, protocols: Sequence[Protocol], own: Member | None) -> bool:
-        """Whether all others know one of these protocols; ``own`` is the member that asks."""
+        """Return whether all other members support one of these protocols; ``own`` is the joining
+        member.
+        """
         if not protocol_type or not protocols:
             return False
         others = len(self.members) - (own is not None)
@@ -136,11 +145,11 @@ class Roster:
         )
 
     def known(self) -> list[str]:
-        """The protocols that anybody knows."""
+        """Return the protocols that any member supports, sorted."""
         return sorted(self._known)
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """The first one leads, and says of which type the group is."""
+        """Add a member. The first one leads and sets the group's protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
             self.leader = member.member_id
@@ -150,7 +159,7 @@ class Roster:
             self.static[member.instance_id] = member.member_id
 
     def remove(self, member: Member) -> None:
-        """If it led, the first of the others leads."""
+        """Remove a member; if it led, the first of the others leads."""
         del self.members[member.member_id]
         self._forget(member)
         if not self.members:
@@ -161,7 +170,7 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def update(self, member: Member, event: Join) -> None:
-        """It says of itself what its join says."""
+        """Replace the member's metadata and timeouts by those of its join."""
         if len(self.members) == 1:
             self.protocol_type = event.protocol_type
         self._forget(member)
@@ -172,7 +181,7 @@ class Roster:
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
 
     def assign(self, assignments: Iterable[tuple[str, bytes]]) -> None:
-        """By member id; nothing to the others."""
+        """Set the assignments by member id; members without one get an empty assignment."""
         assigned = dict(assignments)
         self.assigned_bytes = 0
         for row in self.members.values():
@@ -180,7 +189,7 @@ class Roster:
             self.assigned_bytes += len(row.assignment)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member keeps its place in the order under another id."""
+        """Give a static member another id, at its place in the order."""
         assert member.instance_id is not None
         old = member.member_id
         self.members = {member_id if key == old else key: row for key, row in self.members.items()}
@@ -190,15 +199,15 @@ class Roster:
         member.member_id = member_id
 
     def first_waiting(self) -> str | None:
-        """The first member that waits for the answer to its join."""
+        """Return the first member whose join waits for an answer."""
         return next((key for key, row in self.members.items() if row.join_token is not None), None)
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member asks for."""
+        """Return the longest rebalance timeout of the members."""
         return max((row.rebalance_timeout_ms for row in self.members.values()), default=0)
 
     def subscribed(self, protocol: str | None) -> frozenset[str] | None:
-        """Topics that members are subscribed to; None where that cannot be told."""
+        """Return the topics that members are subscribed to; None if that is unknown."""
         if self.former is not None or (self.members and self.protocol_type != CONSUMER):
             return None
         found: set[str] = set()
@@ -210,16 +219,18 @@ class Roster:
         return frozenset(found)
 
     def leaves_out(self, protocol: str | None, counts: Mapping[str, int]) -> bool:
-        """Whether nobody was assigned some partition of the consumers' topics, of these so many."""
+        """Return whether a partition of the group's topics has no assignment; ``counts`` are
+        partitions.
+        """
         topics = self.subscribed(protocol) if self.protocol_type == CONSUMER else None
         if not topics:
             return False
         try:
             assigned = {
-                where
+                topic_partition
                 for row in self.members.values()
                 if row.assignment
-                for where in decode_assignment(row.assignment)
+                for topic_partition in decode_assignment(row.assignment)
             }
         except ProtocolError:
             return False
@@ -236,11 +247,11 @@ class Roster:
     def _forget(self, member: Member) -> None:
         self.said_bytes -= member.said_bytes
         self._known.subtract({row.name for row in member.protocols})
-        self._known += Counter()  # drops those that nobody knows
+        self._known += Counter()  # drops protocols with count 0
 
 
 def common_protocols(members: Iterable[Member]) -> list[str]:
-    """What all of them know, in the first one's order of preference."""
+    """Return the protocols that all members support, in the first member's order of preference."""
     rows = [[protocol.name for protocol in member.protocols] for member in members]
     if not rows:
         return []
@@ -248,8 +259,10 @@ def common_protocols(members: Iterable[Member]) -> list[str]:
 
 
 def choose_protocol(members: Sequence[Member]) -> str:
-    """Each member votes for the first on its list that all know; a tie goes to the first member's
-    preference. There is one in common: a member that shared none was not let in."""
+    """Return the protocol with the most votes: each member votes for its first common protocol.
+
+    A tie goes to the first member's preference. Admission ensures a common protocol.
+    """
     candidates = common_protocols(members)
     votes = dict.fromkeys(candidates, 0)
     for member in members:
@@ -258,7 +271,7 @@ def choose_protocol(members: Sequence[Member]) -> str:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a consumer's subscription; None where it cannot be read."""
+    """Return the topics of a consumer's subscription; None if it cannot be decoded."""
     reader = Reader(metadata)
     try:
         reader.i16()
@@ -268,8 +281,11 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
-    """Why nobody can lead a consumer that says this of itself; None of other kinds of members. A
-    leader that is a Java consumer ends by one, so does the next, until nobody is left."""
+    """Return why a consumer's metadata cannot be decoded; None if it can, or for other types.
+
+    A Java consumer that leads fails on such metadata. So does the next leader, until the group is
+    empty.
+    """
     for row in protocols if protocol_type == CONSUMER else ():
         try:
             decode_member(row.metadata)
@@ -279,8 +295,10 @@ def unreadable(protocol_type: str, protocols: Iterable[Protocol]) -> str | None:
 
 
 def owes(protocol_type: str | None, metadata: bytes, assignment: bytes) -> bool:
-    """Whether a consumer was told to give up what it said to have, and did not join since: it
-    waits for that, so that others may have it (KIP-429)."""
+    """Return whether a consumer still has to revoke partitions and join again (KIP-429).
+
+    It owned partitions that its last assignment does not contain.
+    """
     if protocol_type != CONSUMER:
         return False
     try:
@@ -290,8 +308,11 @@ def owes(protocol_type: str | None, metadata: bytes, assignment: bytes) -> bool:
 
 
 def is_same_subscription(protocol_type: str | None, before: bytes, now: bytes) -> bool:
-    """Whether the leader would assign the same: of consumers the topics count, since a member
-    that comes back owns less than it did and must not cause a rebalance by that."""
+    """Return whether the leader would compute the same assignment for both subscriptions.
+
+    For consumers only the topics count: a returning member owns fewer partitions, which must not
+    cause a rebalance.
+    """
     if before == now:
         return True
     if protocol_type != CONSUMER:
