@@ -25,7 +25,7 @@ def plan_batch(options: ReadOptions) -> list[Task]:
     InvalidConfigError for a start behind the end."""
     reader = OffsetReader(options)
     try:
-        start, end = reader.start(), reader.end()
+        start, end = reader.bounds()
         if isinstance(options.ending, offsets.PerPartition):
             end = _existing(options, reader, end)
         _check_order(options, reader, start, end)
@@ -72,7 +72,7 @@ def _check_order(
         and isinstance(last, offsets.GlobalTime)
         and first.timestamp_ms > last.timestamp_ms
     ):
-        swapped = sorted(start.partitions().keys() & end.partitions())
+        swapped = sorted(start.partitions())
     else:
         swapped = _swapped(options, reader, start, end)
     if swapped:
@@ -96,6 +96,6 @@ def _swapped(
     if isinstance(options.ending, offsets.Everywhere):
         return []
     begins, ends = start.partitions(), end.partitions()
-    found = [at for at in sorted(begins.keys() & ends) if ends[at].offset < begins[at].offset]
+    found = [at for at in sorted(begins) if ends[at].offset < begins[at].offset]
     earliest = reader.listed(found, EARLIEST_TIMESTAMP)
     return [at for at in found if earliest[at].offset <= ends[at].offset]

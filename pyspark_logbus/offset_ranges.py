@@ -430,7 +430,7 @@ TASKS_MIN = 8
 """Ranges up to this count are a task each. Spark tells a source nothing of its parallelism."""
 TASK_BYTES = 4 << 20
 """Of stored records: a few times what Spark reads while it starts one task of Python's."""
-RANGE_BYTES = 32 << 10
+RANGE_BYTES = 24 << 10
 """What a range costs beside its own bytes: about the time that so many bytes take."""
 
 

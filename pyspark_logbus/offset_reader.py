@@ -147,18 +147,19 @@ class OffsetReader:
 
     def start(self) -> SourceOffset:
         """Where a query begins that has no checkpoint."""
+        return self._start(self.partitions())
+
+    def bounds(self) -> tuple[SourceOffset, SourceOffset]:
+        """Where a batch query begins and ends, of the same partitions."""
         ids = self.partitions()
+        start, options = self._start(ids), self.options
+        at = self._resolve(options.ending, options.ending_option, ids, late="latest")
+        return start, self._offset(ids, at)
+
+    def _start(self, ids: Mapping[TopicPartition, str]) -> SourceOffset:
         options = self.options
         at = self._resolve(options.starting, options.starting_option, ids, late=None)
-        at = self._within_the_log(at)
-        return self._offset(ids, at)
-
-    def end(self) -> SourceOffset:
-        """Where a batch query ends."""
-        ids = self.partitions()
-        options = self.options
-        at = self._resolve(options.ending, options.ending_option, ids, late="latest")
-        return self._offset(ids, at)
+        return self._offset(ids, self._within_the_log(at))
 
     def _offset(
         self, ids: Mapping[TopicPartition, str], at: Mapping[TopicPartition, int]

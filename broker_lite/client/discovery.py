@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def join(endpoints: Sequence[Endpoint]) -> str:
     )
 
 
+@lru_cache(maxsize=64)
 def _parse_endpoint(text: str, option: str) -> Endpoint:
     bare = text.split("://", 1)[-1]
     host, colon, port = bare.rpartition(":")
