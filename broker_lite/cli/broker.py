@@ -1,5 +1,5 @@
-"""``logbus broker``: one broker in the foreground, for a service manager or ``LocalCluster``; and
-``logbus broker retire`` for one that will not come back."""
+"""``logbus broker``: run one broker in the foreground, for a service manager or
+``LocalCluster``; ``logbus broker retire`` removes one for good."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def broker(
         return 0
     if path is None:
         raise click.UsageError("give --config FILE to run a broker, or a command")
-    # What is imported stays: to look for garbage among it is a fifth of what importing costs.
+    # Freeze imported objects: the garbage collector would spend a fifth of the import time on them.
     gc.disable()
     import logging.config
 
@@ -59,13 +59,13 @@ def broker(
     if begin_fd is not None and not _may_begin(begin_fd):
         return 1
     if logging_path is not None:
-        # The first configuration of the root logger stands; the broker's own then does nothing.
+        # The first configuration of the root logger wins; the broker's own then does nothing.
         logging.config.fileConfig(logging_path, disable_existing_loggers=False)
     return main(load(BrokerConfig, path), ready_fd, output_path)
 
 
 def _may_begin(begin_fd: int) -> bool:
-    """Wait until whoever started this process lets it begin; False where it gave that up."""
+    """Wait until the parent process lets the broker start; return False if it gave up."""
     with os.fdopen(begin_fd, "rb", buffering=0) as pipe:
         return bool(pipe.read(1))
 
@@ -74,10 +74,10 @@ def _may_begin(begin_fd: int) -> bool:
 @click.argument("broker_id", type=int)
 @cluster_options
 def retire(broker_id: int, bootstrap_servers: str | None, zookeeper: str | None) -> None:
-    """Forget a broker that will not come back.
+    """Remove a broker that will not return.
 
-    It must be down and hold no replicas: logbus topic reassign --off ID moves them. Afterwards it
-    no longer counts for how many replicas topics have by default.
+    The broker must be down and hold no replicas: logbus topic reassign --off ID moves them. A
+    retired broker no longer counts for the default number of replicas.
     """
     with open_admin(bootstrap_servers, zookeeper) as admin:
         admin.retire_broker(broker_id)

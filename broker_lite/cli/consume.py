@@ -1,4 +1,4 @@
-"""``logbus consume``: a topic to the terminal, a pipe or a file."""
+"""``logbus consume``: print a topic to the terminal, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _SESSION_MS = 10_000
-"""Shorter than a service's: somebody at a terminal waits when a command before was killed."""
+"""Session timeout in ms, shorter than a service's: after a killed command, a person waits for
+it."""
 
 
 @click.command()
@@ -89,10 +90,10 @@ def consume(
 ) -> int:
     """Print the records of TOPICS, from the earliest on, and wait for more.
 
-    Without -g nothing is committed and no group is left behind. With -g the partitions are shared
-    with whoever else reads as this group, and what was printed is committed: after a kill the last
-    records may come again, none is skipped. A Parquet file is committed when it is complete. With
-    -p nothing is shared.
+    Without -g the command commits nothing and leaves no group behind. With -g the members of the
+    group share the partitions, and printed records are committed: after a kill the last records may
+    be printed again, and none is skipped. A Parquet file is committed once complete. With -p no
+    partitions are shared.
     """
     from broker_lite.cli.records import printer
     from broker_lite.client.administration.admin import Admin
@@ -120,7 +121,7 @@ def consume(
         "session_timeout_ms": _SESSION_MS,
         "group_instance_id": group_instance_id or "",
     }
-    # Partitions made meanwhile are followed, unless what is read was chosen or has an end.
+    # New partitions are followed unless partitions were chosen or an end was given.
     fixed = chosen if partition or (ends and group is None) else None
     with _Reader(servers, topics, group, starts, options, given).open(fixed) as consumer:
         chooser = _Chooser(grep, wanted_key)
@@ -136,8 +137,8 @@ def consume(
 
 @dataclass(slots=True)
 class _Reader:
-    """Who reads these topics, and from where: ``starts``, each once, else as the settings say.
-    ``settings`` are over ``options``, of which each kind of consumer takes its own."""
+    """A reader of these topics. ``starts`` are start offsets, used once; ``settings`` override
+    ``options``, of which each kind of consumer takes its own."""
 
     servers: str
     topics: tuple[str, ...]
@@ -147,7 +148,7 @@ class _Reader:
     settings: dict[str, str]
 
     def open(self, partitions: list[TopicPartition] | None) -> Consumer:
-        """A group's member where no partitions are chosen."""
+        """Open the consumer: a group member unless partitions are chosen."""
         from broker_lite.client.consuming.consumer import Consumer
         from broker_lite.client.options import build
         from broker_lite.config import ConsumerConfig
@@ -185,7 +186,7 @@ class _Reader:
 
 
 class _Chooser:
-    """Which records of a batch are printed."""
+    """Chooses the records of a batch to print."""
 
     def __init__(self, grep: str | None, key: str | None) -> None:
         self._grep = grep
@@ -228,7 +229,7 @@ def _tell_past_the_end(wanted: int, starts: dict[TopicPartition, int]) -> None:
 def _ends(
     admin: Admin, chosen: list[TopicPartition], end: str | None, at_end: bool
 ) -> dict[TopicPartition, int]:
-    """Where to stop; empty: nowhere."""
+    """Return the end offsets at which to stop; empty: no end."""
     if end is not None:
         return offset_spec.resolve(admin, chosen, offset_spec.parse(end))
     if at_end:
@@ -238,7 +239,7 @@ def _ends(
 
 
 class _Limits(NamedTuple):
-    """Where printing stops: at these offsets, after so many records or silent seconds."""
+    """Limits of the output: end offsets, number of records, silent seconds."""
 
     ends: dict[TopicPartition, int]
     records: int | None
@@ -267,8 +268,9 @@ def _print_all(consumer: Consumer, out: Any, chooser: _Chooser, limits: _Limits)
 
 
 def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Whether all that is this consumer's is read up to its end, and no change is under way."""
-    # Looked at first: a part that comes in between is not settled yet.
+    """Return whether the consumer has read its whole assignment to the ends, with no change
+    pending."""
+    # Checked first: an assignment that arrives in between is not settled yet.
     is_settled = consumer.is_settled
     wheres = [tp for tp in consumer.assignment() if tp in ends]
     done = [tp for tp in wheres if consumer.position(tp) >= ends[tp]]
@@ -280,7 +282,7 @@ def _is_read(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
 
 
 def _cut(consumer: Consumer, batch: Any, ends: dict[TopicPartition, int]) -> Any:
-    """Without the rows past the end; positions go back there, so a group commits no more."""
+    """Drop the rows past the ends and move the positions back, so that a group commits no more."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

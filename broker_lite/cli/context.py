@@ -1,4 +1,4 @@
-"""Which cluster a command talks to: two options that every such command has, and the client."""
+"""The cluster that a command talks to: two options that every such command has, and the client."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cluster_options(command: F) -> F:
-    """``-b`` and ``--zookeeper``; else the environment or the last ``logbus up`` decides. What the
-    client then complains of is told in the command's own options."""
+    """Add ``-b`` and ``--zookeeper``; without them the environment or the last ``logbus up``
+    decides. Errors of the client name these options."""
 
     @functools.wraps(command)
     def told(*args: Any, **values: Any) -> Any:
@@ -46,7 +46,7 @@ def cluster_options(command: F) -> F:
 
 
 def settings_option(command: F) -> F:
-    """``-X``: any setting of the client that has no option of its own."""
+    """Add ``-X`` for client settings without an option of their own."""
     return click.option(
         "-X",
         "settings",
@@ -57,22 +57,23 @@ def settings_option(command: F) -> F:
 
 
 def bootstrap(bootstrap_servers: str | None, zookeeper: str | None) -> str:
-    """The brokers' addresses. Raises NoClusterError naming what to do."""
+    """Return the brokers' addresses. Raises NoClusterError with the next step."""
     from broker_lite.client import discovery
 
     return discovery.resolve(bootstrap_servers, zookeeper)
 
 
 def open_admin(bootstrap_servers: str | None, zookeeper: str | None) -> Admin:
-    """An admin client (no pyarrow, no kazoo unless ZooKeeper is named); the caller closes it."""
+    """Return an admin client; the caller closes it. It imports no pyarrow, and kazoo only with
+    --zookeeper."""
     from broker_lite.client.administration.admin import Admin
 
     return Admin(bootstrap(bootstrap_servers, zookeeper), client_id="logbus-cli")
 
 
 def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMetadata:
-    """The topic's metadata. Raises UnknownTopicOrPartitionError with the nearest names, or with
-    the command that makes the topic, unless that is no ``offer`` to whoever wants it gone."""
+    """Return the topic's metadata. Raises UnknownTopicOrPartitionError with the nearest names,
+    or with the command that creates the topic unless ``offer`` is False."""
     topic = view.topics.get(name)
     if topic is not None and topic.error is None:
         return topic
@@ -90,7 +91,7 @@ def found_topic(view: ClusterView, name: str, *, offer: bool = True) -> TopicMet
 
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """``k=v`` arguments as a mapping. Raises click.BadParameter for anything else."""
+    """Return ``k=v`` arguments as a mapping. Raises click.BadParameter for anything else."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -101,7 +102,7 @@ def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def name_pattern(regex: str | None, option: str = "--regex") -> re.Pattern[str]:
-    """Of names, which it is to match as a whole; None: all. Raises click.BadParameter."""
+    """Return a pattern for whole names; None: all. Raises click.BadParameter."""
     try:
         return re.compile(regex or ".*")
     except re.error as error:

@@ -1,8 +1,7 @@
-"""``logbus doctor``: what on this machine would get in the way, and what to do about it.
+"""``logbus doctor``: find problems of this machine and name their cures.
 
-Each check is a function that gives one finding; each imports only what it checks and never fails
-itself. Exit code 0 all well, 4 something to mend, 5 something that stops logbus or Spark. What is
-only worth knowing ("info") is no reason to fail.
+Each check is a function that returns one finding, imports only what it checks, and never fails.
+Exit codes: 0 fine, 4 warnings, 5 critical. Findings of state "info" do not count.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ _LOOKUP = (
     "there = importlib.util.find_spec('pyspark_logbus') is not None\n"
     "print('seen' if seen else 'hidden' if there else 'absent')\n"
 )
-"""What Spark does to find data sources by name, in the interpreter that it would use."""
+"""The program that looks data sources up by name as Spark does, in Spark's interpreter."""
 _HOME = (
     "import importlib.util, os\n"
     "spec = importlib.util.find_spec('pyspark_logbus')\n"
     "print(os.path.dirname(os.path.dirname(spec.origin)) if spec and spec.origin else '')\n"
 )
-"""Which folder that interpreter takes the packages from."""
+"""The program that prints the folder of the packages in that interpreter."""
 _PACKAGES = ("pyspark_logbus", "broker_lite")
 
 
 class Finding(NamedTuple):
-    """What a check found; ``cure`` is empty where all is well."""
+    """The result of a check; ``cure`` is empty if all is well."""
 
     check: str
     state: Literal["ok", "info", "warning", "critical"]
@@ -72,7 +71,7 @@ def doctor(form: str | None) -> int:
     findings = [check() for check in CHECKS]
     rows = [finding._asdict() for finding in findings]
     if output.is_table(form):
-        # Cures are sentences: in a column they would push the table past the screen's edge.
+        # Cures are sentences; in a column they would be wider than the screen.
         output.show(rows, "table", ("check", "state", "found"))
         for finding in findings:
             if finding.cure:
@@ -155,7 +154,7 @@ def checksums() -> Finding:
 
 
 def spark_python() -> Finding:
-    """Executors and Spark's lookup run in PYSPARK_PYTHON, else in whatever python3 is."""
+    """Check PYSPARK_PYTHON, or python3: executors and the lookup of data sources run in it."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("PYSPARK_PYTHON", "ok", "PySpark is not installed here")
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
@@ -180,15 +179,15 @@ def spark_python() -> Finding:
 
 
 def _sooner(python: Path) -> str:
-    """That the wheel has brought a launcher with which Spark's processes start sooner."""
+    """Return a hint at ``logbus-python``, which starts Spark's processes faster."""
     launcher = python.with_name("logbus-python")
     return f"; with {launcher.name} its processes start 0.5 s sooner" if launcher.exists() else ""
 
 
 def lookup() -> Finding:
-    """Whether ``format("logbus")`` is found without ``register``."""
+    """Check that Spark finds ``format("logbus")`` without ``register``."""
     named = shutil.which(os.environ.get("PYSPARK_PYTHON") or "python3") or sys.executable
-    # From another folder, as an installed package must be: a checkout would be seen by accident.
+    # Run in another folder, so that the checkout cannot stand in for the installed package.
     asked = subprocess.run(
         [named, "-c", _LOOKUP], capture_output=True, text=True, check=False, cwd="/"
     )
@@ -212,8 +211,8 @@ def lookup() -> Finding:
 
 
 def source_tree() -> Finding:
-    """Python takes packages from a script's folder, and in Spark's workers from the current one,
-    before those that are installed: in a checkout the two may differ."""
+    """Check for a source tree in the current folder. Python prefers the script's folder and
+    Spark's workers the current one to installed packages, so the two may load different copies."""
     here = Path.cwd()
     name = "source tree"
     if not all((here / package / "__init__.py").is_file() for package in _PACKAGES):
@@ -248,7 +247,7 @@ def _modules(root: Path, package: str) -> dict[str, bytes]:
 
 
 def spark_settings() -> Finding:
-    """The two settings that halve a micro-batch's latency, as far as files tell."""
+    """Check the two settings that halve a micro-batch's latency, as far as files show them."""
     homes = [os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")]
     spec = importlib.util.find_spec("pyspark")
     if spec is not None and spec.submodule_search_locations:
@@ -323,7 +322,7 @@ def cluster() -> Finding:
 
 
 def _cluster_cure(servers: str) -> str:
-    """What to do about a cluster that does not answer: it depends on who named it."""
+    """Return the cure for an unreachable cluster, by where its address came from."""
     from broker_lite.cli import running
     from broker_lite.client import discovery
 
@@ -387,7 +386,7 @@ _REPLICA_STATES: tuple[tuple[str, Literal["warning", "critical"], str], ...] = (
         "start the brokers that it names, or move their replicas: logbus topic reassign --off ID",
     ),
 )
-"""The worst first."""
+"""States, the worst first."""
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (

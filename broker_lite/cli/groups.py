@@ -43,10 +43,9 @@ def list_groups(
 ) -> None:
     """List groups.
 
-    KIND: a broker coordinates the members of a Kafka group, those of a Native one coordinate
-    themselves in ZooKeeper; a group that has Offsets only takes either, and is what its first
-    member is from then on; a Spark query publishes its progress to a group that has no members, and
-    is Running while it does.
+    KIND: a broker coordinates the members of a Kafka group; the members of a Native group
+    coordinate through ZooKeeper. A group with Offsets only becomes the kind of its first member. A
+    Spark query publishes its progress to a group without members, and is Running meanwhile.
     """
     pattern = name_pattern(regex)
     with open_admin(bootstrap_servers, zookeeper) as admin:
@@ -61,15 +60,16 @@ def list_groups(
 
 
 KINDS = {"classic": "Kafka", "native": "Native"}
-"""The protocol's group types, in the words of logbus."""
+"""Group types of the protocol in logbus's words."""
 OFFSETS = "Offsets only"
 SPARK = "Spark query"
 GATHERING = "PreparingRebalance"
-"""Without members: those that it had are not heard of yet."""
+"""State of a group without members: its former members have not reported yet."""
 
 
 def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
-    """Members' state and kind are in the listing; a query tells of itself by its commits alone."""
+    """Return a listing's row. Members' state and kind are in the listing; a query shows by its
+    commits alone."""
     state, kind = item.state, KINDS.get(item.kind.lower(), item.kind)
     if kind == "Kafka" and not item.protocol_type:
         kind = OFFSETS
@@ -88,7 +88,7 @@ def _listed(admin: Admin, item: GroupListing) -> dict[str, Any]:
 def describe(
     group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """A group's committed offsets, lag and owners, partition by partition."""
+    """Show a group's committed offsets, lag and owners, partition by partition."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         rows = group_progress(admin, group)
         if not rows:
@@ -101,7 +101,7 @@ def describe(
 
 
 def _why_empty(admin: Admin, group: str) -> str:
-    """Of a group without a partition. Raises GroupIdNotFoundError where there is no such group."""
+    """Return why a group has no partitions. Raises GroupIdNotFoundError for an unknown group."""
     states = {item.group: item.state for item in admin.list_groups()}
     if group not in states:
         raise _no_group(group)
@@ -133,7 +133,7 @@ def _no_group(group: str) -> GroupIdNotFoundError:
 def members(
     group: str, bootstrap_servers: str | None, zookeeper: str | None, form: str | None
 ) -> None:
-    """A group's live members, and which partitions each of them reads."""
+    """Show a group's live members and their partitions."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         try:
             described = admin.describe_groups([group])[group]
@@ -241,7 +241,7 @@ def delete(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Forget a group, or what it committed in topics. Refused while members or a query read."""
+    """Delete a group, or its offsets in topics. Refused while members or a query read."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         if topics:
             lost = {tp: at for tp, at in _committed(admin, group).items() if tp.topic in topics}
@@ -278,7 +278,7 @@ def _committed(admin: Admin, group: str) -> dict[TopicPartition, CommittedOffset
 
 
 def _ids(topics: Iterable[TopicMetadata]) -> dict[TopicPartition, str]:
-    """All partitions of the topics, and of which topic each is."""
+    """Return all partitions of the topics with their topic ids."""
     return {
         TopicPartition(facts.name, part.partition): facts.topic_id
         for facts in topics
@@ -293,7 +293,7 @@ def _move(
     place: offset_spec.Moment,
     yes: bool,
 ) -> list[dict[str, Any]]:
-    """What each partition's offset becomes, and is now where ``yes``."""
+    """Return each partition's new offset, and set it if ``yes``."""
     chosen = list(ids)
     found = offset_spec.places(admin, chosen, place)
     targets = {tp: at.offset for tp, at in found.items()}
@@ -321,7 +321,7 @@ def _move(
 def _show_plan(
     rows: list[dict[str, Any]], yes: bool, form: str | None, refusal: LogbusError | None
 ) -> None:
-    """Raises what ``--yes`` would be refused with now: such a plan cannot be carried out."""
+    """Print the plan. Raises the error with which ``--yes`` would be refused now."""
     output.show(rows, form)
     if refusal is not None:
         raise type(refusal)(
@@ -332,8 +332,8 @@ def _show_plan(
 
 
 def _refusal(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> LogbusError | None:
-    """What keeps offsets from being moved or deleted now; with ``topics``, from being deleted in
-    those, which members of a Kafka group that read others do not hinder."""
+    """Return why offsets cannot be moved or deleted now. With ``topics``: deleted in these,
+    which Kafka group members that read other topics do not prevent."""
     kinds = {row.group: row.kind for row in admin.list_groups()} if topics else {}
     if kinds.get(group) == "Native":
         topics = ()
@@ -346,13 +346,14 @@ def _refusal(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> LogbusEr
 
 
 def _refuse_readers(admin: Admin, group: str, topics: tuple[str, ...] = ()) -> None:
-    """Whoever reads as the group commits again soon, and would overwrite what is done here."""
+    """Raise if members or a query read as the group: their next commit would overwrite the
+    change."""
     readers = admin.group_members(group)
     read = {where.topic for owned in readers.values() for where in owned}
     if topics and (common := sorted(read.intersection(topics))):
         raise GroupSubscribedToTopicError(
             f"group {group!r} has live members that read {', '.join(common)}; stop them first"
         )
-    # Seeking makes a group that is not there yet, as a first commit does.
+    # Seeking creates a missing group, as a first commit does.
     if readers and not topics:
         raise NonEmptyGroupError(f"group {group!r} has live members; stop them first")

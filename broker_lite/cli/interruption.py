@@ -1,6 +1,6 @@
-"""Ctrl-C while something is passed on: reading ends at once, sending where it is known how far.
+"""Ctrl-C during a transfer: reading ends at once, sending ends once its progress is known.
 
-A second Ctrl-C is a KeyboardInterrupt wherever it comes. Main thread only.
+A second Ctrl-C raises KeyboardInterrupt anywhere. Main thread only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Interruption:
-    """A context manager; ``is_set`` once Ctrl-C was pressed inside."""
+    """A context manager; ``is_set`` after Ctrl-C was pressed inside it."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -22,7 +22,9 @@ class Interruption:
         self._before = signal.getsignal(signal.SIGINT)
 
     def __enter__(self) -> Interruption:
-        if self._before is not signal.SIG_IGN:  # as nohup and shells set it for the background
+        if (
+            self._before is not signal.SIG_IGN
+        ):  # nohup and shells ignore the signal for background processes
             signal.signal(signal.SIGINT, self._note)
         return self
 
@@ -30,7 +32,7 @@ class Interruption:
         signal.signal(signal.SIGINT, self._before)
 
     def next_of(self, source: Iterator[T]) -> T | None:
-        """What comes next; None at the source's end, and once it is set."""
+        """Return the next item; None at the end of the source or after Ctrl-C."""
         try:
             self._is_reading = True
             return None if self.is_set else next(source, None)

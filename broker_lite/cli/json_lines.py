@@ -1,6 +1,6 @@
-"""JSON envelopes, one a line, as ``consume -o jsonl`` prints them, as tables to send.
+"""JSON records, one a line, in the format of ``consume -o jsonl``, as tables to send.
 
-Whatever would be lost on the way is refused, with its line, its field and what to write instead.
+A field that would be lost is refused with its line, its name and the correct form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker_lite.record.arrow import HEADERS_TYPE, TIMESTAMP_TYPE
 
 _CARRIED = ("key", "value", "timestamp", "timestamp_ms", "headers")
 _PASSED_OVER = ("topic", "partition", "offset")
-"""What ``consume`` prints besides: where a record was is not where it goes."""
+"""Fields that ``consume`` prints and ``produce`` ignores: a record's old position."""
 _TIMESTAMP_MS_MAX = (1 << 53) - 1
 _UNKNOWN_MS = -1
 
@@ -27,8 +27,8 @@ Row = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None
 
 
 def table_of(lines: list[bytes], first_number: int, source: str) -> pa.Table:
-    """The records of these lines; empty lines are none. Raises InvalidSchemaError, which names
-    ``source`` and the line, the first one being ``first_number``."""
+    """Return the records of these lines without empty lines. Raises InvalidSchemaError with
+    ``source`` and the line number, counted from ``first_number``."""
     rows = []
     for number, line in enumerate(lines, first_number):
         if line.strip():
@@ -100,7 +100,7 @@ def _from_base64(text: Any, field: str) -> bytes:
 
 
 def _timestamp_ms(fields: Mapping[str, Any]) -> int | None:
-    """``timestamp_ms`` counts where both are there: ``consume`` prints the same time twice."""
+    """Return the timestamp; ``timestamp_ms`` wins, since ``consume`` prints the same time twice."""
     timestamp = fields.get("timestamp")
     if isinstance(timestamp, str):
         try:

@@ -1,4 +1,4 @@
-"""``logbus lag``: how many records groups have not read, and for how long; also as a check."""
+"""``logbus lag``: unread records of groups and the age of the oldest; also as a check."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def lag(
     zookeeper: str | None,
     form: str | None,
 ) -> int:
-    """How far groups (and Spark queries) are behind the end of what they read.
+    """Show how far groups and Spark queries are behind the ends of their topics.
 
-    LAG counts records; LAG S is how many seconds ago the oldest of them was written. Where a member
-    reads and nothing is committed yet, both are counted from the log's start.
-    A group or topic that is named and not there is an error (1), so that a check of it cannot pass;
-    with --watch it is waited for. What is not known (a partition without a leader; for seconds, a
-    record without a time; a named group of which there is nothing to count) is over every limit.
+    LAG counts records; LAG S is the age in seconds of the oldest unread one. For a partition that a
+    member reads without a commit, both count from the log's start. A named group or topic that does
+    not exist is an error (1), so that its check cannot pass; --watch waits for it. An unknown lag
+    is over every limit: a partition without a leader; for seconds, a record without a time; a named
+    group without partitions.
     """
     told: set[str] = set()
     limits = {"lag": (warn, crit), "lag_s": (warn_s, crit_s)}
@@ -86,11 +86,11 @@ def _tell(text: str, told: set[str]) -> None:
 
 
 Limits = Mapping[str, tuple[float | None, float | None]]
-"""Column: what is a warning over it, what is critical."""
+"""By column: the limit of a warning, the limit of a critical state."""
 
 
 def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> int:
-    """The exit code of a check. What is not known is over every limit that is given: a check must
+    """Return the exit code of a check. An unknown lag is over every given limit: a check must
     not pass because a partition has no leader."""
     missing = set(wanted) - {row["group"] for row in totals}
     for level, code in ((1, EXIT_CRITICAL), (0, EXIT_WARNING)):
@@ -105,7 +105,7 @@ def verdict(totals: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limit
 
 
 def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
-    """In words: what is over a limit, and over which; the worse of the two alone."""
+    """Yield a sentence for each limit that is passed, the worse of two alone."""
     for row in totals:
         for column, pair in limits.items():
             for limit, name in ((pair[1], "--crit"), (pair[0], "--warn")):
@@ -119,7 +119,7 @@ def over(totals: list[dict[str, Any]], limits: Limits) -> Iterator[str]:
 
 
 def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits) -> Iterator[str]:
-    """In words: what is not known, and by that over the limit of a check."""
+    """Yield a sentence for each unknown lag that counts as over a limit."""
     yield from uncounted(rows)
     columns = [column for column, pair in limits.items() if pair != (None, None)]
     for group in set(wanted) - {row["group"] for row in rows} if columns else ():
@@ -133,7 +133,7 @@ def unknown(rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: Limits)
 def _missing(
     admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]
 ) -> Iterator[LogbusError]:
-    """What was named and is not there."""
+    """Yield an error for each named group or topic that does not exist."""
     if wanted:
         known = [item.group for item in admin.list_groups()]
         for group in wanted:
@@ -160,7 +160,7 @@ def _rows(admin: Admin, wanted: tuple[str, ...], topics: tuple[str, ...]) -> lis
 
 
 def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records add up; of the seconds the longest counts."""
+    """Join rows by topic: records add up, and the longest time counts."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         parts.setdefault((row["group"], row["topic"]), []).append(row)
@@ -177,5 +177,5 @@ def _by_topic(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _all(join: Callable[[list[Any]], Any], values: list[Any]) -> Any:
-    """A partition of which it is not known makes the whole unknown, never smaller."""
+    """Join values; one unknown value makes the result unknown, never smaller."""
     return None if None in values else join(values)

@@ -1,8 +1,7 @@
-"""What ``logbus produce`` reads: lines, JSON envelopes or tables, as Arrow tables to send.
+"""The input of ``logbus produce``: lines, JSON records or tables, as Arrow tables to send.
 
-Lines are taken as bytes, whatever their encoding, in chunks as large as the pipe has at the moment:
-a slow ``tail -f`` is passed on at once, a file in pieces of a megabyte. A last line without its end
-counts as a line.
+Lines are bytes of any encoding, read in chunks as large as the pipe holds: a slow ``tail -f`` is
+sent at once, a file in pieces of a megabyte. A last line without a newline counts.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ CHUNK_BYTES = 1 << 20
 TABLE_ROWS = 50_000
 COLUMNS = ("key", "value", "timestamp", "headers")
 PASSED_OVER = ("topic", "partition", "offset", "timestampType")
-"""What ``consume -o arrow`` and ``-o parquet`` give besides."""
+"""Columns that ``consume -o arrow`` and ``-o parquet`` add."""
 JSON_GROWTH = 6
-"""A byte is at most so many in JSON: \\u0000."""
+"""Maximum bytes of one byte in JSON: \u0000."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRule:
-    """How a line becomes a record. ``key_delimiter`` splits the key off; ``null_empty`` makes an
-    empty value a tombstone. ``bytes_max`` bounds a line, and the memory that is spent on one."""
+    """How a line becomes a record. ``key_delimiter`` splits off the key, ``null_empty`` turns an
+    empty value into a tombstone, ``bytes_max`` limits a line."""
 
     key_delimiter: bytes | None = None
     key: bytes | None = None
@@ -46,7 +45,7 @@ class LineRule:
 
 
 def tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
-    """The records of one source, ``None`` being stdin, as tables of COLUMNS or some of them."""
+    """Yield the records of one source (None: stdin) as tables with some of COLUMNS."""
     if form == "parquet" and path is None:
         raise click.UsageError("parquet cannot be read from a pipe; name the file")
     try:
@@ -79,7 +78,7 @@ def _tables(path: Path | None, form: str, rule: LineRule) -> Iterator[pa.Table]:
 
 
 def form_of(path: Path | None, form: str) -> str:
-    """The form of a source: as told, else by the file's ending, else lines."""
+    """Return the format of a source: as given, else by the file's suffix, else lines."""
     if form != "auto" or path is None:
         return "lines" if form == "auto" else form
     return {".parquet": "parquet", ".arrow": "arrow", ".arrows": "arrow"}.get(path.suffix, "lines")
@@ -127,7 +126,7 @@ def _from_lines(lines: list[bytes], rule: LineRule) -> pa.Table:
     columns: dict[str, pa.Array] = {}
     if rule.key_delimiter is not None:
         parts = [line.partition(rule.key_delimiter) for line in lines]
-        # A line without the delimiter is a value without a key, not a key without a value.
+        # A line without the delimiter is a value without a key.
         keys = [key if found else None for key, found, _ in parts]
         values = [value if found else key for key, found, value in parts]
         columns["key"] = binary_of(keys)

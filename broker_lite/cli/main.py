@@ -1,4 +1,5 @@
-"""The root of the command line: a table of commands, loaded when called; errors to exit codes."""
+"""The root of the command line: a table of commands, loaded when called, and exit codes of
+errors."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ EXIT_TIMED_OUT = 124
 EXIT_INTERRUPTED = 130
 
 NEAR = 0.6
-"""How alike an option is to what was typed, of 1, before it is offered."""
+"""Minimum similarity (0 to 1) of an option that is offered for a misspelt one."""
 
 COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
@@ -56,7 +57,7 @@ COMMANDS = {
     "storage": ("broker_lite.cli.storage:storage", "Look into segment files."),
     "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
 }
-"""Command to (where it lives, its line in the help): the help needs none of them loaded."""
+"""By command: its module and its line in the help, so that the help loads no module."""
 
 _UNREACHABLE = (
     NoBrokersError,
@@ -67,11 +68,11 @@ _UNREACHABLE = (
 
 
 class ReaderGone(Exception):
-    """Whoever read our stdout has closed it. (click would end with 1 on a BrokenPipeError.)"""
+    """The reader of stdout closed it. (click would exit with 1 on a BrokenPipeError.)"""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, not when they are listed."""
+    """A group whose commands are imported when they are called."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -114,12 +115,12 @@ def cli(debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with an exit code."""
+    """Run the command line and exit with its code."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command line; gives the exit code instead of leaving."""
+    """Run the command line and return the exit code."""
     try:
         code = cli.main(arguments, prog_name="logbus", standalone_mode=False)
         sys.stdout.flush()
@@ -134,7 +135,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (ReaderGone, BrokenPipeError):
-        # The reader (head, less) has seen enough; Python must not complain while it shuts down.
+        # The reader (head, less) closed the pipe; Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -148,7 +149,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Only options whose words are alike: by their dashes ``--nope`` looks like ``--group``."""
+    """Offer only options with similar words: by its dashes ``--nope`` resembles ``--group``."""
     word = error.option_name.lstrip("-")
     near = [
         name
@@ -159,7 +160,7 @@ def _with_near_names(error: click.NoSuchOption) -> click.NoSuchOption:
 
 
 def exit_code(error: LogbusError) -> int:
-    """The exit code that an error stands for."""
+    """Return the exit code of an error."""
     if isinstance(error, NoClusterError | SourceUnreachableError):
         return EXIT_UNREACHABLE
     if isinstance(error, _UNREACHABLE):

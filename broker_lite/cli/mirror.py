@@ -1,4 +1,4 @@
-"""``logbus mirror``: copy another cluster's topics, settings and groups' offsets to this one."""
+"""``logbus mirror``: copy topics, settings and group offsets of another cluster to this one."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def mirror(
     zookeeper: str | None,
     form: str | None,
 ) -> int:
-    """Copy topics, settings and groups' offsets of a Kafka (3.1 or later) or logbus cluster.
+    """Copy topics, settings and group offsets of a Kafka (3.1 or later) or logbus cluster.
 
-    Goes on until Ctrl-C; started again, it goes on where it was. Only committed records are
-    copied, each once; so one mirror of a source is at work at a time. Groups' offsets are written
-    as offsets of the copy, for groups that have no members and no progress of their own there.
+    Runs until Ctrl-C and resumes where it ended. Only committed records are copied, each once, so
+    one mirror of a source runs at a time. Group offsets become offsets of the copy, for groups
+    without members and without progress of their own there.
     """
     from broker_lite.cli.option_names import Spelling, called
     from broker_lite.mirror.mirror import Mirror
@@ -88,7 +88,7 @@ def mirror(
 
         def end(*_: object) -> None:
             if stop.is_set():
-                raise KeyboardInterrupt  # asked twice: it hangs, and may be started again any time
+                raise KeyboardInterrupt  # second Ctrl-C: end at once
             stop.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""A command that is a noun: bare, or with options alone, it lists what there is."""
+"""A command that is a noun: without a verb it lists."""
 
 from __future__ import annotations
 

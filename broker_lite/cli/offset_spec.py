@@ -1,4 +1,4 @@
-"""Where in a log: the little language of ``--start``, ``--end`` and ``groups seek``.
+"""Positions in a log: the language of ``--start``, ``--end`` and ``groups seek``.
 
 ``earliest``, ``latest``, ``N`` (that offset), ``+N`` (after the earliest), ``-N`` (before the
 latest), ``@2026-11-20``, ``@2026-11-20T10:00:00Z``, ``@1763632800000`` and ``@-1h`` (a time; s, m,
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Moment(NamedTuple):
-    """A place in a log: an offset, a distance from an end, or a time (ms)."""
+    """A position: an offset, a distance from an end, or a time (ms)."""
 
     kind: Literal["offset", "after_earliest", "before_latest", "time"]
     value: int
 
 
 def parse(text: str, now_ms: int | None = None) -> Moment:
-    """Read one moment. Raises click.BadParameter naming the forms that are understood."""
+    """Parse a position. Raises click.BadParameter with the accepted forms."""
     if text in ("earliest", "beginning"):
         return Moment("after_earliest", 0)
     if text in ("latest", "end"):
@@ -48,8 +48,8 @@ def parse(text: str, now_ms: int | None = None) -> Moment:
 
 
 class Place(NamedTuple):
-    """Where a moment is in a partition: ``wanted``, and ``offset``, which is that kept between the
-    log's earliest offset and its end."""
+    """A position in one partition: the ``wanted`` offset, and ``offset`` limited to the log's
+    range."""
 
     offset: int
     wanted: int
@@ -58,14 +58,14 @@ class Place(NamedTuple):
 def resolve(
     admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
 ) -> dict[TopicPartition, int]:
-    """The offset of that moment in each partition, kept between its earliest and its end."""
+    """Return the offset of the position in each partition, limited to the log's range."""
     return {where: place.offset for where, place in places(admin, partitions, moment).items()}
 
 
 def places(
     admin: Admin, partitions: Iterable[TopicPartition], moment: Moment
 ) -> dict[TopicPartition, Place]:
-    """As ``resolve``, with what was asked for where the log does not go that far."""
+    """Like ``resolve``, with the wanted offset where it lies outside of the log."""
     asked = list(partitions)
     earliest = admin.list_offsets(dict.fromkeys(asked, EARLIEST_TIMESTAMP))
     latest = admin.list_offsets(dict.fromkeys(asked, LATEST_TIMESTAMP))

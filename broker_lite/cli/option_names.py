@@ -1,8 +1,8 @@
-"""What a command calls the settings that an error names, so that a cure is something to type here.
+"""Setting names in errors, translated to the options of a command.
 
-Clients' errors name settings by key (``linger.ms='x'``) or as options of Python (``linger_ms``). A
-command's parameter that gives a setting bears its name, and what none gives is given by ``-X`` in
-commands that have it; so the two are found by name, and no error needs a second text.
+Client errors name settings by key (``linger.ms='x'``) or as Python options (``linger_ms``). A
+command's parameter has the name of its setting; ``-X`` sets the others where a command has it. So
+errors need no second text.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _VALUE = r"""(?:=('[^']*'|[^\s,;:)]*[^\s,;:).]))?"""
 
 
 class Spelling(NamedTuple):
-    """An option as it is typed. ``flag``: the value that it stands for alone, as errors write it;
-    ``joint`` is between it and any other value."""
+    """An option as it is typed. ``flag`` is the value that the option alone stands for;
+    ``joint`` joins it to any other value."""
 
     option: str
     flag: str | None = None
     joint: str = " "
 
     def of(self, value: str | None) -> str:
-        """With the value that the error tells, if it tells one."""
+        """Return the option with the error's value, if any."""
         if value is None or value == self.flag:
             return self.option
         bare = value.strip("'")
@@ -41,7 +41,7 @@ class Spelling(NamedTuple):
 
 @contextmanager
 def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
-    """Errors that leave the block name these settings as they are typed."""
+    """Make errors that leave the block name these settings as options."""
     try:
         yield
     except LogbusError as error:
@@ -50,8 +50,8 @@ def called(spellings: Mapping[str, Spelling]) -> Iterator[None]:
 
 
 def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
-    """The message with each setting, and its value, as it is typed. A name that is a plain word
-    counts only where a value follows."""
+    """Return the message with each setting and value as typed. A plain word counts as a setting
+    only before a value."""
 
     def typed(found: re.Match[str]) -> str:
         name, value = found[1], found[2]
@@ -66,7 +66,7 @@ def spelt(message: str, spellings: Mapping[str, Spelling]) -> str:
 
 
 def spellings_of(command: click.Command) -> dict[str, Spelling]:
-    """Every name of a setting to what this command calls it."""
+    """Return the options of a command by every name of their settings."""
     options = {row.name: row for row in command.params if isinstance(row, click.Option)}
     found: dict[str, Spelling] = {}
     for names in _settings():
@@ -80,7 +80,7 @@ def spellings_of(command: click.Command) -> dict[str, Spelling]:
 
 
 def _settings() -> Iterator[tuple[str, ...]]:
-    """The names of each setting: its key first."""
+    """Return the names of each setting, its key first."""
     tables: tuple[Any, ...] = (ProducerConfig, MemberConfig)
     rows = {row.key: name for kind in tables for name, row in keys(kind).items()}
     for key, name in rows.items():

@@ -1,4 +1,4 @@
-"""How rows are shown: a table to a person, JSON to a machine. stdout only carries data."""
+"""Output of rows: a table for a person, JSON for a machine. stdout carries only data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = ("table", "json", "jsonl", "csv")
 
 
 def output_option(command: F) -> F:
-    """``-o``: a table on a terminal, one JSON object a line in a pipe, unless it is given."""
+    """Add ``-o``: by default a table on a terminal and one JSON object a line in a pipe."""
     return click.option(
         "-o",
         "--output",
@@ -30,12 +30,12 @@ def output_option(command: F) -> F:
 
 
 def is_table(form: str | None) -> bool:
-    """Whether ``show`` prints a table: to a person who asked for nothing else."""
+    """Return whether ``show`` prints a table."""
     return form == "table" or (form is None and sys.stdout.isatty())
 
 
 def show(rows: Iterable[Row], form: str | None, columns: Sequence[str] | None = None) -> None:
-    """Print rows. ``columns`` picks and orders what a table shows; the others show everything."""
+    """Print rows. ``columns`` selects and orders the columns of a table; other forms show all."""
     listed = list(rows)
     chosen = "table" if is_table(form) else form or "jsonl"
     if chosen == "json":
@@ -53,7 +53,7 @@ def show(rows: Iterable[Row], form: str | None, columns: Sequence[str] | None = 
 
 
 def show_one(value: Row, form: str | None) -> None:
-    """Print one object: aligned lines to a person, one JSON object to a machine."""
+    """Print one object: aligned lines for a person, one JSON object for a machine."""
     chosen = "table" if is_table(form) else form or "jsonl"
     if chosen == "json":
         click.echo(json.dumps(value, ensure_ascii=False, indent=2))
@@ -66,12 +66,12 @@ def show_one(value: Row, form: str | None) -> None:
 
 
 def raise_if_unread() -> None:
-    """Raises BrokenPipeError where whoever read our stdout has closed it. Who prints nothing for a
-    while hears of it in no other way: ``logbus consume t | head -1`` would not end."""
+    """Raise BrokenPipeError if the reader of stdout closed it. A command that prints nothing for
+    a while notices no other way: ``logbus consume t | head -1`` would not end."""
     try:
         number = sys.stdout.fileno()
     except (AttributeError, OSError):
-        return  # no file: there is nobody who could close it
+        return  # stdout is no file
     watched = select.poll()
     watched.register(number, 0)
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0)):
@@ -79,12 +79,12 @@ def raise_if_unread() -> None:
 
 
 def say(text: str) -> None:
-    """Tell the person something that is not data (stderr)."""
+    """Print a note for the person to stderr."""
     click.echo(text, err=True)
 
 
 def iso(timestamp_ms: int) -> str | None:
-    """A time as ISO 8601 in UTC with milliseconds; None for -1 and beyond the calendar."""
+    """Return a time as ISO 8601 in UTC with milliseconds; None for -1 and beyond the calendar."""
     if timestamp_ms < 0:
         return None
     try:
@@ -95,7 +95,7 @@ def iso(timestamp_ms: int) -> str | None:
 
 
 def size(count: int | None) -> str:
-    """Bytes for people: 1.2 GB."""
+    """Return a size for people: 1.2 GB."""
     if count is None:
         return "-"
     value = float(count)

@@ -1,7 +1,7 @@
-"""``logbus perf``: how fast this cluster is from here, as JSON that can be kept.
+"""``logbus perf``: measure a cluster from this machine; prints JSON.
 
-A run makes a topic of its own and deletes it, unless one is named. Times are of whole calls: a
-record counts once it is acknowledged.
+A run creates a topic and deletes it, unless a topic is named. A record counts once it is
+acknowledged.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def produce(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Records a second into a topic, through send_arrow or send."""
+    """Measure records a second into a topic, through send_arrow or send."""
     load = _Load(records, size, api, acks, compression, key_values(settings, "-X"))
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, topic, partitions) as name:
@@ -86,7 +86,7 @@ def consume(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Records a second out of a topic, through poll_arrow or poll."""
+    """Measure records a second out of a topic, through poll_arrow or poll."""
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, topic, partitions) as name:
         if topic is None:
@@ -109,7 +109,7 @@ def latency(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Milliseconds from send to receipt, one record at a time, flushed before it is seen."""
+    """Measure milliseconds from send to receipt, one record at a time."""
     servers = bootstrap(bootstrap_servers, zookeeper)
     with _topic(servers, None, 1) as name:
         times = sorted(_round_trips(servers, name, records, size))
@@ -118,7 +118,7 @@ def latency(
 
 
 class _Load(NamedTuple):
-    """What is produced, and how. ``size``: bytes of a value."""
+    """A load: records, and ``size``, the bytes of a value."""
 
     records: int
     size: int
@@ -155,7 +155,7 @@ def _topic(servers: str, named: str | None, partitions: int) -> Iterator[str]:
 
 
 def _produce(servers: str, topic: str, load: _Load) -> float:
-    """The seconds until all of it is acknowledged."""
+    """Produce the load and return the seconds until it is acknowledged."""
     import pyarrow as pa
 
     from broker_lite.client.arrays import binary_of
@@ -228,7 +228,7 @@ def _round_trips(servers: str, topic: str, records: int, size: int) -> list[floa
             producer.send(topic, value)
             while not consumer.poll(1.0):
                 pass
-            # The first ones connect, fetch metadata and fill caches.
+            # The first records connect, fetch metadata and fill caches.
             if number >= 20:
                 times.append(time.perf_counter() - started)
     return times

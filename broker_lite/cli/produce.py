@@ -1,4 +1,4 @@
-"""``logbus produce``: lines of stdin or of files into a topic; made for pipes."""
+"""``logbus produce``: send lines of stdin or of files to a topic."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def produce(
 
 @contextlib.contextmanager
 def _counting(sent: _Sending, topic: str) -> Iterator[None]:
-    """Whoever hears of an error, or would not wait, hears too how much there is by now."""
+    """Add the number of sent and acknowledged records to an error or an interruption."""
     try:
         yield
     except (LogbusError, KeyboardInterrupt) as error:
@@ -144,7 +144,7 @@ def _records(count: int, some: int | None = None) -> str:
 def _check_options(
     form: str, key_delimiter: str | None, key: str | None, header: tuple[str, ...], null_empty: bool
 ) -> None:
-    """Options about lines say nothing about records that come whole."""
+    """Refuse line options for input that has whole records."""
     given = {"-K": key_delimiter, "-k": key, "-H": header, "-Z": null_empty}
     names = [name for name, value in given.items() if value not in (None, (), False)]
     if form != "lines" and names:
@@ -155,13 +155,13 @@ def _check_options(
 
 
 def _name(header: str) -> str:
-    if not header.isprintable():  # also what is no UTF-8
+    if not header.isprintable():  # includes invalid UTF-8
         raise click.BadParameter(f"the name {header!r} is no text", param_hint="--header")
     return header
 
 
 class _Sending:
-    """Files on their way into a topic: ``records`` were sent so far, ``keyless`` without a key."""
+    """Files being sent to a topic: ``records`` sent so far, ``keyless`` ones without a key."""
 
     def __init__(
         self, producer: Producer, topic: str, partition: int | None, rate: int | None
@@ -178,7 +178,7 @@ class _Sending:
     def read(
         self, path: Path | None, form: str, rule: LineRule, interruption: Interruption
     ) -> None:
-        """Send what a file holds, or stdin; at most ``rate`` records a second."""
+        """Send a file, or stdin, at most ``rate`` records a second."""
         from broker_lite.cli.lines import tables
 
         count = 0
@@ -200,18 +200,18 @@ class _Sending:
                     self.keyless += part.column("key").null_count
                 if rate:
                     time.sleep(max(0.0, started + count / rate - time.monotonic()))
-            # A failure ends the command when it is known, not at the end of an endless pipe.
+            # A failure ends the command at once, not at the end of an endless pipe.
             while watched and (watched[0][0].done() or len(watched) > _WATCHED_MAX):
                 watched[0][0].result()
                 self._written += watched.popleft()[1]
 
     def written(self) -> int:
-        """How many records are known to be acknowledged."""
+        """Return how many records are acknowledged."""
         return self._written + sum(
             count for sent, count in self._watched if sent.done() and sent.exception() is None
         )
 
     def end(self, *, wait: bool) -> None:
-        """End the producer; ``wait`` for what is under way, as long as it may take."""
+        """Close the producer; ``wait`` for the batches in flight as long as it takes."""
         with contextlib.suppress(LogbusError):
             self._producer.close() if wait else self._producer.end()

@@ -1,4 +1,4 @@
-"""How far groups are, as rows: committed offset, end offset and lag of each partition."""
+"""Progress of groups as rows: committed offset, end offset and lag of each partition."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
-    """One row for each partition that the group committed or that a member reads.
+    """Return a row for each partition that the group committed or that a member reads.
 
-    ``committed`` and ``committed_at`` are None where nothing is committed yet.
-    ``lag`` counts records, ``lag_s`` is the age of the first of them; see ``PartitionLag``.
+    ``committed`` and ``committed_at`` are None before a commit. ``lag`` counts records; ``lag_s``
+    is the age of the oldest unread one; see ``PartitionLag``.
     """
     return [
         {
@@ -34,7 +34,7 @@ def group_progress(admin: Admin, group: str) -> list[dict[str, Any]]:
 
 
 def uncounted(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """In words: where it is not known how many records are unread."""
+    """Yield a sentence for each partition whose lag is unknown."""
     for row in rows:
         if row["lag"] is None:
             yield (

@@ -1,4 +1,4 @@
-"""How ``logbus consume`` prints records: values, a format string, JSON, or Arrow and Parquet."""
+"""Output of ``logbus consume``: values, a format string, JSON, or Arrow and Parquet."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _FIELDS = "tpokvsThSK%"
 
 
 class Printer(Protocol):
-    """Prints batches of records; ``close`` writes whatever ends the output."""
+    """Prints batches of records; ``close`` writes the end of the output."""
 
     def write(self, batch: pa.RecordBatch) -> None: ...
     def close(self) -> None: ...
 
 
 def printer(form: str | None, template: str | None, value_form: str) -> Printer:
-    """The printer for ``-o`` and ``-f``. Raises click.UsageError for a mix that has no meaning."""
+    """Return the printer for ``-o`` and ``-f``. Raises click.UsageError for options that do not
+    go together."""
     if template is not None:
         if form not in (None, "raw"):
             raise click.UsageError("-f is a format of its own; leave -o out")
@@ -43,7 +44,7 @@ def printer(form: str | None, template: str | None, value_form: str) -> Printer:
 
 
 class ValuePrinter:
-    """Values, one a line, as the bytes that they are; a null value is an empty line."""
+    """Prints values as bytes, one a line; a null value is an empty line."""
 
     def __init__(self) -> None:
         self._out: BinaryIO = sys.stdout.buffer
@@ -60,7 +61,7 @@ class ValuePrinter:
 
 
 class LinePrinter:
-    """A text of each record by a function."""
+    """Prints a text for each record."""
 
     def __init__(self, render: Callable[[dict[str, Any]], str], ending: str) -> None:
         self._render = render
@@ -82,7 +83,7 @@ class LinePrinter:
 
 
 class ArrowPrinter:
-    """An Arrow IPC stream of all columns."""
+    """Prints an Arrow IPC stream of all columns."""
 
     def __init__(self) -> None:
         self._writer: Any = None
@@ -100,7 +101,7 @@ class ArrowPrinter:
 
 
 class ParquetPrinter:
-    """A Parquet file of all columns."""
+    """Writes a Parquet file of all columns."""
 
     def __init__(self) -> None:
         self._writer: Any = None
@@ -121,8 +122,8 @@ def _text(value: bytes | None) -> str:
 
 
 def _template(template: str) -> Callable[[dict[str, Any]], str]:
-    """kcat's letters: %t topic %p partition %o offset %k key %s or %v value %T time %h headers,
-    %K and %S their lengths in bytes (-1 for a null), %% a percent sign."""
+    """Compile a format string with kcat's letters: %t topic %p partition %o offset %k key %s or
+    %v value %T time %h headers, %K and %S lengths in bytes (-1: null), %% a percent sign."""
     text = re.sub(r"\\[ntr0\\]", lambda found: _ESCAPES[found[0]], template)
     for letter in re.findall(r"%(.?)", text.replace("%%", "")):
         if letter not in _FIELDS or not letter:
@@ -178,7 +179,7 @@ def _json_value(value: bytes | None, form: str) -> Any:
         return None
     if form == "base64":
         return {"$b64": base64.b64encode(value).decode("ascii")}
-    # In "auto" only objects and arrays are taken for JSON: a log line "404" stays a text.
+    # "auto" treats only objects and arrays as JSON; a log line "404" stays text.
     if form == "json" or (form == "auto" and value[:1] in (b"{", b"[")):
         try:
             return json.loads(value)

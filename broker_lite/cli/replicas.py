@@ -1,4 +1,4 @@
-"""``logbus topic reassign`` and ``logbus topic elect``: where replicas are, and which one leads."""
+"""``logbus topic reassign`` and ``logbus topic elect``: move replicas and leadership."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def reassign(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Move partitions to other brokers; without an option, show what is on its way."""
+    """Move partitions to other brokers; without an option, show the moves in progress."""
     ways = [replicas, replication_factor, off, plan, cancel or None]
     if sum(way is not None for way in ways) > 1:
         raise click.UsageError(
@@ -115,7 +115,7 @@ def elect(
     zookeeper: str | None,
     form: str | None,
 ) -> int:
-    """Let preferred replicas lead again: of these topics, or wherever another one leads."""
+    """Make the preferred replicas leaders again: of these topics, or of all."""
     if unclean and not names:
         raise click.UsageError("--unclean loses records: name the topics")
     with open_admin(bootstrap_servers, zookeeper) as admin:
@@ -169,7 +169,7 @@ def _wheres(
 def _planner(
     replicas: str | None, factor: int | None, off: int | None, path: Path | None
 ) -> Planner:
-    """The one way to move that was given."""
+    """Return the one kind of move that the options name."""
     if replicas is not None:
         return partial(replica_plans.to_brokers, brokers=_ids(replicas))
     if factor is not None:

@@ -1,9 +1,9 @@
-"""Which clusters ``logbus up`` holds on this machine: a record each, found again by directory.
+"""Records of the clusters that ``logbus up`` runs on this machine.
 
-A record is what ``cluster.json`` of the cluster's directory says. It stands in ``clusters/`` of the
-user's data folder, so that a cluster that was started later hides no earlier one, and the last one
-also in the file where clients look (``client.discovery``). A record alone proves nothing: a cluster
-runs while the process that holds it does. Any process of the user may call these functions.
+A record is the content of the cluster's ``cluster.json``. ``clusters/`` in the user's data folder
+has one for each cluster; the last started one is also in the file where clients look
+(``client.discovery``). A cluster runs while the process that holds it lives; a record alone proves
+nothing. Any process of the user may call these functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOLDER = "clusters"
 
 
 def alive() -> list[Facts]:
-    """The clusters that run, in the order of their start."""
+    """Return the running clusters in the order of their start."""
     found = []
     for path in _records():
         facts = discovery.read_cluster(path)
@@ -36,18 +36,15 @@ def alive() -> list[Facts]:
 
 
 def is_held(facts: Facts) -> bool:
-    """Whether the process that ``logbus up`` left to hold the cluster still runs."""
+    """Return whether the process of ``logbus up`` that holds the cluster lives."""
     holder = int(facts.get("pid") or 0)
     marks: dict[str, str] = facts.get("processes") or {}
     return process.is_running(holder, marks.get(str(holder), ""))
 
 
 def find(directory: Path | None) -> Facts:
-    """The facts of the cluster in ``directory``; without one of that which ``up`` started last, of
-    those that run, or else of the last that ran.
-
-    Raises NoClusterError that names those that run.
-    """
+    """Return the cluster in ``directory``, or else the last started one: of those that run, or
+    of all. Raises NoClusterError with the running ones."""
     if directory is not None:
         facts = discovery.read_cluster(directory / "cluster.json")
         if facts is None:
@@ -65,12 +62,13 @@ def find(directory: Path | None) -> Facts:
 
 
 def names(clusters: Sequence[Facts]) -> str:
-    """Clusters as a person names them to ``status`` and ``down``."""
+    """Return clusters as arguments of ``status`` and ``down``."""
     return ", ".join(f"--dir {facts['directory']}" for facts in clusters)
 
 
 def is_same(one: Facts, other: Facts) -> bool:
-    """Whether both are about one start of one cluster: its processes may have been replaced."""
+    """Return whether both are about one start of one cluster; its processes may have been
+    replaced."""
 
     def start(facts: Facts) -> tuple[object, ...]:
         pid = facts.get("pid")
@@ -80,7 +78,7 @@ def is_same(one: Facts, other: Facts) -> bool:
 
 
 def remember(facts: Facts) -> None:
-    """Record a cluster that was started; records of those that were killed go."""
+    """Store the record of a started cluster and delete those of killed ones."""
     with contextlib.suppress(OSError):
         for path in _records():
             recorded = discovery.read_cluster(path)
@@ -91,7 +89,7 @@ def remember(facts: Facts) -> None:
 
 
 def update(facts: Facts) -> None:
-    """Replace the records of this cluster, whose processes have changed; who started last stays."""
+    """Replace the records of a cluster whose processes changed; the last started one stays."""
     with contextlib.suppress(OSError):
         for path in (_record(facts), discovery.last_cluster_path()):
             recorded = discovery.read_cluster(path)
@@ -102,8 +100,7 @@ def update(facts: Facts) -> None:
 
 
 def forget(facts: Facts) -> None:
-    """Remove the records of this cluster, and only of this one; clients are sent to the one that
-    was started last of those that still run."""
+    """Delete the records of this cluster; clients then find the last started running one."""
     for path in (_record(facts), Path(facts["directory"], "cluster.json")):
         _remove(path, facts)
     left = [other for other in alive() if not is_same(other, facts)]
@@ -128,7 +125,7 @@ def _record(facts: Facts) -> Path:
 
 
 def _records() -> list[Path]:
-    """Oldest first."""
+    """Return the record files, oldest first."""
     dated = []
     for path in _folder().glob("*.json"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""``logbus demo`` and ``logbus checkpoint``: each becomes a program of the Spark package, which the
+"""``logbus demo`` and ``logbus checkpoint``: run programs of the Spark package, which the
 command line may not import."""
 
 from __future__ import annotations

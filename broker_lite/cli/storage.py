@@ -1,4 +1,4 @@
-"""``logbus storage``: segment files and strays, offline, without a broker and without its lock."""
+"""``logbus storage``: segment files and strays, offline, without a broker and its lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATHS = click.argument(
 
 @click.group()
 def storage() -> None:
-    """Look into segment files, check data directories, show logs that were set aside."""
+    """Inspect segment files, verify data directories, list stray logs."""
 
 
 @storage.command()
@@ -31,7 +31,7 @@ def storage() -> None:
 @click.option("-n", "--count", type=int, help="Only the first so many batches of each file.")
 @output.output_option
 def inspect(paths: tuple[Path, ...], count: int | None, form: str | None) -> None:
-    """The batches in segment files (or in all below a folder), one row each."""
+    """Show the batches in segment files (or in all below a folder), one row each."""
     rows = []
     for path in _segments(paths):
         for number, batch in enumerate(_batches(path)):
@@ -81,10 +81,10 @@ def verify(paths: tuple[Path, ...], form: str | None) -> int:
 @click.option("--delete", is_flag=True, help="Delete them, for good.")
 @output.output_option
 def strays(directory: Path, delete: bool, form: str | None) -> None:
-    """Logs in a broker's DIRECTORY (log.dir) whose topics ZooKeeper did not know at a start.
+    """List the logs in DIRECTORY (log.dir) whose topics ZooKeeper did not know at a start.
 
-    The topic was deleted while the broker was away, or ZooKeeper was restored from an older state.
-    They come back with their topic, and go after stray.retention.ms.
+    Their topics were deleted while the broker was down, or ZooKeeper was restored from an older
+    state. They return with their topic and are deleted after stray.retention.ms.
     """
     from broker_lite.storage.paths import parse_stray_dir
 
@@ -111,7 +111,7 @@ def _segments(paths: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _checks(path: Path) -> Iterator[FileCheck]:
-    """Of a file, of a data directory, of a partition's, or of whatever lies below a folder."""
+    """Yield the checks of a file, a data directory, a partition, or everything below a folder."""
     from broker_lite.storage import inspection
     from broker_lite.storage.files import OsFiles
     from broker_lite.storage.paths import META, parse_partition_dir

@@ -1,8 +1,7 @@
-"""Starts a process of ``logbus up`` again when it has ended, with growing pauses, and says so.
+"""Restarts processes of ``logbus up`` that ended, with growing pauses, and reports it.
 
-``LocalCluster`` leaves what ended where it is: whoever uses it as a library decides. ``up`` is what
-people leave running, so it keeps brokers and ZooKeeper up. One thread calls ``look`` again and
-again; starting a broker never makes it wait.
+``LocalCluster`` leaves ended processes alone, since its user decides. One thread calls ``look``
+repeatedly; it never waits for a broker's start.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ if TYPE_CHECKING:
     from broker_lite.local.zookeeper import EmbeddedZooKeeper
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Before each start after an end; the last one goes on for as long as it keeps ending."""
+"""Seconds before each restart; the last one repeats while the process keeps ending."""
 STEADY_SECONDS = 60.0
-"""Who ran for so long begins with the first pause again."""
+"""Seconds of uptime after which the first pause applies again."""
 
 _ANSWER_SECONDS = 0.1
-"""Enough to take an answer that is there; where none came in time the broker is ended."""
+"""Seconds to read an answer that is there; a broker that has not answered in time is ended."""
 
 
 class _Pauses:
-    """When the next start is due; None while nothing has ended."""
+    """When the next restart is due; None while the process runs."""
 
     def __init__(self) -> None:
         self.due: float | None = None
@@ -37,7 +36,7 @@ class _Pauses:
         self._since = math.inf
 
     def ended(self, now: float) -> float:
-        """The pause before the next start, in seconds."""
+        """Return the pause in seconds before the next restart."""
         if now - self._since > STEADY_SECONDS:
             self._count = 0
         self._since = math.inf
@@ -51,7 +50,7 @@ class _Pauses:
 
 
 class Keeper:
-    """Watches one cluster. ``say`` gets a line for each end and each return."""
+    """Watches one cluster. ``say`` gets a line for each end and each restart."""
 
     def __init__(self, cluster: LocalCluster, say: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -60,7 +59,8 @@ class Keeper:
         self._zookeeper = _Pauses()
 
     def look(self) -> bool:
-        """Do what is due. Whether a process was replaced, so that records of them are old."""
+        """Do what is due; return whether a process was replaced, so that its records are
+        outdated."""
         server = self._cluster.zookeeper_server
         is_changed = server is not None and self._look_at_zookeeper(server)
         for broker in self._cluster.brokers:

@@ -127,7 +127,7 @@ def describe(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Partitions, leaders, replicas, offsets, bytes and settings of topics, and how they do."""
+    """Show partitions, leaders, replicas, offsets, bytes, settings and health of topics."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         view = admin.cluster()
         topics = [found_topic(view, name) for name in names]
@@ -204,7 +204,7 @@ def trim(
     zookeeper: str | None,
     form: str | None,
 ) -> None:
-    """Delete a topic's records before a moment."""
+    """Delete a topic's records before a position."""
     with open_admin(bootstrap_servers, zookeeper) as admin:
         facts = found_topic(admin.cluster(), name)
         partitions = [TopicPartition(name, p.partition) for p in facts.partitions]
@@ -247,7 +247,7 @@ def delete(
 
 
 def _ends(admin: Admin, topics: list[TopicMetadata]) -> dict[TopicPartition, tuple[int, int]]:
-    """First and end offset of each partition; (-1, -1) where no leader lives."""
+    """Return first and end offset of each partition; (-1, -1) without a leader."""
     found: dict[TopicPartition, tuple[int, int]] = {}
     led = []
     for facts in topics:

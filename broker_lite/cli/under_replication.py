@@ -1,4 +1,5 @@
-"""Topics of a cluster that was smaller: nobody moves them unasked; ``up`` and ``doctor`` tell."""
+"""Topics with fewer replicas than new ones get, since the cluster has grown; ``up`` and
+``doctor`` report them."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ if TYPE_CHECKING:
     from broker_lite.client.operations.cluster import ClusterView
 
 USUAL = 3
-"""What default.replication.factor=0 stands for, where there are as many brokers."""
+"""The default replication factor in a cluster with enough brokers."""
 NAMED_MAX = 10
 
 
 class FewReplicas(NamedTuple):
-    """``topics`` have fewer replicas than the ``factor`` that a new one gets."""
+    """``topics`` have fewer replicas than the ``factor`` of a new topic."""
 
     topics: list[str]
     factor: int
@@ -36,7 +37,7 @@ class FewReplicas(NamedTuple):
 
 
 def find(admin: Admin, view: ClusterView) -> FewReplicas | None:
-    """None where every topic has as many replicas as a new one would. Raises LogbusError."""
+    """Return the topics, or None if there are none. Raises LogbusError."""
     if len(view.brokers) < 2 or not view.topics:
         return None
     broker = str(min(view.brokers))

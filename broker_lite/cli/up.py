@@ -1,8 +1,8 @@
 """``logbus up``, ``down`` and ``status``: a cluster on this machine, found again by its record.
 
-``up`` holds the cluster as its child processes; ``--detach`` puts that very process into the
-background. Records of clusters are kept in ``cli.running``; that of the one started last is where
-every client looks when nobody names one (``client.discovery``).
+``up`` runs the cluster as its child processes; ``--detach`` moves that process into the background.
+``cli.running`` keeps the records; clients without an address use the last started cluster
+(``client.discovery``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STOP_SECONDS = 45.0
 START_SECONDS = 90.0
 NAMED_MAX = 5
-"""Partitions that ``status`` names when they are not as they should be."""
+"""Maximum unhealthy partitions that ``status`` lists."""
 LOOK_SECONDS = 0.5
 
 
@@ -152,7 +152,7 @@ def down(directory: Path | None) -> int:
 )
 @output.output_option
 def status(directory: Path | None, form: str | None) -> int:
-    """Whether the local cluster runs, its brokers and replicas; exit code 3 if it does not."""
+    """Show whether the local cluster runs, its brokers and replicas; exit code 3 if it does not."""
     facts = running.find(directory)
     shown, brokers = _state(facts)
     if output.is_table(form):
@@ -208,7 +208,7 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def _replicas(view: ClusterView) -> dict[str, Any]:
-    """Says to the person what is not as it should be, and why."""
+    """Report unhealthy replicas and why."""
     from broker_lite.client.administration.health import cluster_health
 
     found = cluster_health(view)
@@ -227,7 +227,7 @@ def _replicas(view: ClusterView) -> dict[str, Any]:
 
 
 def _cure(facts: dict[str, Any]) -> str:
-    """What to do about brokers that are down."""
+    """Return the cure for dead brokers."""
     directory = facts["directory"]
     if not running.is_held(facts):
         return f"it ended without 'logbus down'; start it again with: logbus up --dir {directory}"
@@ -239,7 +239,7 @@ def _cure(facts: dict[str, Any]) -> str:
 
 
 def _default_directory() -> Path | None:
-    """The data folder of this user; None (a temporary one) where it cannot be written."""
+    """Return the user's data folder; None (a temporary one) if it cannot be written."""
     folder = discovery.data_directory() / "cluster"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -250,7 +250,7 @@ def _default_directory() -> Path | None:
 
 
 def _held(directory: Path | None) -> dict[str, Any] | None:
-    """The facts of the cluster that runs in this folder."""
+    """Return the record of the cluster that runs in this folder."""
     for facts in running.alive():
         if directory is not None and Path(facts["directory"]) == directory.absolute():
             return facts
@@ -258,7 +258,7 @@ def _held(directory: Path | None) -> dict[str, Any] | None:
 
 
 def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
-    """Raises DirectoryLockedError where a cluster that runs is not what was asked for."""
+    """Raise DirectoryLockedError if the running cluster differs from what was asked for."""
     first = facts["bootstrap_servers"].partition(",")[0]
     has = {
         "brokers": len(facts["brokers"]),
@@ -282,7 +282,7 @@ def _require_same(context: click.Context, facts: dict[str, Any]) -> None:
 
 
 def _require_free(host: str, port: int) -> None:
-    """A port that was asked for by name is taken or refused, never silently another."""
+    """Raise if a port given by name is in use; never take another one silently."""
     from broker_lite.local.cluster import require_free_port
 
     try:
@@ -298,7 +298,7 @@ def _require_free(host: str, port: int) -> None:
 
 
 def _hold(cluster: Any, ready_fd: int | None, words: up_report.Words) -> int:
-    """Start, tell where it is, wait for a signal, stop."""
+    """Start the cluster, report it, wait for a signal, stop it."""
     wake_read, wake_write = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: os.write(wake_write, b"x"))
@@ -320,7 +320,7 @@ def _hold(cluster: Any, ready_fd: int | None, words: up_report.Words) -> int:
 
 
 def _wait(cluster: Any, wake: int) -> None:
-    """Until a signal; a process that ends meanwhile is started again."""
+    """Wait for a signal and restart processes that end."""
     from broker_lite.cli.supervisor import Keeper
 
     keeper = Keeper(cluster, _say_when)
@@ -335,14 +335,14 @@ def _say_when(text: str) -> None:
 
 
 def _speak_into(log: Path) -> None:
-    """Whoever detached has heard that everything runs; what is said later goes to a file."""
+    """Send later output to a file: the detaching parent has its report."""
     with log.open("ab") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
 
 
 def _detach(words: up_report.Words) -> int:
-    """Start the same command in the background and wait for its word that everything runs."""
+    """Start the same command in the background and wait until it reports the cluster as running."""
     arguments = [word for word in sys.argv[1:] if word not in ("-d", "--detach")]
     read_end, write_end = os.pipe()
     with tempfile.TemporaryFile() as said:
@@ -373,7 +373,7 @@ def _ending(facts: dict[str, Any]) -> str:
 
 
 def _read_line(pipe: int, deadline: float) -> bytes:
-    """What the background process says in one line; nothing where it ends or takes too long."""
+    """Return one line of the background process; empty if it ends or takes too long."""
     said = b""
     with os.fdopen(pipe, "rb", buffering=0) as reader:
         while not said.endswith(b"\n"):

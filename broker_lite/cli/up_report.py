@@ -1,7 +1,7 @@
-"""What ``logbus up`` says once its cluster runs: where it is, what comes next, what has changed.
+"""The report of ``logbus up``: where the cluster is, the next steps, what has changed.
 
-A person reads lines; a script reads one JSON object on stdout. Neither needs what ``down`` and
-``status`` alone ask of the record: the marks by which processes are told from others.
+A person gets lines, a script one JSON object on stdout. Both leave out the process marks that only
+``down`` and ``status`` need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_lite.cli import output, running
 from broker_lite.errors import LogbusError
 
 LOG = "up.log"
-"""In the cluster's folder: what a detached ``up`` says while it runs."""
+"""In the cluster's folder: the log of a detached ``up``."""
 _ANSWER_MS = 5000
 _INTERNAL = ("processes", "zookeeper_pid")
 
@@ -24,15 +24,15 @@ Facts = dict[str, Any]
 
 
 class Words(NamedTuple):
-    """How the start of a cluster is told: in ``form``, where ``port`` (0: any) was the first that
-    was asked for, and its folder had data of so many brokers before."""
+    """How to report a start: in ``form``; ``port`` was asked for (0: any); the folder had data
+    of so many brokers."""
 
     form: str | None
     port: int
     brokers_before: int
 
     def say(self, facts: Facts, ending: str) -> None:
-        """First what may come as a surprise, then what to do."""
+        """Report surprises first, then the next steps."""
         for number, broker in enumerate(facts["brokers"]):
             if self.port and broker["port"] != self.port + number:
                 first = self.port + number
@@ -45,12 +45,13 @@ class Words(NamedTuple):
 
 
 def brokers_in(directory: Path | None) -> int:
-    """Of how many brokers a folder has data."""
+    """Return how many brokers have data in a folder."""
     return 0 if directory is None else len(list(directory.glob("broker-*/")))
 
 
 def announce(facts: Facts, form: str | None, ending: str) -> None:
-    """``form`` None: lines on a terminal, and in a pipe the object, with the lines on stderr."""
+    """Print the report. ``form`` None: lines on a terminal; in a pipe the object, with the lines
+    on stderr."""
     if form is not None:
         output.show_one({key: facts[key] for key in facts if key not in _INTERNAL}, form)
     else:
@@ -83,8 +84,7 @@ def _next(facts: Facts) -> list[str]:
 
 
 def _tell_of_others(facts: Facts) -> None:
-    """Whoever names no cluster means the one that was started last: that is said where it is not
-    the only one."""
+    """Say which cluster clients find by default, if several run."""
     others = [other for other in running.alive() if not running.is_same(other, facts)]
     if others:
         there = "; ".join(
@@ -97,7 +97,7 @@ def _tell_of_others(facts: Facts) -> None:
 
 
 def _tell_of_few_replicas(facts: Facts) -> None:
-    """For a cluster that has grown."""
+    """Report topics with too few replicas after a cluster has grown."""
     from broker_lite.cli import under_replication
     from broker_lite.client.administration.admin import Admin
 
@@ -105,6 +105,6 @@ def _tell_of_few_replicas(facts: Facts) -> None:
         with Admin(facts["bootstrap_servers"], timeout_ms=_ANSWER_MS) as admin:
             few = under_replication.find(admin, admin.cluster())
     except LogbusError:
-        return  # it runs; the doctor looks at this too
+        return  # the cluster runs; the doctor checks this, too
     if few is not None:
         output.say(f"{few.found()}. To move them: {few.cure()}")
