@@ -1,4 +1,4 @@
-"""The worked examples: the bytes are those that the code writes and reads, and FORMAT.md's."""
+"""Golden bytes: the code writes and reads exactly these bytes, which FORMAT.md shows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def example(name: str) -> tuple[bytes, list[str]]:
     return b"".join(bytes.fromhex(line.split(maxsplit=1)[0]) for line in lines), lines
 
 
-def test_rows() -> None:
+def test_row_batches_have_the_documented_bytes() -> None:
     raw, lines = example("rows.txt")
     rows = [Row(0, 1000, b"k", b"hello", (("h", b"x"),)), Row(1, 1001, None, None)]
     header = batch.read_header(raw)
@@ -31,7 +31,7 @@ def test_rows() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_columns() -> None:
+def test_column_batches_have_the_documented_bytes() -> None:
     raw, lines = example("columns.txt")
     header = batch.read_header(raw)
     batch.check_crc(raw, header)
@@ -43,8 +43,8 @@ def test_columns() -> None:
     assert "\n".join(lines) in FORMAT.read_text("utf-8")
 
 
-def test_columns_are_written_so_but_for_what_arrow_may_choose() -> None:
-    # Another version of Arrow may lay out its metadata otherwise; the rest is ours.
+def test_written_column_batches_match_except_for_arrow_metadata() -> None:
+    # Another version of Arrow may encode its metadata differently; the other bytes are fixed.
     raw, _ = example("columns.txt")
     written = arrow.encode(
         arrow.Columns(2, pa.array([b"k", None]), pa.array([b"hello", b"hi"])), timestamp_ms=1000

@@ -1,6 +1,6 @@
-"""The pure machines driven by lines of text, for the transcripts.
+"""The state machines, driven by lines of text for the transcripts.
 
-A line is a verb and ``key=value`` words; what comes back is one line an effect and one of state.
+A line is a verb and ``key=value`` words. The output has one line per effect and one for the state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A native group's consumer, driven by lines of text; ZooKeeper's answers are those of the
-simulated one, at once and in order. What others do is written straight into it.
+"""A consumer of a native group, driven by lines of text.
 
-What comes back: every write, with why it was refused, what the readers are told, and the state.
+The simulated ZooKeeper answers at once and in order. Changes of other members are written directly
+into it. The output shows every write with the reason of a refusal, the readers' notifications, and
+the state.
 """
 
 from __future__ import annotations

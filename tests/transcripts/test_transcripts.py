@@ -1,5 +1,8 @@
-"""Transcripts: command / ---- / output. ``pytest --rewrite tests/transcripts`` writes them anew;
-read the diff, and keep it only if you understand what caused it."""
+"""Transcripts: a command, ``----``, and its output.
+
+``pytest --rewrite tests/transcripts`` rewrites the outputs. Read the diff, and keep it only if you
+understand its cause.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def replay(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_transcript(path: Path, request: pytest.FixtureRequest) -> None:
+def test_machine_reproduces_its_transcript(path: Path, request: pytest.FixtureRequest) -> None:
     recorded = path.read_text("utf-8")
     now = replay(recorded)
     if request.config.getoption("--rewrite"):
@@ -52,5 +55,5 @@ def test_transcript(path: Path, request: pytest.FixtureRequest) -> None:
         assert now == recorded
 
 
-def test_there_are_transcripts() -> None:
+def test_every_machine_has_transcripts() -> None:
     assert len(FILES) >= 8

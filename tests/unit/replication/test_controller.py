@@ -1,4 +1,4 @@
-"""The controller under any sequence of brokers coming and going and topics made and deleted."""
+"""The controller under random changes of brokers and topics."""
 
 from __future__ import annotations
 
@@ -183,14 +183,14 @@ class Random:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_any_sequence_of_events(seed: int) -> None:
+def test_random_events_keep_the_invariants_of_the_controller(seed: int) -> None:
     world = Random(seed)
     world.feed(ev.Loaded(1, world.brokers, {}, {}))
     for _ in range(300):
         world.feed(world.next_event())
 
 
-def test_states_of_many_partitions_are_several_writes() -> None:
+def test_states_of_many_partitions_are_split_into_several_writes() -> None:
     machine = Controller()
     live = {
         1: BrokerView(1, Endpoint("h", 1), "A", 10),
@@ -210,8 +210,8 @@ def test_states_of_many_partitions_are_several_writes() -> None:
 
 
 @pytest.mark.parametrize("setting", ["two", "-1", ""])
-def test_a_setting_that_cannot_be_read_does_not_end_the_controller(setting: str) -> None:
-    """Every next controller would read it, too."""
+def test_unreadable_setting_does_not_stop_the_controller(setting: str) -> None:
+    """Every later controller would read the same setting."""
     machine = Controller()
     live = {n: BrokerView(n, Endpoint("h", 1), f"D{n}", 10 + n) for n in (1, 2, 3)}
     isr = tuple(ReplicaId(n, f"D{n}") for n in live)
@@ -220,12 +220,12 @@ def test_a_setting_that_cannot_be_read_does_not_end_the_controller(setting: str)
     topic = TopicView("t", "id", (PartitionView(0, (1, 2, 3), state),), config)
     assert machine.step(0, ev.Loaded(1, live, {"t": topic}, {})) == []
     effects = machine.step(0, ev.SuspectsChanged({2: 12, 3: 13}))
-    # A majority, as where it is not set: the suspected stay where fewer would be left.
+    # The default, a majority, applies: suspected members stay if fewer would be left.
     [write] = [effect for effect in effects if isinstance(effect, fx.WriteStates)]
     assert [replica.broker_id for replica in write.changes[0].state.isr] == [1, 2]
 
 
-def test_an_error_carries_what_the_answer_needs() -> None:
+def test_request_error_carries_its_token() -> None:
     machine = Controller()
     machine.step(0, ev.Loaded(1, {}, {}, {}))
     [answer] = machine.step(0, ev.TopicDeletionRequested(5, "none"))

@@ -1,4 +1,4 @@
-"""Elections: who may lead, and what is said when nobody does."""
+"""Elections: the replicas that may lead, and the reason if none may."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ assignments = st.permutations(IDS)
 
 
 @given(states, assignments, live_brokers)
-def test_only_a_live_disk_of_the_isr_is_elected(
+def test_only_a_live_replica_of_the_isr_is_elected(
     state: LeaderAndIsr, replicas: list[int], brokers: dict[int, BrokerView]
 ) -> None:
     elected = elect(state, replicas, brokers, 7)
@@ -82,7 +82,7 @@ def test_only_a_live_disk_of_the_isr_is_elected(
         assert has_live_leader(elected, brokers)
         assert leaderless_reason(elected, replicas, brokers) is None
         assert elected.isr == _living(state, brokers)
-        # The first of the assignment that can.
+        # The first eligible broker of the assignment leads.
         for earlier in replicas[: 0 if stays else replicas.index(elected.leader)]:
             view = brokers.get(earlier)
             assert view is None or ReplicaId(earlier, view.directory_id) not in state.isr
@@ -97,13 +97,13 @@ def test_an_earlier_process_of_the_broker_does_not_lead() -> None:
     assert not leads(state, ReplicaId(2, "A"), {10})
 
 
-def test_reasons_name_the_broker_and_the_directory() -> None:
+def test_leaderless_reason_names_the_broker_and_the_directory() -> None:
     state = LeaderAndIsr(NO_BROKER, 3, (ReplicaId(1, "A"),), 1)
     assert "broker 1 is down" in str(leaderless_reason(state, [1], {}))
     other = brokers_of({1: ("B", 5)})
     reason = str(leaderless_reason(state, [1], other))
     assert "data directory B" in reason and "in A" in reason
-    # It lives, and will be elected in a moment.
+    # A live member is about to be elected.
     assert leaderless_reason(state, [1], brokers_of({1: ("A", 5)})) is None
 
 
@@ -127,7 +127,7 @@ assigned = st.permutations(IDS).flatmap(
 
 
 @given(states, assigned, registered_brokers, some_ids, st.integers(1, 3))
-def test_draining_full_suspected_and_unassigned_members(
+def test_election_handles_draining_full_suspected_and_unassigned_members(
     state: LeaderAndIsr,
     replicas: list[int],
     registered: dict[int, BrokerView],
@@ -157,19 +157,19 @@ def test_draining_full_suspected_and_unassigned_members(
         assert set(staying) <= set(after.isr)
     elif lasting:
         assert not live[after.leader].draining
-    # A full broker stays where too few would be left.
+    # A full broker stays if the ISR would be too small.
     if any(r in lasting and r not in after.isr for r in state.isr):
         assert len(after.isr) >= min_insync
-    # Nobody goes on a mere guess where too few would be left.
+    # A suspected broker stays if the ISR would be too small.
     guessed = [r for r in _living(state, suspected) if r.broker_id in replicas]
     gone = [r for r in guessed if r not in after.isr]
     assert not gone or len(after.isr) >= min_insync
-    # And nobody else stays without living.
+    # No other dead member stays.
     assert all(r in able or r in guessed for r in after.isr)
 
 
 @given(states, assigned, registered_brokers)
-def test_preferred_and_unclean_leaders(
+def test_preferred_and_unclean_elections(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView]
 ) -> None:
     preferred = elect_preferred(state, replicas[0], live, 7)
@@ -185,7 +185,7 @@ def test_preferred_and_unclean_leaders(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS), st.sampled_from("AB"))
-def test_a_damaged_replica_goes_where_others_have_everything(
+def test_damaged_replica_withdraws_if_another_member_remains(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int, disk: str
 ) -> None:
     replica = ReplicaId(own, disk)
@@ -201,10 +201,10 @@ def test_a_damaged_replica_goes_where_others_have_everything(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS))
-def test_who_drains_leaves_what_the_controller_takes_it_out_of(
+def test_can_be_left_agrees_with_the_election_of_a_draining_broker(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int
 ) -> None:
-    """Else the broker would wait for something that does not come."""
+    """Otherwise the draining broker would wait for ever."""
     view = live.get(own)
     if view is None or not view.draining:
         return

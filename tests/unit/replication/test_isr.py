@@ -1,4 +1,4 @@
-"""ISR arithmetic."""
+"""ISR sizes and the high watermark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_joining_replica_does_not_make_the_isr_large_enough() -> None:
     assert is_enough(CommittedIsr((A, B)), 2)
 
 
-def test_the_joining_one_holds_the_high_watermark_back() -> None:
+def test_joining_replica_holds_the_high_watermark_back() -> None:
     ends = {A: 10, B: 8, C: 3}
     for isr, expected in (
         (CommittedIsr((A,)), 10),
@@ -45,7 +45,7 @@ def test_the_joining_one_holds_the_high_watermark_back() -> None:
     st.integers(0, 100),
     st.integers(1, 3),
 )
-def test_it_never_goes_back_nor_past_a_member(
+def test_high_watermark_never_falls_nor_passes_a_member(
     ends: dict[ReplicaId, int], members: list[ReplicaId], current: int, least: int
 ) -> None:
     isr = CommittedIsr(tuple(members))

@@ -1,4 +1,4 @@
-"""A replica under any events: order of effects, one answer a token, no promise undone."""
+"""A replica under random events: order of effects, one answer per token, acknowledged offsets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_sequence_of_events(seed: int) -> None:
+def test_random_events_keep_the_promises_of_a_replica(seed: int) -> None:
     rng = random.Random(seed)
     disk = Disk(rng)
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
@@ -145,8 +145,8 @@ def test_a_storage_failure_is_for_good() -> None:
         partition.check_leader()
 
 
-def test_an_offline_replica_refuses_without_keeping_frames() -> None:
-    """Clients of a failed disk ask again for ever."""
+def test_offline_replica_raises_without_accumulating_tracebacks() -> None:
+    """Clients retry against a failed disk for ever."""
     partition = Partition(KEY, LOCAL, log_end_offset=0, flushed_end=0, high_watermark=0)
     partition.step(0, StorageFailed(StorageError("the disk is gone")))
     depths = []

@@ -1,7 +1,6 @@
-"""A small model check of the replica: random interleavings of three, and rules taken out of it.
+"""A model check of the replica: three replicas under random events, and each rule removed in turn.
 
-The simulator does the same with everything around the machine; this one needs a second to say
-which rule of the machine is broken.
+The simulator does the same with the real shell. This check names a broken rule within a second.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_committed_is_ever_lost(seed: int) -> None:
+def test_committed_records_are_never_lost(seed: int) -> None:
     world = World(seed)
     world.run(STEPS)
     world.heal()
 
 
-def test_what_lies_before_the_leaders_start_is_not_vouched_for() -> None:
-    """A follower that kept records from before the leader's start joined the ISR with them."""
+def test_records_before_the_leaders_start_keep_a_follower_out_of_the_isr() -> None:
+    """Regression: a follower with records from before the leader's start joined the ISR."""
     world = World(96)
     world.run(STEPS)
     world.heal()
 
 
-def test_the_model_sees_all_that_can_happen() -> None:
+def test_model_reaches_every_kind_of_event() -> None:
     seen: set[type] = set()
     for seed in range(4):
         world = World(seed)
@@ -56,7 +55,7 @@ def test_the_model_sees_all_that_can_happen() -> None:
     assert seen == set(ev.Event.__args__) - never
 
 
-# -- rules taken out -------------------------------------------------------------------------------
+# -- removed rules --------------------------------------------------------------------------------
 
 
 def unflushed_counts(patch: pytest.MonkeyPatch) -> None:
@@ -163,7 +162,7 @@ def diverging_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """As Kafka did before KIP-101."""
+    """Truncate to the high watermark, as Kafka did before KIP-101."""
     begin = Follower.begin
 
     def cut(self: Follower) -> list[fx.Effect]:
@@ -244,7 +243,7 @@ FIRST_SEED = {
     any_epoch_may_fetch: 50,
     answers_of_any_epoch: 210,
 }
-"""Where a rare fault first shows; the others show within a few seeds."""
+"""The first seed that detects a rare fault; a few seeds detect the others."""
 PLANTS: tuple[Plant, ...] = (
     unflushed_counts,
     own_end_does_not_count,
@@ -270,7 +269,7 @@ PLANTS: tuple[Plant, ...] = (
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_the_model_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_detects_each_removed_rule(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     first = FIRST_SEED.get(plant, 0)
     for seed in range(first, first + SEEDS_MAX):

@@ -1,4 +1,4 @@
-"""Where replicas of new partitions go."""
+"""Placement of the replicas of new partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def brokers_of(*racks: str | None) -> dict[int, BrokerView]:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 1000))
-def test_replicas_are_different_brokers_and_leaders_are_spread_evenly(
+def test_replicas_use_different_brokers_and_leaders_are_spread_evenly(
     size: int, factor: int, count: int, first: int
 ) -> None:
     live = brokers_of(*[None] * size)
@@ -36,12 +36,12 @@ def test_replicas_are_different_brokers_and_leaders_are_spread_evenly(
         assert set(row) <= set(live)
     leaders = Counter(row[0] for row in rows)
     assert max(leaders.values()) - min(leaders.get(number, 0) for number in live) <= 1
-    # It does not matter whether partitions come at once or one after another.
+    # Placing partitions at once or one by one gives the same result.
     assert rows == [place(1, factor, live, first=first + n)[0] for n in range(count)]
 
 
 @given(st.lists(st.sampled_from("xyz"), min_size=1, max_size=9), st.integers(1, 9), st.data())
-def test_each_partition_is_on_as_many_racks_as_there_are(
+def test_each_partition_uses_as_many_racks_as_possible(
     racks: list[str], factor: int, data: st.DataObject
 ) -> None:
     live = brokers_of(*racks)
@@ -56,16 +56,16 @@ def test_the_load_of_a_dead_broker_is_spread_over_all_others() -> None:
     assert set(heirs) == {2, 3, 4, 5} and max(heirs.values()) - min(heirs.values()) <= 1
 
 
-def test_nobody_is_there() -> None:
+def test_placement_without_brokers_is_refused() -> None:
     with pytest.raises(BrokerNotAvailableError):
         place(1, 1, {}, first=0)
 
 
-def test_the_default_number_of_replicas() -> None:
+def test_default_replication_factor_is_three_or_fewer_brokers() -> None:
     assert [default_factor(count) for count in (0, 1, 2, 3, 4, 99)] == [1, 1, 2, 3, 3, 3]
 
 
-def test_a_refusal_names_the_brokers_that_live() -> None:
+def test_refusal_names_the_live_brokers() -> None:
     with pytest.raises(InvalidReplicationFactorError, match=r"only 1 broker lives \(its id: 1\)"):
         place(1, 3, brokers_of(None), first=0)
     with pytest.raises(InvalidReplicationFactorError, match=r"2 brokers live \(their ids: 1, 2\)"):

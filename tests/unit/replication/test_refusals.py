@@ -1,4 +1,4 @@
-"""What replication refuses: each case has its own error, named in README.md and in a test."""
+"""Refusals of replication: each case has its own error, named in README.md and tested."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ LOCAL, OTHER = ReplicaId(1, "A"), ReplicaId(2, "B")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_each_is_in_the_table_of_errors_and_has_a_test() -> None:
+def test_each_refusal_in_the_readme_has_an_error_and_a_test() -> None:
     text = (ROOT / "broker_lite/replication/README.md").read_text("utf-8")
     section = text.partition("## What is refused\n")[2].partition("\n## ")[0]
     rows = [match for line in section.splitlines() if (match := ROW.fullmatch(line))]
     table = [line for line in section.splitlines() if line.startswith("| ")]
-    # But for the head, every row is one.
+    # Every row except the header matches.
     assert len(rows) == len(table) - 1 > 20
     known = {(row.name, row.code) for row in errors.TABLE}
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
@@ -58,7 +58,7 @@ def test_each_is_in_the_table_of_errors_and_has_a_test() -> None:
 
 
 def leader(min_insync: int = 1) -> Partition:
-    """Leads epoch 5 with 20 records, all on its disk; the other replica was not heard of yet."""
+    """Return a leader in epoch 5 with 20 flushed records; the other replica has not fetched yet."""
     partition = Partition(
         PartitionKey("T", 0), LOCAL, log_end_offset=20, flushed_end=20, high_watermark=0
     )
@@ -70,14 +70,14 @@ def leader(min_insync: int = 1) -> Partition:
 def verdict(partition: Partition, replica: ReplicaId, epoch: int) -> LogbusError | None:
     end = OffsetAndEpoch(20, 4)
     effects = partition.step(0, FollowerFetched(replica, epoch, 20, 4, end, 0, 0))
-    assert len(effects) == 1, "what is refused counts for nothing"
+    assert len(effects) == 1, "a refused fetch has no other effect"
     assert isinstance(effects[0], AnswerFollower)
     return effects[0].error
 
 
 def test_fetches_that_a_leader_does_not_count() -> None:
     partition = leader()
-    # Its epoch is not in the epoch file yet, so it has none to tell of.
+    # The epoch has not begun on disk yet.
     assert isinstance(verdict(partition, OTHER, 5), errors.UnknownLeaderEpochError)
     partition.step(0, EpochStarted(5, 20, 20))
     assert isinstance(verdict(partition, OTHER, 4), errors.FencedLeaderEpochError)
@@ -96,8 +96,8 @@ def test_fetches_that_a_leader_does_not_count() -> None:
     assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotLeaderError)
 
 
-def test_too_few_in_sync_is_told_from_what_is_in_doubt() -> None:
-    """Before the append nothing happened; afterwards the record may be in the log."""
+def test_isr_too_small_before_an_append_differs_from_one_after_it() -> None:
+    """Before the append nothing was written; after it the record may be in the log."""
     partition = leader(min_insync=3)
     [reply] = partition.step(0, AppendRequested(7, ACKS_ALL, b""))
     assert isinstance(reply, Reply) and isinstance(reply.error, errors.NotEnoughReplicasError)

@@ -1,4 +1,4 @@
-"""Checkpoint files: whole or refused, old or new, never between."""
+"""Checkpoint files: loaded whole or refused, replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_offsets_round_trip(files: MemFiles) -> None:
     assert read_offsets(files, "/d", "points") == offsets
 
 
-def test_every_cut_and_every_broken_byte_is_refused() -> None:
+def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
     data = encode_lines(["a 1", "b 2"])
     assert decode_lines(data) == ["a 1", "b 2"]
     for i in range(len(data)):
@@ -50,7 +50,7 @@ def test_every_cut_and_every_broken_byte_is_refused() -> None:
 
 
 @pytest.mark.parametrize("lines", [["x"], ["a b c d"], [f"{KEY.topic_id} zero 1"]])
-def test_lines_that_are_no_offsets_are_refused(files: MemFiles, lines: list[str]) -> None:
+def test_lines_that_are_not_offsets_are_refused(files: MemFiles, lines: list[str]) -> None:
     write_atomic(files, "/d", "points", encode_lines(lines))
     with pytest.raises(CorruptCheckpoint):
         read_offsets(files, "/d", "points")
@@ -62,7 +62,7 @@ def test_another_version_is_refused() -> None:
         decode_lines(body + b"crc32c %08x\n" % crc32c(body))
 
 
-def test_a_power_cut_leaves_the_old_or_the_new() -> None:
+def test_power_cut_leaves_the_old_or_the_new_file() -> None:
     seen = set()
     for stop in range(7):
         for seed in range(20):

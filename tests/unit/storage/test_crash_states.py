@@ -1,4 +1,8 @@
-"""Every crash of a long trace: what was flushed is always there, garbage never, twice is once."""
+"""Crashes at every operation of long seeded runs.
+
+After each recovery every flushed batch is readable, no unwritten byte is served, and a retried
+batch is a duplicate.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from broker_lite.storage import Log, PowerCut
 
 
 class Trace:
-    """A seeded run of storage operations, with what a client was promised on the way."""
+    """A seeded run of storage operations that records the acknowledged offsets."""
 
     def __init__(self, seed: int, length: int) -> None:
         self.random = Random(seed)
@@ -57,14 +61,15 @@ class Trace:
         size = self.random.choice((100, 300, 900, 2500))
         rows = self.random.randint(1, 4)
         data = batch(rows, size=size, producer=(7, 0, self.sequence), fill=self.sequence % 251)
-        # Stamped in place; a cut in the middle of the append may leave it in the log.
+        # Record the batch first: the append stamps it in place, and a crash may leave it in the
+        # log.
         self.written[log.log_end_offset] = data
         appended = append(log, data, epoch=self.epoch, now_ms=self.disk.now_ms)
         self.appended_end = appended.next_offset
         self.sequence += rows
 
     def check(self) -> None:
-        """The recovered log against what was promised and what was written."""
+        """Compare the recovered log with the acknowledged offsets and the written batches."""
         log = self.disk.log
         assert log.corruption == ()
         assert log.flushed_end == log.log_end_offset >= self.promised_end
@@ -84,7 +89,7 @@ class Trace:
         self.check_producer(log)
 
     def check_producer(self, log: Log) -> None:
-        """The last batch is known as a duplicate, and the next in sequence is welcome."""
+        """Check that the last batch is a duplicate and that a gap in sequence is refused."""
         last = max((o for o in self.written if o < log.log_end_offset), default=None)
         if last is None or last < log.log_start_offset:
             return
@@ -118,7 +123,7 @@ def _operations(seed: int, length: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_power_cut_at_every_operation(seed: int) -> None:
+def test_flushed_batches_survive_a_power_cut_at_every_operation(seed: int) -> None:
     first, end = _operations(seed, 70)
     assert end - first > 100
     for stop_at in range(first, end + 1):
@@ -135,7 +140,7 @@ def test_power_cut_at_every_operation(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10, 13))
-def test_many_disks_after_one_power_cut(seed: int) -> None:
+def test_flushed_batches_survive_in_every_disk_state_after_a_power_cut(seed: int) -> None:
     first, end = _operations(seed, 120)
     for i in range(60):
         stop_at = Random(i).randint(first, end)
@@ -143,7 +148,7 @@ def test_many_disks_after_one_power_cut(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20, 23))
-def test_process_killed_anywhere_loses_nothing_that_was_appended(seed: int) -> None:
+def test_killed_process_loses_no_appended_batch(seed: int) -> None:
     first, end = _operations(seed, 70)
     for stop_at in range(first, end + 1, 3):
         trace = _cut_and_recover(seed, 70, stop_at, None)
@@ -152,7 +157,7 @@ def test_process_killed_anywhere_loses_nothing_that_was_appended(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(30, 33))
-def test_crash_within_recovery(seed: int) -> None:
+def test_recovery_survives_a_power_cut_at_every_operation(seed: int) -> None:
     _, end = _operations(seed, 50)
     for i in range(40):
         trace = _cut_and_recover(seed, 50, end - i, Random(i))
@@ -169,7 +174,7 @@ def test_crash_within_recovery(seed: int) -> None:
 
 @pytest.mark.parametrize("operation", ["datasync", "sync_dir"])
 @pytest.mark.parametrize("seed", range(40, 50))
-def test_failed_fsync_then_power_cut(operation: str, seed: int) -> None:
+def test_failed_fsync_before_a_power_cut_loses_no_flushed_batch(operation: str, seed: int) -> None:
     trace = Trace(seed, 80)
     for _ in range(40):
         trace.step()
@@ -186,7 +191,7 @@ def test_failed_fsync_then_power_cut(operation: str, seed: int) -> None:
     trace.check()
 
 
-def test_two_seeds_alike_leave_disks_alike() -> None:
+def test_equal_seeds_leave_equal_disks() -> None:
     states = []
     for _ in range(2):
         trace = _cut_and_recover(77, 60, 150, Random(5))

@@ -1,4 +1,4 @@
-"""Damage at random to any file of a stopped log: nothing wrong is served, nothing used twice."""
+"""Random damage to any file of a stopped log: no wrong record is served, no offset reused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(random: Random) -> tuple[Disk, dict[int, bytes]]:
 
 
 def damage(disk: Disk, random: Random) -> str:
-    """One thing that disks and people do to a file."""
+    """Damage one file as a disk or an operator might, and return a description."""
     name = random.choice([n for n in disk.names() if disk.files.size(f"{FOLDER}/{n}")])
     data = bytearray(disk.content(name))
     at = random.randrange(len(data))
@@ -50,7 +50,7 @@ def damage(disk: Disk, random: Random) -> str:
 
 
 def as_reader(data: bytes, offset: int) -> BatchHeader | None:
-    """The header that a reader at ``offset`` would go on with."""
+    """Return the header with which a reader at ``offset`` continues; None if it is unusable."""
     try:
         header = read_header(data)
     except CorruptMessageError:
@@ -60,7 +60,10 @@ def as_reader(data: bytes, offset: int) -> BatchHeader | None:
 
 
 def check(log: Log, batches: dict[int, bytes]) -> set[int]:
-    """Every offset gives its own batch, a bad one that checks find, or an error; which are lost."""
+    """Check every offset, and return the lost ones.
+
+    Each offset yields its own batch, a bad batch that ``verify`` reports, or CorruptMessageError.
+    """
     lost: set[int] = set()
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -78,7 +81,7 @@ def check(log: Log, batches: dict[int, bytes]) -> set[int]:
         while data:
             header = as_reader(data, offset)
             if header is None:
-                # As clients do: ask again from there, and get a sound batch or an error.
+                # Read again from here, as clients do: the read returns a sound batch or an error.
                 assert offset > begun
                 break
             whole = data[: header.size_bytes]
@@ -94,7 +97,7 @@ def check(log: Log, batches: dict[int, bytes]) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_damage(seed: int) -> None:
+def test_random_damage_never_serves_a_wrong_record_or_reuses_an_offset(seed: int) -> None:
     random = Random(seed)
     disk, batches = written(random)
     end = disk.log.log_end_offset

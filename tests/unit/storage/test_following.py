@@ -1,4 +1,4 @@
-"""A follower's log: what a leader sent, where it is cut, and beginning anew somewhere else."""
+"""A follower's log: appends of a leader's batches, truncation, and new starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from broker_lite.storage.scan import walk_headers
 
 
 def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
-    """What a leader sends: whole batches, here of several segments in one."""
+    """Return a leader's answer: whole batches, here possibly of several segments."""
     data, end = b"", leader.log_end_offset
     while offset < end and len(data) < max_bytes:
         piece = leader.read(offset, max_bytes - len(data), end)
@@ -38,24 +38,24 @@ def fetched(leader: Log, offset: int, max_bytes: int = 1 << 20) -> memoryview:
 
 
 def lives(disk: Disk) -> Iterator[Log]:
-    """The log as it is, after an unclean and after a clean stop."""
+    """Yield the log as it is, after a crash, and after a clean stop."""
     yield disk.log
     yield disk.reopen()
     yield disk.reopen(clean=True)
 
 
 def filled(count: int, *, first_epoch: int = 1, per_epoch: int = 30) -> Log:
-    """A leader's log of single records, a new epoch every ``per_epoch`` of them."""
+    """Return a leader's log of single-record batches with a new epoch every ``per_epoch``."""
     log = Disk().log
     for i in range(count):
         append(log, batch(producer=(7, 0, i)), epoch=first_epoch + i // per_epoch)
     return log
 
 
-# -- what a leader sent ----------------------------------------------------------------------------
+# -- appends of a leader's batches ----------------------------------------------------------------
 
 
-def test_what_does_not_continue_the_log_is_refused_whole() -> None:
+def test_batches_that_do_not_continue_the_log_are_refused() -> None:
     leader, disk = filled(20, per_epoch=8), Disk()
     follower = disk.log
     follower.append_as_follower(fetched(leader, 0, 1000), 9, 0)
@@ -73,7 +73,7 @@ def test_what_does_not_continue_the_log_is_refused_whole() -> None:
     assert follower.append_as_follower(memoryview(first), 9, 0) == 20
 
 
-def test_a_batch_that_is_cut_off_waits_for_the_next_fetch() -> None:
+def test_incomplete_batch_is_left_for_the_next_fetch() -> None:
     leader, follower = filled(3), Disk().log
     whole = fetched(leader, 0)
     for length in (0, 30, 119):
@@ -82,7 +82,7 @@ def test_a_batch_that_is_cut_off_waits_for_the_next_fetch() -> None:
     assert follower.append_as_follower(whole[240:], 1, 0) == 3
 
 
-def test_what_finds_no_room_is_left_out() -> None:
+def test_batches_without_disk_space_are_left_for_the_next_fetch() -> None:
     leader, disk = filled(60, per_epoch=20), Disk()
     follower = disk.log
     disk.files.fail_next("write", ENOSPC, path="leader-epoch", times=2)
@@ -100,7 +100,7 @@ def test_what_finds_no_room_is_left_out() -> None:
     assert stored(follower) == stored(leader)
 
 
-def test_a_failed_disk_is_not_a_full_one() -> None:
+def test_write_error_other_than_a_full_disk_stops_the_directory() -> None:
     leader, disk = filled(60), Disk()
     disk.files.fail_next("create", EIO, path=segment_name(34))
     with pytest.raises(StorageError):
@@ -108,8 +108,8 @@ def test_a_failed_disk_is_not_a_full_one() -> None:
     assert disk.log.failed
 
 
-def test_the_new_leader_takes_over_what_producers_wrote() -> None:
-    """Followers note sequences without judging them; the one that leads next judges by them."""
+def test_new_leader_knows_the_sequences_it_appended_as_follower() -> None:
+    """Followers record sequences without checking them; as leaders they check against these."""
     leader, follower = filled(40), Disk().log
     follower.append_as_follower(fetched(leader, 0), 2, 0)
     follower.start_epoch(5)
@@ -121,7 +121,7 @@ def test_the_new_leader_takes_over_what_producers_wrote() -> None:
     assert append(follower, batch(producer=(7, 0, 40)), epoch=5).base_offset == 40
 
 
-def test_producers_follow_a_truncation() -> None:
+def test_truncation_removes_truncated_batches_from_producer_state() -> None:
     leader, follower = filled(40), Disk().log
     follower.append_as_follower(fetched(leader, 0), 2, 0)
     follower.truncate_to(36)
@@ -131,11 +131,13 @@ def test_producers_follow_a_truncation() -> None:
     assert append(follower, batch(producer=(7, 0, 36)), epoch=5).base_offset == 36
 
 
-def test_producers_follow_a_truncation_that_could_not_read_the_log_at_first(
+def test_retried_truncation_removes_truncated_batches_from_producer_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The cut is tried again, and found nothing to do: a batch that had been cut was taken for a
-    duplicate of itself, and acknowledged, by the leader that this replica became."""
+    """Regression: the retry found nothing to truncate and kept the old producer state.
+
+    As leader, the replica then acknowledged a truncated batch as a duplicate without storing it.
+    """
     disk = Disk()
     for i in range(10):
         append(disk.log, batch(producer=(7, 0, i)))
@@ -155,8 +157,8 @@ def test_producers_follow_a_truncation_that_could_not_read_the_log_at_first(
     assert log.log_end_offset >= 6
 
 
-def test_reconciled_by_epoch_two_logs_become_one() -> None:
-    """KIP-101's and KIP-279's cases: repeated rounds of (epoch, end) find where logs part."""
+def test_logs_reconciled_by_epoch_become_equal() -> None:
+    """The cases of KIP-101 and KIP-279: rounds of (epoch, end offset) find the common part."""
     for seed in range(200):
         rng = Random(seed)
         common = rng.randint(0, 30)
@@ -167,7 +169,7 @@ def test_reconciled_by_epoch_two_logs_become_one() -> None:
             append(leader, batch(producer=(7, 0, i)), epoch=epoch)
         if common:
             follower.append_as_follower(fetched(leader, 0), epoch, 0)
-        # Each wrote alone, in epochs of its own.
+        # Each log then gets batches of different epochs.
         for i in range(rng.randint(0, 40)):
             epoch += rng.random() < 0.3
             append((leader, follower)[epoch % 2], batch(fill=i), epoch=epoch)
@@ -193,12 +195,12 @@ def test_reconciled_by_epoch_two_logs_become_one() -> None:
         assert follower.leader_epochs.epoch_at(leader.log_end_offset - 1) == epoch
 
 
-# -- beginning anew --------------------------------------------------------------------------------
+# -- new starts -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", [0, 10, 33, 34, 40, 68, 80, 81, 5000])
 @pytest.mark.parametrize("log_start", [0, 36, 70])
-def test_start_at_drops_everything(start: int, log_start: int) -> None:
+def test_start_at_empties_the_log(start: int, log_start: int) -> None:
     disk = Disk()
     for i in range(80):
         append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
@@ -213,7 +215,7 @@ def test_start_at_drops_everything(start: int, log_start: int) -> None:
         assert len(log.producers) == 0
         assert log.read(start, 1000, start).length == 0
     if start:
-        # Its producers may be among those that are gone.
+        # The producer may have been known before: any first sequence is accepted.
         append(disk.log, batch(producer=(7, 0, 80)), epoch=9)
     else:
         append(disk.log, epoch=9)
@@ -222,8 +224,8 @@ def test_start_at_drops_everything(start: int, log_start: int) -> None:
     assert disk.log.leader_epochs.entries == ((9, start),)
 
 
-def test_a_leader_that_begins_inside_a_batch() -> None:
-    """Its log's start may be any offset; the batch that holds it is sent whole."""
+def test_follower_appends_a_batch_that_contains_the_leaders_log_start() -> None:
+    """A leader's log start may lie inside a batch, which the leader sends whole."""
     leader, disk = Disk().log, Disk()
     for _ in range(4):
         append(leader, batch(10))
@@ -237,7 +239,7 @@ def test_a_leader_that_begins_inside_a_batch() -> None:
         disk.log.append_as_follower(fetched(leader, 25), 1, 0)
 
 
-def test_cut_below_the_start_begins_anew() -> None:
+def test_truncation_below_the_start_begins_the_log_there() -> None:
     disk = Disk()
     disk.write(80)
     disk.log.delete_records_before(50)
@@ -251,9 +253,11 @@ def test_cut_below_the_start_begins_anew() -> None:
         assert (log.log_start_offset, log.log_end_offset, log.corruption) == (45, 45, ())
 
 
-def test_a_cut_inside_the_first_batch_does_not_raise_the_start() -> None:
-    """It once began at the cut: what stood before that was lost, and, with a leader so begun, on
-    every replica."""
+def test_truncation_inside_the_first_batch_keeps_the_log_start() -> None:
+    """Regression: the log began at the truncation offset, which lost the records before it.
+
+    If such a replica became leader, all replicas lost them.
+    """
     disk = Disk()
     append(disk.log, batch(3))
     append(disk.log, batch(5))
@@ -265,9 +269,11 @@ def test_a_cut_inside_the_first_batch_does_not_raise_the_start() -> None:
     assert disk.log.append_as_follower(fetched(leader.log, 0), 1, 0) == 3
 
 
-def test_a_cut_below_the_start_that_a_full_disk_stopped_half_way() -> None:
-    """The log was empty by then, and began behind its end: the next try found nothing to do, and
-    what was fetched there counted as deleted."""
+def test_truncation_below_the_start_is_completed_after_a_full_disk() -> None:
+    """Regression: the failed try left an empty log whose start was beyond its end.
+
+    The retry then found nothing to do, and later fetched records counted as deleted.
+    """
     for failing in ("recovery-point", "leader-epoch", segment_name(30), "log-start"):
         disk = Disk()
         for _ in range(20):
@@ -283,7 +289,7 @@ def test_a_cut_below_the_start_that_a_full_disk_stopped_half_way() -> None:
             assert (log.log_start_offset, log.log_end_offset, log.corruption) == (30, 30, ())
 
 
-def test_a_cut_vouches_for_older_segments_too() -> None:
+def test_truncation_syncs_older_segments_too() -> None:
     disk = Disk()
     disk.write(50, flush=False)
     disk.log.truncate_to(40)
@@ -320,10 +326,10 @@ def damaged(flip: Callable[[Disk], None]) -> Disk:
     ],
     ids=["body", "magic", "length", "first", "end of one", "end of all", "one gone", "first gone"],
 )
-def test_cut_at_damage_and_filled_again(flip: Callable[[Disk], None], first: int) -> None:
+def test_log_truncated_at_damage_can_be_refilled(flip: Callable[[Disk], None], first: int) -> None:
     disk = damaged(flip)
     log = disk.log
-    # The scan of a start believes closed segments below the recovery point.
+    # The start does not scan closed segments below the recovery point.
     found = log.corruption or tuple(log.verify(0, 80))
     assert found[0].first_offset == first
     log.truncate_to(first)
@@ -341,11 +347,11 @@ def test_cut_at_damage_and_filled_again(flip: Callable[[Disk], None], first: int
 
 
 STEP = 12
-"""One in so many operations fails in turn."""
+"""A fault is injected at every n-th operation."""
 
 
 class Followed:
-    """A seeded follower's life: what it said to be on its disk, per leader's log."""
+    """A seeded life of a follower's log that records the ends it reported as flushed."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -384,7 +390,7 @@ class Followed:
             log.apply_retention(self.disk.now_ms, log.flushed_end)
 
     def cut(self, log: Log, offset: int) -> None:
-        """What was said before does not hold any more for the batch that is cut and all behind."""
+        """Truncate, after withdrawing the claims for the truncated batches."""
         self.claimed = min(self.claimed, offset - 2)
         if offset < log.log_start_offset:
             self.claimed_start = 0
@@ -404,7 +410,7 @@ class Followed:
         self.again(lambda: log.append_as_follower(sent, self.epoch, 0))
 
     def again(self, change: Callable[[], object]) -> None:
-        """As brokers do it: what a full disk refuses is tried again when there is room."""
+        """Run a change, and retry it once if the disk was full, as brokers do."""
         try:
             change()
         except StorageError:
@@ -429,7 +435,7 @@ class Followed:
         self.check_producers()
 
     def check_producers(self) -> None:
-        """Nobody is remembered for a batch that is not there."""
+        """Check that the producer state names only batches that are in the log."""
         log = self.disk.log
         for producer_id in range(self.producer_id + 1):
             for produced in ((known := log.producers.get(producer_id)) and known.batches) or ():
@@ -440,7 +446,7 @@ class Followed:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_power_cut_at_every_operation_of_a_follower(seed: int) -> None:
+def test_follower_survives_a_power_cut_at_every_operation(seed: int) -> None:
     trace = Followed(seed)
     first = trace.disk.files.operations
     trace.run(50)
@@ -453,7 +459,7 @@ def test_power_cut_at_every_operation_of_a_follower(seed: int) -> None:
         trace.disk.files.crash(Random(seed * 7919 + stop_at))
         trace.disk.start()
         trace.check()
-        # A follower goes on from whatever is there.
+        # The follower continues from the recovered log.
         trace.follow(trace.disk.log)
         trace.disk.log.flush()
         trace.check()
@@ -464,8 +470,8 @@ def test_power_cut_at_every_operation_of_a_follower(seed: int) -> None:
 
 @pytest.mark.parametrize("error", [ENOSPC, EIO])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_fault_at_every_operation_of_a_follower(seed: int, error: int) -> None:
-    """What it leaves half done is done when it is tried again, or by the next start."""
+def test_follower_survives_a_fault_at_every_operation(seed: int, error: int) -> None:
+    """A retry or the next start completes an interrupted operation."""
     trace = Followed(seed)
     first = trace.disk.files.operations
     trace.run(50)
@@ -486,7 +492,7 @@ def test_a_fault_at_every_operation_of_a_follower(seed: int, error: int) -> None
 
 
 def fail_at(files: MemFiles, at: int, error: int) -> None:
-    """Let the operation of this number fail, once."""
+    """Make the operation of this number fail once."""
     before = files._take_fault
 
     def take_fault(operation: str, path: str) -> tuple[str, str, int, int] | None:

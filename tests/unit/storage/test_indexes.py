@@ -1,4 +1,4 @@
-"""The two sparse indexes: lookups and files that contradict themselves."""
+"""The two sparse indexes: lookups, and the detection of damaged files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def offsets() -> OffsetIndex:
     return index
 
 
-def test_floor_by_offset_and_by_position() -> None:
+def test_floor_finds_the_last_entry_by_offset_and_by_position() -> None:
     index = offsets()
     cases = [(0, (0, 0)), (4, (0, 0)), (5, (5, 100)), (39, (9, 250)), (1000, (40, 900))]
     for offset, (found, position) in cases:
@@ -28,14 +28,14 @@ def test_floor_by_offset_and_by_position() -> None:
     assert OffsetIndex(BASE).last() == (BASE, 0)
 
 
-def test_cut_is_a_copy_without_what_lies_beyond() -> None:
+def test_cut_returns_a_copy_without_later_entries() -> None:
     index = offsets()
     cut = index.cut(250)
     cut.add(BASE + 7, 200)
     assert (len(index), len(cut), cut.last()) == (3, 2, (BASE + 7, 200))
 
 
-def test_time_index_starts_before_the_first_that_may_match() -> None:
+def test_time_index_starts_before_the_first_possible_match() -> None:
     index = TimeIndex(BASE)
     for timestamp, offset in ((50, 5), (40, 9), (50, 12), (90, 20)):
         index.add(timestamp, BASE + offset)
@@ -46,7 +46,7 @@ def test_time_index_starts_before_the_first_that_may_match() -> None:
     assert index.cut(BASE + 20).last_timestamp() == 50
 
 
-def test_files_round_trip() -> None:
+def test_index_files_round_trip() -> None:
     facts, index = offset_index.decode(offsets().encode(1000, BASE + 50, True))
     assert facts[:4] == (BASE, 1000, BASE + 50, True)
     assert index.floor(BASE + 9) == (BASE + 9, 250)
@@ -58,7 +58,7 @@ def test_files_round_trip() -> None:
 
 
 @pytest.mark.parametrize("kind", ["offset", "time"])
-def test_every_single_broken_byte_and_every_cut_is_found(kind: str) -> None:
+def test_every_flipped_byte_and_every_truncation_is_detected(kind: str) -> None:
     times = TimeIndex(BASE)
     times.add(7, BASE + 1)
     made = {"offset": offsets().encode(1000, BASE + 50, False), "time": times.encode(9, (1, 2), 7)}

@@ -1,4 +1,4 @@
-"""What an offline check names: one damage a case, and nothing where a start would be well."""
+"""The offline check: it reports each kind of damage, and nothing for a sound directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST = 68
 
 
 def written() -> Disk:
-    """Eighty batches of 120 bytes in segments from 0, 34 and 68, flushed, with a checkpoint."""
+    """Return a disk with 80 flushed batches of 120 bytes in segments from 0, 34 and 68."""
     disk = Disk()
     disk.write(80, checkpoint=True)
     return disk
@@ -25,12 +25,12 @@ def checked(disk: Disk) -> list[FileCheck]:
 
 
 def problems(disk: Disk) -> dict[str, tuple[str, ...]]:
-    """By the last part of the path; files without a problem are left out."""
+    """Return the problems by file name; files without a problem are left out."""
     return {c.path.rpartition("/")[2]: c.problems for c in checked(disk) if c.problems}
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_directory_that_is_well(clean: bool) -> None:
+def test_sound_directory_has_no_problems(clean: bool) -> None:
     disk = written()
     if clean:
         disk.reopen(clean=True)
@@ -44,7 +44,7 @@ def test_a_directory_that_is_well(clean: bool) -> None:
     assert sum(c.size_bytes for c in found) == 80 * 120
 
 
-def test_records_that_were_deleted_are_not_missed() -> None:
+def test_deleted_records_are_not_reported_missing() -> None:
     disk = written()
     disk.log.delete_records_before(50)
     disk.log.apply_retention(0, 80)
@@ -74,14 +74,14 @@ Damage = Callable[[Disk], None]
          "position 1320: the batch is cut"),
     ],
 )  # fmt: skip
-def test_what_is_lost(damage: Damage, file: str, said: str) -> None:
+def test_lost_data_is_reported(damage: Damage, file: str, said: str) -> None:
     disk = written()
     damage(disk)
     assert any(said in problem for problem in problems(disk)[file])
     assert not any(c.is_made_again for c in checked(disk) if c.problems)
 
 
-def test_everything_is_lost() -> None:
+def test_loss_of_every_segment_is_reported() -> None:
     disk = written()
     for name in disk.names(paths.LOG):
         disk.remove(name)
@@ -93,7 +93,7 @@ def test_everything_is_lost() -> None:
     "name", [paths.LEADER_EPOCHS, segment_name(34, paths.INDEX), segment_name(34, paths.TIME_INDEX),
              segment_name(80, paths.SNAPSHOT)]
 )  # fmt: skip
-def test_what_a_start_makes_again(name: str) -> None:
+def test_damaged_files_that_a_start_rebuilds_are_reported_as_such(name: str) -> None:
     disk = written()
     disk.reopen(clean=True)
     disk.flip(name, 3)
@@ -102,7 +102,7 @@ def test_what_a_start_makes_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [paths.META, paths.RECOVERY_POINTS, paths.LOG_STARTS])
-def test_the_directory_s_own_files(name: str) -> None:
+def test_damaged_directory_files_are_reported(name: str) -> None:
     disk = written()
     disk.log.delete_records_before(1)
     file = disk.files.open(f"{DATA}/{name}", writable=True)
@@ -113,7 +113,7 @@ def test_the_directory_s_own_files(name: str) -> None:
     assert problems(disk)[name] == ("the CRC-32C does not match the content",)
 
 
-def test_a_partition_that_was_set_aside_is_checked_alone() -> None:
+def test_stray_is_checked_without_checkpoints() -> None:
     disk = written()
     disk.manager.set_aside(KEY, 1000)
     assert [c.batches for c in checked(disk)] == [34, 34, 12]

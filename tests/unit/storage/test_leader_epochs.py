@@ -1,4 +1,4 @@
-"""The epoch chain: assignment, ends, truncation, and what is on disk when."""
+"""The leader epochs of a log: assignment, end offsets, truncation and durability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chain(*entries: tuple[int, int]) -> LeaderEpochs:
     return LeaderEpochs(files, "/d", entries)
 
 
-def test_a_new_entry_removes_what_it_contradicts() -> None:
+def test_new_epoch_removes_the_entries_it_contradicts() -> None:
     epochs = chain()
     for epoch, offset, expected in [
         (1, 0, ((1, 0),)),
@@ -39,24 +39,26 @@ def test_a_new_entry_removes_what_it_contradicts() -> None:
     ("epoch", "expected"),
     [(0, (10, 0)), (2, (10, 2)), (3, (20, 2)), (5, (20, 2)), (7, (30, 7)), (8, None), (-1, None)],
 )
-def test_where_an_epoch_ended(epoch: int, expected: tuple[int, int] | None) -> None:
+def test_end_offset_for_returns_the_end_of_the_epoch(
+    epoch: int, expected: tuple[int, int] | None
+) -> None:
     found = chain((2, 10), (7, 20)).end_offset_for(epoch, 30)
     wanted = {(10, 2): (20, 2)}.get(expected, expected) if expected else None
     assert found == (OffsetAndEpoch(*wanted) if wanted else None)
 
 
-def test_no_epochs_no_answers() -> None:
+def test_log_without_epochs_has_no_epoch_ends() -> None:
     empty = chain()
     assert empty.end_offset_for(0, 5) is None
     assert (empty.latest, empty.epoch_at(3)) == (-1, -1)
 
 
-def test_epoch_at() -> None:
+def test_epoch_at_returns_the_epoch_that_wrote_an_offset() -> None:
     epochs = chain((2, 10), (7, 20))
     assert [epochs.epoch_at(o) for o in (9, 10, 19, 20, 99)] == [-1, 2, 2, 7, 7]
 
 
-def test_truncation_from_both_sides() -> None:
+def test_epochs_are_truncated_at_both_ends() -> None:
     epochs = chain((2, 10), (7, 20), (8, 30))
     assert not epochs.truncate_from_end(31)
     assert epochs.truncate_from_end(30)
@@ -70,7 +72,7 @@ def test_truncation_from_both_sides() -> None:
     assert not chain((2, 10)).truncate_from_start(5)
 
 
-def test_assigned_is_on_disk() -> None:
+def test_assigned_epoch_is_on_disk_on_return() -> None:
     for seed in range(10):
         epochs = chain()
         epochs.assign(3, 0)
@@ -83,13 +85,13 @@ def test_assigned_is_on_disk() -> None:
 
 
 @pytest.mark.parametrize("lines", [["1 0", "1 5"], ["2 5", "3 5"], ["x 1"], ["1"]])
-def test_file_that_makes_no_sense_is_not_loaded(lines: list[str]) -> None:
+def test_inconsistent_epoch_file_is_not_loaded(lines: list[str]) -> None:
     epochs = chain()
     write_atomic(epochs._files, "/d", "leader-epoch-checkpoint", encode_lines(lines))
     assert load(epochs._files, "/d") is None
 
 
-def test_what_cannot_be_saved_has_not_happened() -> None:
+def test_epoch_that_cannot_be_saved_is_not_assigned() -> None:
     files = MemFiles()
     epochs = LeaderEpochs(files, "/no-such-directory", ((2, 10), (7, 20)))
     with pytest.raises(OSError, match="no-such-directory"):

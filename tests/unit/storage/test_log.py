@@ -1,4 +1,4 @@
-"""The writer's half: stamping, rolling, flushing, faults, truncating, deleting."""
+"""The writer of a log: stamping, rolling, flushing, faults, truncation and deletion."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_append_stamps_offset_and_epoch_and_keeps_the_checksum() -> None:
     assert disk.log.read(3, 1000, 5).read() == bytes(data)
 
 
-def test_nothing_counts_before_its_flush() -> None:
+def test_flushed_end_stays_until_the_flush() -> None:
     log = Disk().log
     append(log)
     append(log)
@@ -64,7 +64,7 @@ def test_nothing_counts_before_its_flush() -> None:
     assert log.flush() == 2
 
 
-def test_group_commit_is_one_datasync_for_many_appends() -> None:
+def test_one_datasync_flushes_many_appends() -> None:
     disk = Disk()
     append(disk.log)
     disk.log.flush()
@@ -79,14 +79,14 @@ def test_group_commit_is_one_datasync_for_many_appends() -> None:
 # -- rolling ---------------------------------------------------------------------------------------
 
 
-def test_rolls_before_a_segment_would_be_too_large() -> None:
+def test_segment_rolls_before_it_exceeds_segment_bytes() -> None:
     disk = Disk()
     disk.write(35)
     assert disk.names(".log") == [segment_name(0), segment_name(34)]
     assert disk.files.size(f"{FOLDER}/{segment_name(0)}") == 34 * 120
 
 
-def test_a_batch_larger_than_a_segment_has_a_segment_of_its_own() -> None:
+def test_batch_larger_than_a_segment_gets_its_own_segment() -> None:
     leader = Disk()
     for size in (200, 3 * SMALL.segment_bytes, 200):
         append(leader.log, batch(size=size))
@@ -102,7 +102,7 @@ def test_a_batch_larger_than_a_segment_has_a_segment_of_its_own() -> None:
         assert offsets(disk.log) == [0, 1, 2]
 
 
-def test_rolls_by_the_age_of_the_first_append_not_of_the_records() -> None:
+def test_segment_rolls_by_append_time_not_by_record_time() -> None:
     disk = Disk(dataclasses.replace(SMALL, segment_ms=HOUR))
     append(disk.log, batch(timestamp=5), now_ms=1000)
     append(disk.log, batch(timestamp=9 * HOUR), now_ms=999 + HOUR)
@@ -121,7 +121,7 @@ def test_first_append_time_survives_an_unclean_stop() -> None:
     assert log.segment_count == 2
 
 
-def test_rolls_when_relative_offsets_run_out() -> None:
+def test_segment_rolls_when_relative_offsets_run_out() -> None:
     disk = Disk()
     append(disk.log)
     wide = batch()
@@ -134,7 +134,7 @@ def test_rolls_when_relative_offsets_run_out() -> None:
     assert offsets(disk.log) == [0, 1, 1 + 2**31]
 
 
-def test_rolls_when_the_index_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segment_rolls_when_its_index_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker_lite.storage.offset_index.ENTRIES_MAX", 4)
     disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=0))
     disk.write(8)
@@ -142,7 +142,7 @@ def test_rolls_when_the_index_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offsets(disk.log) == list(range(8))
 
 
-def test_flush_after_a_roll_syncs_old_before_new_and_the_name() -> None:
+def test_flush_after_a_roll_syncs_old_segment_then_new_then_directory() -> None:
     disk = Disk()
     disk.write(34)
     disk.write(2, flush=False)
@@ -156,7 +156,7 @@ def test_flush_after_a_roll_syncs_old_before_new_and_the_name() -> None:
 
 
 @pytest.mark.parametrize("written", [0, 1, 60, 119])
-def test_full_disk_refuses_that_append_alone(written: int) -> None:
+def test_full_disk_refuses_one_append_and_keeps_the_log_usable(written: int) -> None:
     disk = Disk()
     disk.write(3)
     disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=written)
@@ -169,7 +169,7 @@ def test_full_disk_refuses_that_append_alone(written: int) -> None:
     assert offsets(disk.reopen()) == [0, 1, 2, 3]
 
 
-def test_really_full_disk_goes_on_when_space_is_back() -> None:
+def test_full_disk_accepts_appends_once_space_is_free() -> None:
     disk = Disk()
     disk.fill(3000)
     with pytest.raises(StorageError):
@@ -184,7 +184,7 @@ def test_really_full_disk_goes_on_when_space_is_back() -> None:
     assert offsets(disk.log) == list(range(end + 1))
 
 
-def test_a_full_disk_takes_no_append_before_it_has_room() -> None:
+def test_full_disk_refuses_small_appends_until_the_threshold_is_free() -> None:
     """Each small append would take the space that a start and the next epoch need."""
     disk = Disk()
     disk.write(3)
@@ -201,7 +201,7 @@ def test_a_full_disk_takes_no_append_before_it_has_room() -> None:
     assert offsets(disk.log) == [0, 1, 2, 3]
 
 
-def test_a_full_disk_answers_a_batch_that_it_has_as_a_duplicate() -> None:
+def test_full_disk_still_answers_duplicates() -> None:
     disk = Disk()
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
     disk.fill()
@@ -234,7 +234,7 @@ def test_full_disk_stops_neither_checkpoints_nor_creation_nor_retention() -> Non
     assert (log.log_start_offset, log.log_end_offset, log.corruption) == (136, 204, ())
 
 
-def test_full_disk_that_takes_no_new_segment_does_not_keep_retention_from_making_room() -> None:
+def test_retention_frees_space_although_the_full_disk_refuses_a_roll() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=4096, segment_ms=60_000))
     disk.write(100)
     disk.files.fail_next("create", ENOSPC, path=".log", times=99)
@@ -245,7 +245,7 @@ def test_full_disk_that_takes_no_new_segment_does_not_keep_retention_from_making
     assert disk.log.log_start_offset == 34 and disk.log.segment_count == 3
 
 
-def test_full_disk_at_a_roll_or_an_epoch_refuses_that_append_alone() -> None:
+def test_full_disk_at_a_roll_or_an_epoch_refuses_one_append() -> None:
     disk = Disk()
     disk.write(34)
     disk.files.fail_next("create", ENOSPC, path=".log")
@@ -260,7 +260,7 @@ def test_full_disk_at_a_roll_or_an_epoch_refuses_that_append_alone() -> None:
     assert disk.log.leader_epochs.entries == ((1, 0), (2, 34))
 
 
-def test_duplicate_of_a_refused_batch_is_not_a_duplicate() -> None:
+def test_retry_of_a_refused_batch_is_not_a_duplicate() -> None:
     disk = Disk()
     disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=50)
     with pytest.raises(StorageError):
@@ -268,7 +268,7 @@ def test_duplicate_of_a_refused_batch_is_not_a_duplicate() -> None:
     assert append(disk.log, batch(producer=(7, 0, 0))) == (0, 1, -1, False)
 
 
-def test_failed_cut_after_a_short_write_stops_the_directory() -> None:
+def test_failed_truncation_after_a_short_write_stops_the_directory() -> None:
     disk = Disk()
     disk.write(1)
     disk.files.fail_next("write", ENOSPC, path=".log", after_bytes=10)
@@ -309,7 +309,7 @@ def test_other_write_errors_stop_the_directory() -> None:
     assert disk.log.failed
 
 
-def test_full_disk_does_not_keep_index_or_snapshot_from_being_optional() -> None:
+def test_full_disk_at_an_index_or_snapshot_fails_no_append() -> None:
     disk = Disk()
     for suffix in ("index", "snapshot"):
         disk.files.fail_next("create", errno.ENOSPC, path=suffix, times=4)
@@ -321,7 +321,7 @@ def test_full_disk_does_not_keep_index_or_snapshot_from_being_optional() -> None
 # -- times -----------------------------------------------------------------------------------------
 
 
-def test_log_append_time_stamps_and_checksums_again() -> None:
+def test_log_append_time_is_stamped_and_the_checksum_updated() -> None:
     disk = Disk(dataclasses.replace(SMALL, message_timestamp_type="LogAppendTime"))
     appended = append(disk.log, batch(timestamp=5), now_ms=777)
     assert appended.log_append_time_ms == 777
@@ -334,7 +334,7 @@ def test_log_append_time_stamps_and_checksums_again() -> None:
 @pytest.mark.parametrize(
     ("timestamp", "good"), [(899, False), (900, True), (1050, True), (1051, False)]
 )
-def test_timestamps_too_far_from_now_are_refused(timestamp: int, good: bool) -> None:
+def test_timestamps_outside_the_limits_are_refused(timestamp: int, good: bool) -> None:
     config = dataclasses.replace(
         SMALL, message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=50
     )
@@ -348,7 +348,7 @@ def test_timestamps_too_far_from_now_are_refused(timestamp: int, good: bool) -> 
         assert log.log_end_offset == 0
 
 
-def test_a_newest_time_that_is_left_out_is_read_from_the_records() -> None:
+def test_missing_max_timestamp_is_computed_from_the_records() -> None:
     rows = [Row(at, time, None, b"v", ()) for at, time in enumerate((7, 9, 8))]
     sent = encode_rows(rows, codec=fmt.CODEC_GZIP)
     set_max_timestamp(sent, read_header(sent), -1)
@@ -364,7 +364,7 @@ def test_a_newest_time_that_is_left_out_is_read_from_the_records() -> None:
     assert disk.log.log_end_offset == 3
 
 
-def test_producer_may_not_say_log_append_time() -> None:
+def test_batch_marked_log_append_time_by_its_producer_is_refused() -> None:
     with pytest.raises(InvalidTimestampError):
         append(Disk().log, batch(attributes=8))
 
@@ -372,7 +372,7 @@ def test_producer_may_not_say_log_append_time() -> None:
 # -- producers -------------------------------------------------------------------------------------
 
 
-def test_a_repeated_batch_gets_its_first_offsets() -> None:
+def test_duplicate_returns_the_offsets_of_the_first_append() -> None:
     log = Disk().log
     for sequence in range(0, 12, 2):
         append(log, batch(2, producer=(7, 0, sequence)))
@@ -382,7 +382,7 @@ def test_a_repeated_batch_gets_its_first_offsets() -> None:
         append(log, batch(2, producer=(7, 0, 0)))
 
 
-def test_unknown_producer_may_go_on_where_records_were_deleted() -> None:
+def test_unknown_producer_may_continue_where_records_were_deleted() -> None:
     log = Disk().log
     with pytest.raises(OutOfOrderSequenceError, match="begin at sequence 0"):
         append(log, batch(producer=(8, 0, 5)))
@@ -391,7 +391,7 @@ def test_unknown_producer_may_go_on_where_records_were_deleted() -> None:
     append(log, batch(producer=(8, 0, 5)))
 
 
-def test_expired_producer_may_go_on_also_after_a_restart() -> None:
+def test_expired_producer_may_continue_even_after_a_restart() -> None:
     disk = Disk()
     append(disk.log, batch(producer=(7, 0, 0)), now_ms=0)
     disk.log.apply_retention(24 * HOUR, 1)
@@ -405,7 +405,7 @@ def test_expired_producer_may_go_on_also_after_a_restart() -> None:
 # -- followers -------------------------------------------------------------------------------------
 
 
-def test_follower_takes_many_batches_as_they_are() -> None:
+def test_follower_appends_batches_unchanged() -> None:
     leader, follower = Disk().log, Disk().log
     for i in range(80):
         append(leader, batch(2, producer=(7, 0, 2 * i)), epoch=1 + i // 50)
@@ -418,7 +418,7 @@ def test_follower_takes_many_batches_as_they_are() -> None:
     assert append(follower, batch(2, producer=(7, 0, 158)), epoch=3).duplicate
 
 
-def test_follower_never_judges_sequences() -> None:
+def test_follower_does_not_check_sequences() -> None:
     leader, follower = Disk().log, Disk().log
     append(leader)
     leader.delete_records_before(1)
@@ -429,7 +429,7 @@ def test_follower_never_judges_sequences() -> None:
     assert follower.log_end_offset == 2
 
 
-def test_follower_leaves_out_what_a_newer_epoch_wrote_and_refuses_what_is_bad() -> None:
+def test_follower_skips_batches_of_a_newer_epoch_and_refuses_bad_ones() -> None:
     leader, follower = Disk().log, Disk().log
     append(leader, epoch=1)
     append(leader, epoch=4)
@@ -443,7 +443,7 @@ def test_follower_leaves_out_what_a_newer_epoch_wrote_and_refuses_what_is_bad() 
     assert follower.log_end_offset == 1
 
 
-def test_epochs_never_fall() -> None:
+def test_append_in_an_earlier_epoch_is_fenced() -> None:
     disk = Disk()
     append(disk.log, epoch=3)
     with pytest.raises(FencedLeaderEpochError):
@@ -462,7 +462,7 @@ def test_epochs_never_fall() -> None:
 # -- shortening ------------------------------------------------------------------------------------
 
 
-def test_truncate_cuts_segments_epochs_producers_and_the_recovery_point() -> None:
+def test_truncation_cuts_segments_epochs_producers_and_recovery_point() -> None:
     disk = Disk()
     for i in range(80):
         append(disk.log, batch(producer=(7, 0, i)), epoch=1 + i // 30)
@@ -478,7 +478,7 @@ def test_truncate_cuts_segments_epochs_producers_and_the_recovery_point() -> Non
     assert (log.corruption, offsets(log)) == ((), list(range(41)))
 
 
-def test_truncate_inside_a_batch_drops_the_batch() -> None:
+def test_truncation_inside_a_batch_removes_the_batch() -> None:
     disk = Disk()
     append(disk.log, batch(5))
     append(disk.log, batch(5))
@@ -524,7 +524,7 @@ def test_retention_deletes_whole_old_segments_after_a_delay() -> None:
     assert offsets(disk.reopen()) == list(range(68, 80))
 
 
-def test_retention_closes_an_old_active_segment_but_never_deletes_the_active_one() -> None:
+def test_retention_rolls_an_old_active_segment_but_never_deletes_it() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_ms=100, segment_ms=1000))
     append(disk.log, batch(timestamp=0))
     assert disk.log.apply_retention(999, 1) == 0
@@ -535,7 +535,7 @@ def test_retention_closes_an_old_active_segment_but_never_deletes_the_active_one
     assert append(log).base_offset == 1
 
 
-def test_retention_drops_set_aside_bytes_before_the_start() -> None:
+def test_retention_deletes_torn_files_before_the_log_start() -> None:
     disk = Disk(dataclasses.replace(SMALL, retention_bytes=0))
     disk.write(3)
     disk.grow(segment_name(0), b"torn")
@@ -562,8 +562,10 @@ def test_deleted_log_refuses_writes_and_frees_its_name() -> None:
     assert [n for n in disk.files.list_dir("/data") if n.endswith(".deleted")] == []
 
 
-def test_a_partition_that_came_back_goes_again_before_its_first_files_did(tmp_path: Path) -> None:
-    """Found on real files: one that was moved away, back and away again within the delay."""
+def test_partition_recreated_and_deleted_again_within_the_delay_is_discarded(
+    tmp_path: Path,
+) -> None:
+    """Found on a real disk: a partition was moved away, back, and away again within the delay."""
     manager = LogManager(
         OsFiles(), str(tmp_path), default_config=TopicConfig(file_delete_delay_ms=1000)
     )
@@ -580,18 +582,18 @@ def test_a_partition_that_came_back_goes_again_before_its_first_files_did(tmp_pa
     assert list(tmp_path.glob("*.deleted")) == []
 
 
-def test_append_that_races_with_the_deletion_stops_nothing() -> None:
+def test_append_racing_with_deletion_does_not_stop_the_directory() -> None:
     disk = Disk()
     disk.write(34)
     log = disk.log
     disk.manager.delete(KEY, 0)
     with pytest.raises(UnknownTopicOrPartitionError):
-        # As an append that was past its first check would.
+        # Append as a thread would that had passed the first check before the deletion.
         log._write(batch(), (read_header(batch())._replace(base_offset=34),), 0)
     assert not disk.manager.failed
 
 
-def test_close_twice_and_default_config() -> None:
+def test_close_is_idempotent() -> None:
     disk = Disk(TopicConfig())
     disk.write(3)
     disk.log.close()

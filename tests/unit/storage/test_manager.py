@@ -1,4 +1,4 @@
-"""The data directory: lock, identity, checkpoints, what comes and goes."""
+"""The data directory: lock, identity, checkpoints, creation and deletion of partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def manager(files: MemFiles) -> LogManager:
     return made
 
 
-def test_identity_is_made_once_and_each_start_is_counted() -> None:
+def test_identity_is_created_once_and_each_start_counted() -> None:
     files = MemFiles()
     first = LogManager(files, DATA)
     first.lock()
@@ -36,7 +36,7 @@ def test_identity_is_made_once_and_each_start_is_counted() -> None:
     assert (second.directory_id, second.start_counter) == (first.directory_id, 2)
 
 
-def test_two_fresh_directories_have_two_ids(tmp_path: Path) -> None:
+def test_new_directories_have_different_ids(tmp_path: Path) -> None:
     ids = set()
     for name in "ab":
         made = LogManager(OsFiles(), str(tmp_path / name / "deep"))
@@ -56,7 +56,7 @@ def test_start_counter_is_on_disk_before_lock_returns() -> None:
             files.crash(Random(seed))
 
 
-def test_second_process_is_refused_by_name(tmp_path: Path) -> None:
+def test_second_process_is_refused_with_the_directory_named(tmp_path: Path) -> None:
     first = LogManager(OsFiles(), str(tmp_path))
     first.lock()
     with pytest.raises(DirectoryLockedError, match=str(tmp_path)):
@@ -65,7 +65,7 @@ def test_second_process_is_refused_by_name(tmp_path: Path) -> None:
     LogManager(OsFiles(), str(tmp_path)).lock()
 
 
-def test_a_directory_serves_one_cluster_for_good() -> None:
+def test_directory_is_bound_to_one_cluster() -> None:
     files = MemFiles()
     made = manager(files)
     made.adopt_cluster("one")
@@ -79,7 +79,7 @@ def test_a_directory_serves_one_cluster_for_good() -> None:
         again.adopt_cluster("two")
 
 
-def test_damaged_or_missing_identity_is_refused_with_the_cure() -> None:
+def test_damaged_or_missing_identity_is_refused_with_the_remedy() -> None:
     disk = Disk()
     disk.kill()
     meta = f"{DATA}/{paths.META}"
@@ -93,7 +93,7 @@ def test_damaged_or_missing_identity_is_refused_with_the_cure() -> None:
     assert disk.files.locked == set()
 
 
-def test_unusable_directory_is_a_clear_error(tmp_path: Path) -> None:
+def test_unusable_directory_raises_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot be used"):
         LogManager(OsFiles(), str(tmp_path / "file")).lock()
@@ -116,7 +116,7 @@ def test_checkpoint_writes_only_what_changed() -> None:
 
 
 @pytest.mark.parametrize("name", [paths.RECOVERY_POINTS, paths.LOG_STARTS])
-def test_damaged_checkpoint_is_ignored_and_said(name: str) -> None:
+def test_damaged_checkpoint_is_ignored_with_a_warning(name: str) -> None:
     disk = Disk()
     disk.write(10)
     disk.log.delete_records_before(4)
@@ -132,8 +132,8 @@ def test_damaged_checkpoint_is_ignored_and_said(name: str) -> None:
     assert (disk.manager.warnings, disk.manager.doubted) == ((), frozenset())
 
 
-def test_without_log_starts_the_log_begins_where_its_files_do() -> None:
-    """What was deleted before is not taken for damage."""
+def test_without_log_starts_the_log_begins_at_its_first_segment() -> None:
+    """Deleted segments are not reported as damage."""
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.log.delete_records_before(40)
@@ -144,7 +144,7 @@ def test_without_log_starts_the_log_begins_where_its_files_do() -> None:
     assert (disk.log.log_start_offset, disk.log.corruption) == (34, ())
 
 
-def test_many_partitions_come_back_by_their_keys() -> None:
+def test_many_partitions_are_reopened_by_their_keys() -> None:
     files = MemFiles()
     made = manager(files)
     keys = [PartitionKey(f"-{'x' * 20}{t}", p) for t in "ab" for p in range(3)]
@@ -167,7 +167,7 @@ def test_many_partitions_come_back_by_their_keys() -> None:
     assert again.get(PartitionKey("nobody", 0)) is None
 
 
-def test_a_topic_made_again_is_another_topic() -> None:
+def test_recreated_topic_gets_an_empty_log() -> None:
     disk = Disk()
     disk.write(5)
     again = KEY._replace(topic_id="anotherAAAAAAAAAAAAAAA")
@@ -178,9 +178,11 @@ def test_a_topic_made_again_is_another_topic() -> None:
     assert list(disk.manager.logs) == [again]
 
 
-def test_a_partition_that_comes_back_begins_without_what_its_log_before_had_promised() -> None:
-    """The process ended after the log was deleted and before that was checkpointed; the new log
-    was taken for a damaged one, and began where the old one had, after another such end."""
+def test_recreated_partition_inherits_no_checkpointed_offsets() -> None:
+    """Regression: a crash between a log's deletion and the next checkpoint kept its offsets.
+
+    The new log of the partition was then reported damaged, and began at the old log's offset.
+    """
     disk = Disk()
     disk.write(50, checkpoint=True)
     disk.log.delete_records_before(20)
@@ -195,9 +197,11 @@ def test_a_partition_that_comes_back_begins_without_what_its_log_before_had_prom
     assert (log.log_start_offset, log.log_end_offset, log.corruption) == (2, 5, ())
 
 
-def test_a_full_disk_that_keeps_a_stray_where_it_is_keeps_its_offsets() -> None:
-    """Its deleted records came back at the next start; and when its topic came back before that,
-    the new log's first file was there already, which stopped the directory."""
+def test_stray_that_a_full_disk_cannot_rename_keeps_its_offsets() -> None:
+    """Regression: the stray's deleted records were back after the next start.
+
+    If its topic was created before that, the existing first file stopped the directory.
+    """
     disk = Disk()
     disk.write(50, checkpoint=True)
     disk.log.delete_records_before(40)
@@ -211,7 +215,7 @@ def test_a_full_disk_that_keeps_a_stray_where_it_is_keeps_its_offsets() -> None:
     assert not disk.manager.failed
 
 
-def test_a_stray_is_kept_for_its_time_over_starts() -> None:
+def test_stray_is_kept_for_its_retention_across_starts() -> None:
     files = MemFiles()
     first = LogManager(files, DATA, stray_retention_ms=1000)
     first.lock()
@@ -237,7 +241,7 @@ def test_a_stray_is_kept_for_its_time_over_starts() -> None:
     assert second.create(PartitionKey(KEY.topic_id, 0)).log_end_offset == 0
 
 
-def test_a_stray_that_was_deleted_by_hand_is_not_missed() -> None:
+def test_stray_deleted_by_an_operator_causes_no_error() -> None:
     files = MemFiles()
     made = LogManager(files, DATA, stray_retention_ms=1000)
     made.lock()
@@ -252,7 +256,7 @@ def test_a_stray_that_was_deleted_by_hand_is_not_missed() -> None:
     assert not made.failed
 
 
-def test_created_partition_survives_a_power_cut_at_once() -> None:
+def test_created_partition_survives_an_immediate_power_cut() -> None:
     for seed in range(20):
         files = MemFiles()
         made = manager(files)
@@ -261,7 +265,7 @@ def test_created_partition_survives_a_power_cut_at_once() -> None:
         assert KEY in manager(files).logs
 
 
-def test_clean_stop_needs_the_marker_last() -> None:
+def test_clean_marker_is_written_last() -> None:
     disk = Disk()
     disk.write(5)
     disk.files.fail_next("sync_dir", 5, path=DATA)
@@ -271,8 +275,8 @@ def test_clean_stop_needs_the_marker_last() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_full_disk_is_started_and_begins_an_epoch_in_its_reserve(clean: bool) -> None:
-    """As often as that happens: what is opened is read, and the reserve is there again."""
+def test_start_and_new_epoch_on_a_full_disk_use_the_reserve(clean: bool) -> None:
+    """Every start on a full disk succeeds, and writes the reserve again."""
     disk = Disk()
     disk.write(5)
     disk.log.start_epoch(2)
@@ -296,7 +300,7 @@ def test_a_full_disk_is_started_and_begins_an_epoch_in_its_reserve(clean: bool) 
     assert offsets(disk.reopen()) == [0, 1, 2, 3, 4, 5]
 
 
-def test_space_is_that_of_the_disk() -> None:
+def test_space_returns_the_sizes_of_the_file_system() -> None:
     disk = Disk()
     disk.files.capacity_bytes = 4 << 20
     total, usable = disk.manager.space()

@@ -1,4 +1,4 @@
-"""Names are made and parsed by the same module, and nothing else passes."""
+"""Names round-trip through their functions; any other name is rejected."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from broker_lite.storage import paths
 KEY = PartitionKey("-_abcdefghijklmnopqrs-", 12)
 
 
-def test_partition_directories() -> None:
+def test_partition_directory_names_round_trip() -> None:
     assert paths.partition_dir("/d", KEY) == "/d/-_abcdefghijklmnopqrs--12"
     assert paths.parse_partition_dir("-_abcdefghijklmnopqrs--12") == KEY
 
 
 @pytest.mark.parametrize("name", ["lock", "short-1", "x" * 22, f"{'x' * 22}-1.deleted", "x" * 40])
-def test_strangers_are_no_partitions(name: str) -> None:
+def test_other_names_are_not_partitions(name: str) -> None:
     assert paths.parse_partition_dir(name) is None
 
 
-def test_segment_files() -> None:
+def test_segment_file_names_round_trip() -> None:
     for suffix in (*paths.SEGMENT_SUFFIXES, paths.SNAPSHOT):
         path = paths.segment_file("/d", 1234, suffix)
         assert path == f"/d/00000000000000001234{suffix}"
@@ -29,7 +29,7 @@ def test_segment_files() -> None:
         assert paths.parse_segment_file(name) is None
 
 
-def test_set_aside_files() -> None:
+def test_torn_file_names_round_trip() -> None:
     path = paths.torn_file("/d", 7, 2)
     assert paths.parse_torn_file(path.rpartition("/")[2]) == (7, 2)
     assert paths.parse_torn_file("00000000000000000007.log") is None

@@ -1,4 +1,4 @@
-"""Snapshot files: which are kept, which is believed, which go before a log is shortened."""
+"""Snapshot files: how many are kept, which one is loaded, which are deleted before a truncation."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ class Kept:
         return [int(name.partition(".")[0]) for name in self.files.list_dir("/d")]
 
 
-def test_the_two_newest_are_kept() -> None:
+def test_two_newest_snapshots_are_kept() -> None:
     assert Kept(3, 20, 100).offsets == [20, 100]
 
 
 @pytest.mark.parametrize(
     ("first", "last", "expected"), [(0, 99, 20), (0, 100, 100), (21, 99, None), (20, 20, 20)]
 )
-def test_the_newest_within_the_log_is_taken(first: int, last: int, expected: int | None) -> None:
+def test_newest_snapshot_within_the_log_is_loaded(
+    first: int, last: int, expected: int | None
+) -> None:
     found = Kept(20, 100).snapshots.newest(first, last)
     assert (None if found is None else found.next_offset) == expected
 
 
-def test_a_damaged_one_or_one_of_another_offset_is_passed_over() -> None:
+def test_damaged_or_misnamed_snapshot_is_skipped() -> None:
     kept = Kept(20, 100)
     path = f"/d/{100:020d}.snapshot"
     kept.files.remove(path)
@@ -51,7 +53,7 @@ def test_a_damaged_one_or_one_of_another_offset_is_passed_over() -> None:
     assert found.next_offset == 20
 
 
-def test_what_lies_outside_of_the_log_goes() -> None:
+def test_snapshots_outside_the_log_are_deleted() -> None:
     kept = Kept(20, 100)
     assert not kept.snapshots.drop_beyond(100)
     assert kept.snapshots.drop_beyond(99)

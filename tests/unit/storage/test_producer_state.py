@@ -1,4 +1,4 @@
-"""Producers: the table of what is judged how, and snapshots."""
+"""Producer state: duplicates, gaps, epochs, expiry and snapshots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def judge(made: ProducerState, *args: int, forgot: bool = False, **kwargs: int):
     return made.check(header(*args, **kwargs), may_have_forgotten=forgot)
 
 
-def test_next_in_sequence_is_welcome() -> None:
+def test_next_sequence_is_accepted() -> None:
     assert judge(state(0, 1, 2), 3) is None
 
 
@@ -39,7 +39,7 @@ def test_gap_is_refused(sequence: int) -> None:
         judge(state(0, 1, 2), sequence)
 
 
-def test_any_of_the_last_five_is_a_duplicate_with_its_offsets() -> None:
+def test_each_of_the_last_five_batches_is_a_duplicate_with_its_offsets() -> None:
     made = state(0, 2, 4, 6, 8, 10, rows=2)
     for sequence in (2, 4, 6, 8, 10):
         found = judge(made, sequence, 2)
@@ -48,7 +48,7 @@ def test_any_of_the_last_five_is_a_duplicate_with_its_offsets() -> None:
         judge(made, 0, 2)
 
 
-def test_same_start_but_another_length_is_no_duplicate() -> None:
+def test_same_first_sequence_with_another_length_is_not_a_duplicate() -> None:
     with pytest.raises(OutOfOrderSequenceError):
         judge(state(0, 2, rows=2), 2, 1)
 
@@ -62,14 +62,14 @@ def test_sequence_wraps_after_two_to_the_31() -> None:
     assert judge(made, LAST - 1, 2).base_offset == 0
 
 
-def test_batch_that_wraps_inside() -> None:
+def test_sequence_may_wrap_inside_a_batch() -> None:
     made = ProducerState()
     made.update(header(LAST, 3), 0, 0)
     assert judge(made, LAST, 3).next_offset == 3
     assert judge(made, 2) is None
 
 
-def test_epochs_fence() -> None:
+def test_newer_producer_epoch_fences_the_older() -> None:
     made = state(0, 1, epoch=3)
     with pytest.raises(InvalidProducerEpochError):
         judge(made, 2, epoch=2)
@@ -82,7 +82,7 @@ def test_epochs_fence() -> None:
 
 
 @pytest.mark.parametrize(("forgot", "marked"), [(True, False), (False, True)])
-def test_unknown_producer_begins_at_zero_unless_it_may_have_been_forgotten(
+def test_unknown_producer_begins_at_zero_unless_it_may_have_expired(
     forgot: bool, marked: bool
 ) -> None:
     made = ProducerState()
@@ -109,7 +109,7 @@ def test_batch_behind_a_refused_one_gets_its_error(
     assert behind(state(0, 1, 2), refused, sequence) is expected
 
 
-def test_gap_before_or_behind_the_refused_batch_is_refused_as_any_gap() -> None:
+def test_gap_unrelated_to_the_refused_batch_is_refused_as_out_of_order() -> None:
     appended = RefusedBatch(0, 2, errors.StorageError.code, "full")
     assert behind(state(0, 1, 2), appended, 4) is OutOfOrderSequenceError
     later = RefusedBatch(0, 9, errors.StorageError.code, "full")
@@ -118,15 +118,17 @@ def test_gap_before_or_behind_the_refused_batch_is_refused_as_any_gap() -> None:
 
 @pytest.mark.parametrize("forgot", [False, True])
 def test_new_producer_does_not_begin_behind_its_refused_batch(forgot: bool) -> None:
-    """Where records were deleted an unknown producer may begin anywhere: then the batch behind the
-    refused one was appended, and the refused one could never be."""
+    """After a deletion of records an unknown producer may begin at any sequence.
+
+    If the batch behind the refused one were appended, the refused one never could be.
+    """
     refused = RefusedBatch(0, 0, errors.NotEnoughReplicasError.code, "1 of 2")
     made = ProducerState()
     assert behind(made, refused, 5, forgot) is errors.NotEnoughReplicasError
     assert behind(made, refused, 0, forgot) is None
 
 
-def test_refused_batch_around_the_wrap_of_sequences() -> None:
+def test_refused_batch_is_matched_across_the_wrap_of_sequences() -> None:
     made = ProducerState()
     made.update(header(LAST - 1), 0, 0)
     refused = RefusedBatch(0, LAST, errors.StorageError.code, "full")
@@ -145,7 +147,7 @@ def behind(
     return None
 
 
-def test_expiry_forgets_the_idle_and_remembers_that_it_did() -> None:
+def test_expiry_removes_idle_producers_and_records_that() -> None:
     made = ProducerState()
     made.update(header(0), 0, 100)
     made.update(header(0, producer=8), 1, 500)
@@ -154,7 +156,7 @@ def test_expiry_forgets_the_idle_and_remembers_that_it_did() -> None:
     assert 7 not in made and 8 in made and made.forgot
 
 
-def test_open_transaction_keeps_a_producer() -> None:
+def test_producer_with_an_open_transaction_does_not_expire() -> None:
     made = state(0)
     producer = made.get(7)
     assert producer is not None
@@ -169,7 +171,7 @@ def test_batches_without_a_producer_only_move_the_end() -> None:
     assert (len(made), made.next_offset) == (0, 4)
 
 
-def test_control_batch_bumps_the_epoch_and_keeps_the_sequence() -> None:
+def test_control_batch_raises_the_epoch_and_keeps_the_sequence() -> None:
     made = state(0)
     made.update(read_header(batch(producer=(7, 1, -1), attributes=0x30)), 1, 0)
     with pytest.raises(InvalidProducerEpochError):
@@ -188,7 +190,7 @@ def test_snapshot_round_trip() -> None:
     assert again.encode() == made.encode()
 
 
-def test_every_single_broken_byte_is_found() -> None:
+def test_every_flipped_byte_of_a_snapshot_is_detected() -> None:
     data = state(*range(3)).encode()
     for i in range(len(data)):
         broken = bytearray(data)
@@ -200,7 +202,7 @@ def test_every_single_broken_byte_is_found() -> None:
             decode(data[:length])
 
 
-def test_forget_all() -> None:
+def test_forget_all_removes_every_producer() -> None:
     made = state(0, 1)
     made.forget_all(50)
     assert (len(made), made.next_offset, made.forgot) == (0, 50, True)

@@ -1,4 +1,4 @@
-"""What readers get: slices, lookups by time and by bytes, checks, while a writer writes."""
+"""Reads of a log: slices, lookups by timestamp and by bytes, checks, beside a writer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lives(disk: Disk) -> Iterator[Log]:
     yield disk.reopen()
 
 
-def test_whole_batches_below_the_end_and_within_the_bytes() -> None:
+def test_read_returns_whole_batches_within_end_and_max_bytes() -> None:
     log = Disk().log
     for _ in range(10):
         append(log, batch(3))
@@ -45,7 +45,7 @@ def test_whole_batches_below_the_end_and_within_the_bytes() -> None:
     assert piece.base_offset == 3
 
 
-def test_the_first_batch_comes_even_if_it_is_too_large_unless_not_wanted() -> None:
+def test_first_batch_may_exceed_max_bytes_only_with_min_one() -> None:
     log = Disk().log
     append(log, batch(size=900))
     append(log)
@@ -54,7 +54,7 @@ def test_the_first_batch_comes_even_if_it_is_too_large_unless_not_wanted() -> No
     assert log.read(0, 900, 2, min_one=False).length == 900
 
 
-def test_at_and_beyond_the_end() -> None:
+def test_read_at_the_end_is_empty_and_beyond_it_out_of_range() -> None:
     log = Disk().log
     append(log)
     assert log.read(1, 1000, 1)[2:] == (0, 1, 1)
@@ -66,7 +66,7 @@ def test_at_and_beyond_the_end() -> None:
 
 @pytest.mark.parametrize("interval", [0, 200, 1000, 1 << 20])
 @pytest.mark.parametrize("max_bytes", [1, 500, 3000, 1 << 20])
-def test_every_offset_by_every_index(interval: int, max_bytes: int) -> None:
+def test_every_offset_is_found_with_every_index_interval(interval: int, max_bytes: int) -> None:
     disk = Disk(dataclasses.replace(SMALL, index_interval_bytes=interval))
     for i in range(60):
         append(disk.log, batch(1 + i % 3, size=90 + 7 * (i % 5)))
@@ -79,14 +79,14 @@ def test_every_offset_by_every_index(interval: int, max_bytes: int) -> None:
             assert piece.next_offset > offset
 
 
-def test_sequential_reader_sees_each_batch_once_across_segments() -> None:
+def test_sequential_reads_return_each_batch_once_across_segments() -> None:
     disk = Disk()
     disk.write(200)
     assert offsets(disk.log) == list(range(200))
     assert disk.log.segment_count > 5
 
 
-def test_closed_segments_are_loaded_when_read_and_dropped_again() -> None:
+def test_closed_segments_are_loaded_when_read_and_released_again() -> None:
     disk = Disk()
     disk.write(700)
     log = disk.reopen(clean=True)
@@ -96,7 +96,7 @@ def test_closed_segments_are_loaded_when_read_and_dropped_again() -> None:
     assert sum(segment.is_loaded for segment in segments) <= 5
 
 
-def test_read_error_names_the_partition_and_fails_nothing() -> None:
+def test_read_error_names_the_partition_and_does_not_stop_the_directory() -> None:
     disk = Disk()
     disk.write(80)
     log = disk.log
@@ -107,7 +107,7 @@ def test_read_error_names_the_partition_and_fails_nothing() -> None:
     assert not log.failed
 
 
-def test_offset_for_bytes_is_a_boundary_above_the_start() -> None:
+def test_offset_for_bytes_returns_a_boundary_above_the_start() -> None:
     disk = Disk()
     disk.write(200)
     log = disk.log
@@ -155,7 +155,7 @@ def rows_of_old_sarama(*times: int) -> bytearray:
 
 
 @pytest.mark.parametrize("make", [columns, rows, rows_of_old_sarama])
-def test_the_first_record_at_or_after_a_time(make: object) -> None:
+def test_timestamp_lookup_finds_the_first_record_at_or_after_it(make: object) -> None:
     log = Disk().log
     for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
         append(log, make(*times))  # type: ignore[operator]
@@ -179,7 +179,7 @@ def test_the_first_record_at_or_after_a_time(make: object) -> None:
 
 
 @pytest.mark.parametrize("make", [columns, rows])
-def test_the_newest_time_is_not_that_of_a_deleted_record(make: object) -> None:
+def test_max_timestamp_ignores_deleted_records(make: object) -> None:
     log = Disk().log
     for times in ((90, 10), (80, 20, 30), (40, 5)):
         append(log, make(*times))  # type: ignore[operator]
@@ -191,8 +191,8 @@ def test_the_newest_time_is_not_that_of_a_deleted_record(make: object) -> None:
     assert log.max_timestamp(7) is None
 
 
-def test_a_lookup_by_time_names_the_batch_that_cannot_be_decoded() -> None:
-    """What is behind it would not be found any more if the lookup failed."""
+def test_timestamp_lookup_returns_an_undecodable_batch_itself() -> None:
+    """An error would hide every later batch from lookups."""
     log = Disk().log
     append(log, bytearray(poison.backwards(3, "lz4")))
     append(log, columns(2000))
@@ -203,7 +203,7 @@ def test_a_lookup_by_time_names_the_batch_that_cannot_be_decoded() -> None:
     assert log.max_timestamp(3) == ListedOffset(1, 1000, 1)
 
 
-def test_times_are_found_across_segments_and_restarts() -> None:
+def test_timestamp_lookup_works_across_segments_and_restarts() -> None:
     disk = Disk()
     for i in range(120):
         append(disk.log, columns(1000 + 10 * (i ^ 3)))
@@ -216,7 +216,7 @@ def test_times_are_found_across_segments_and_restarts() -> None:
 
 
 @pytest.mark.parametrize("at", [35, 70], ids=["header", "body"])
-def test_a_lookup_by_time_tells_what_is_damaged_on_its_way(at: int) -> None:
+def test_timestamp_lookup_reports_damage_that_it_skips(at: int) -> None:
     disk = Disk()
     for times in ((10, 20), (30, 40), (50, 60)):
         append(disk.log, rows(*times))
@@ -229,14 +229,14 @@ def test_a_lookup_by_time_tells_what_is_damaged_on_its_way(at: int) -> None:
     assert [(bad.first_offset, bad.next_offset) for bad in damage] == [(2, 4)]
 
 
-def test_rows_without_a_time_are_never_found_by_time() -> None:
+def test_timestamp_lookup_never_finds_rows_without_timestamp() -> None:
     log = Disk().log
     append(log, batch(timestamp=-1))
     assert log.offset_for_timestamp(0, 1) is None
 
 
 @pytest.mark.parametrize("make", [columns, rows])
-def test_the_time_of_the_first_record_at_or_after_an_offset(make: object) -> None:
+def test_first_at_returns_the_timestamp_of_the_next_record(make: object) -> None:
     log = Disk().log
     for times in ((10, 30, 20), (25, 26), (50, 5, 60)):
         append(log, make(*times))  # type: ignore[operator]
@@ -250,7 +250,7 @@ def test_the_time_of_the_first_record_at_or_after_an_offset(make: object) -> Non
     assert log.first_at(0, 8) == ListedOffset(2, 20, 1)
 
 
-def test_record_times_pass_void_batches_and_missing_offsets() -> None:
+def test_timestamp_lookups_skip_void_batches_and_missing_offsets() -> None:
     log = Disk().log
     log.append_as_follower(memoryview(b"".join(by_hand.contiguous())), by_hand.EPOCH, 0)
     following = {1: 1, 4: 6, 7: 11, 15: 16, 19: 24, 26: 29, 34: 40, 41: 43, 44: 45, 46: 47}
@@ -264,7 +264,7 @@ def test_record_times_pass_void_batches_and_missing_offsets() -> None:
     assert found == ListedOffset(24, by_hand.TIME_MS, by_hand.EPOCH)
 
 
-def test_the_time_of_what_follows_damage() -> None:
+def test_first_at_skips_damage() -> None:
     disk = Disk()
     for times in ((10, 20), (30, 40), (50, 60)):
         append(disk.log, rows(*times))
@@ -275,7 +275,7 @@ def test_the_time_of_what_follows_damage() -> None:
     assert disk.log.first_at(2, 6) == ListedOffset(4, 50, 1)
 
 
-def test_the_time_of_rows_without_one() -> None:
+def test_first_at_returns_minus_one_for_rows_without_timestamp() -> None:
     log = Disk().log
     append(log, rows(-1, -1))
     assert [log.first_at(offset, 2) for offset in (0, 1)] == [
@@ -287,7 +287,7 @@ def test_the_time_of_rows_without_one() -> None:
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def test_verify_names_the_bad_batch_and_goes_on() -> None:
+def test_verify_reports_a_bad_batch_and_continues() -> None:
     disk = Disk()
     disk.write(80)
     assert disk.log.verify(0, 80) == []
@@ -298,9 +298,11 @@ def test_verify_names_the_bad_batch_and_goes_on() -> None:
     assert disk.log.read(40, 1, 80).length == 120
 
 
-def test_verify_goes_past_a_batch_that_claims_the_offsets_behind_it() -> None:
-    """A flipped bit of its last offset makes every later offset lead to it; found by the simulator,
-    where the check never came to an end."""
+def test_verify_skips_a_bad_batch_that_claims_later_offsets() -> None:
+    """Regression (found by the simulator): the check never ended.
+
+    A flipped bit in the last offset makes every later offset lead to the same batch.
+    """
     disk = Disk()
     disk.write(30)
     disk.flip(segment_name(0), 6 * 120 + 25)
@@ -310,7 +312,7 @@ def test_verify_goes_past_a_batch_that_claims_the_offsets_behind_it() -> None:
     assert disk.log.verify(0, 6) == []
 
 
-def test_verify_finds_an_epoch_that_the_epoch_file_does_not_know() -> None:
+def test_verify_reports_a_batch_of_another_epoch_than_the_epoch_file() -> None:
     disk = Disk()
     disk.write(10)
     data = bytearray(disk.content(segment_name(0)))
@@ -320,7 +322,7 @@ def test_verify_finds_an_epoch_that_the_epoch_file_does_not_know() -> None:
     assert [bad.first_offset for bad in disk.log.verify(0, 10)] == [5, 6, 7, 8, 9]
 
 
-def test_inspect_file_without_a_broker() -> None:
+def test_inspect_file_needs_no_broker() -> None:
     disk = Disk()
     disk.write(5)
     disk.flip(segment_name(0), 2 * 120 + 9)
@@ -336,7 +338,7 @@ def test_inspect_file_without_a_broker() -> None:
         list(inspect_file(disk.files, f"{FOLDER}/leader-epoch-checkpoint"))
 
 
-def test_damage_that_appears_while_running_is_reported_and_passed() -> None:
+def test_damage_at_run_time_is_reported_and_skipped() -> None:
     disk = Disk()
     disk.write(80)
     disk.flip(segment_name(0), 10 * 120 + 3)
@@ -348,9 +350,11 @@ def test_damage_that_appears_while_running_is_reported_and_passed() -> None:
 
 
 @pytest.mark.parametrize("reads_before", range(3))
-def test_a_log_that_is_cut_under_a_reader_is_not_damaged(reads_before: int) -> None:
-    """A leader was deposed while a read waited for a thread: the offsets are written again, and a
-    note that they are damaged would keep them from everybody until the next start."""
+def test_truncation_during_a_read_is_not_reported_as_damage(reads_before: int) -> None:
+    """A leader is deposed while a read waits for a thread, and the offsets are written again.
+
+    Recorded damage would make them unreadable until the next start.
+    """
     disk = Disk()
     disk.write(20)
     log = disk.log
@@ -379,9 +383,11 @@ def test_a_log_that_is_cut_under_a_reader_is_not_damaged(reads_before: int) -> N
 
 
 @pytest.mark.parametrize("reads_before", range(2))
-def test_a_reader_of_a_log_that_was_cut_leaves_no_hints(reads_before: int) -> None:
-    """It noted where batches that were cut had been: where others came in their place a reader was
-    told of damage, or got what was not committed yet."""
+def test_read_during_a_truncation_leaves_no_stale_hints(reads_before: int) -> None:
+    """Regression: hints kept the positions of truncated batches.
+
+    Reads of later batches then failed as corrupt, or returned uncommitted records.
+    """
     disk = Disk()
     for _ in range(20):
         append(disk.log, batch(size=120))
@@ -415,8 +421,8 @@ def test_a_reader_of_a_log_that_was_cut_leaves_no_hints(reads_before: int) -> No
 # -- threads ---------------------------------------------------------------------------------------
 
 
-def test_flushes_beside_a_writer(tmp_path: Path) -> None:
-    """``flushed_end`` only grows, never passes what is synced, and gets to the end."""
+def test_flushed_end_is_correct_beside_a_concurrent_writer(tmp_path: Path) -> None:
+    """``flushed_end`` only grows, never passes the synced bytes, and reaches the log's end."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.lock()
     manager.open_all(0)
@@ -443,8 +449,8 @@ def test_flushes_beside_a_writer(tmp_path: Path) -> None:
     manager.close_clean()
 
 
-def test_readers_beside_a_writer(tmp_path: Path) -> None:
-    """Slices are whole, continuous and sound whatever the writer does meanwhile."""
+def test_slices_are_correct_beside_a_concurrent_writer(tmp_path: Path) -> None:
+    """Slices are whole, continuous and sound at any time."""
     manager = LogManager(OsFiles(), str(tmp_path / "data"))
     manager.lock()
     manager.open_all(0)

@@ -1,4 +1,4 @@
-"""What a log is after every kind of unclean stop, on bytes: one short case each."""
+"""The recovered log after every kind of crash or damage: one short case each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_clean_stop_scans_nothing() -> None:
     assert log.flush() == 101
 
 
-def test_clean_marker_is_gone_after_the_start() -> None:
+def test_clean_marker_is_deleted_by_the_start() -> None:
     disk = Disk()
     disk.write(3)
     disk.reopen(clean=True)
@@ -39,7 +39,7 @@ def test_clean_marker_is_gone_after_the_start() -> None:
     assert not disk.manager.was_clean
 
 
-def test_unclean_stop_keeps_what_the_cache_has_and_flushes_it() -> None:
+def test_crash_recovery_keeps_and_flushes_cached_batches() -> None:
     disk = Disk()
     disk.write(5, flush=False)
     log = disk.reopen()
@@ -60,7 +60,7 @@ def test_scan_begins_at_the_recovery_point() -> None:
 # -- torn tails, above the recovery point ----------------------------------------------------------
 
 
-def test_half_written_header_is_set_aside() -> None:
+def test_partial_header_is_copied_to_a_torn_file() -> None:
     disk = Disk()
     disk.write(3)
     disk.grow(FIRST, bytes(batch())[:30])
@@ -71,7 +71,7 @@ def test_half_written_header_is_set_aside() -> None:
     assert append(log).base_offset == 3
 
 
-def test_half_written_body_is_set_aside() -> None:
+def test_partial_body_is_copied_to_a_torn_file() -> None:
     disk = Disk()
     disk.write(4, flush=False)
     disk.shrink(FIRST, 17)
@@ -92,8 +92,10 @@ def test_bad_checksum_above_the_recovery_point_is_a_torn_tail() -> None:
 
 
 @pytest.mark.parametrize("position", [2 * 120 + 100, 2 * 120 + 9, 3 * 120 + 100])
-def test_a_whole_batch_that_is_bad_may_have_been_promised(position: int) -> None:
-    """In a body, in a length, in the last batch: no stopped write leaves that."""
+def test_complete_bad_batch_is_reported_as_torn_whole(position: int) -> None:
+    """No interrupted write leaves such a batch, whether the body, the length or the last batch is
+    bad.
+    """
     disk = Disk()
     disk.write(4)
     disk.flip(FIRST, position)
@@ -105,7 +107,7 @@ def test_a_whole_batch_that_is_bad_may_have_been_promised(position: int) -> None
 
 
 @pytest.mark.parametrize(("first", "end"), [(1000, 4096), (1024, 1536), (1150, 2048)])
-def test_pages_that_never_reached_the_disk_are_half_a_write(first: int, end: int) -> None:
+def test_missing_pages_are_a_partial_write(first: int, end: int) -> None:
     disk = Disk()
     disk.write(34, flush=False)
     data = disk.content(FIRST)
@@ -125,7 +127,7 @@ def test_zero_filled_tail_is_cut_without_a_copy() -> None:
     assert disk.files.size(f"{FOLDER}/{FIRST}") == 360
 
 
-def test_length_that_lies_is_a_torn_tail() -> None:
+def test_wrong_length_begins_a_torn_tail() -> None:
     disk = Disk()
     disk.write(2)
     data = batch()
@@ -134,7 +136,7 @@ def test_length_that_lies_is_a_torn_tail() -> None:
     assert offsets(disk.reopen()) == [0, 1]
 
 
-def test_older_epoch_behind_a_newer_one_is_a_torn_tail() -> None:
+def test_older_epoch_after_a_newer_one_begins_a_torn_tail() -> None:
     disk = Disk()
     append(disk.log, epoch=5)
     stale = batch()
@@ -144,7 +146,7 @@ def test_older_epoch_behind_a_newer_one_is_a_torn_tail() -> None:
     assert offsets(disk.reopen()) == [0]
 
 
-def test_segments_behind_a_torn_one_are_set_aside_whole() -> None:
+def test_segments_behind_a_torn_tail_become_torn_files() -> None:
     disk = Disk()
     disk.write(80, flush=False)
     second, third = (segment_name(b) for b in (34, 68))
@@ -166,7 +168,7 @@ def test_missing_middle_segment_above_the_recovery_point_ends_the_log() -> None:
     assert disk.names(".torn") == [segment_name(68, "-1.torn")]
 
 
-def test_set_aside_files_are_numbered_and_bounded() -> None:
+def test_torn_files_are_numbered_and_bounded() -> None:
     disk = Disk()
     disk.write(1)
     for _ in range(20):
@@ -194,7 +196,7 @@ def test_bad_checksum_below_the_recovery_point_is_kept_and_reported() -> None:
     assert disk.names(".torn") == []
 
 
-def test_broken_envelope_below_the_recovery_point_is_refused_around_it_is_read() -> None:
+def test_broken_header_below_the_recovery_point_makes_only_its_range_unreadable() -> None:
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.flip(FIRST, 4 * 120 + 8)
@@ -210,15 +212,14 @@ def test_broken_envelope_below_the_recovery_point_is_refused_around_it_is_read()
 
 @pytest.mark.parametrize("position", [23, 24, 25, 26])
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_batch_that_says_it_reaches_further_does_not_keep_the_log_shut(
+def test_bad_batch_that_claims_later_offsets_does_not_stop_the_start(
     position: int, is_known: bool
 ) -> None:
-    """What it says led the search for producers' batches beyond the log's end, which passed for a
-    cut that was under way: at every start anew."""
+    """Regression: the replay of producers searched beyond the log's end, at every start."""
     disk = Disk()
     disk.write(20, checkpoint=True)
     if not is_known:
-        # After a clean stop nothing is looked at but what the snapshots of producers lack.
+        # After a clean stop a start reads only the batches after the newest snapshot.
         disk.manager.close_clean()
         for name in disk.names(paths.SNAPSHOT):
             disk.remove(name)
@@ -243,7 +244,7 @@ def test_truncated_file_below_the_recovery_point_never_reuses_offsets() -> None:
     assert log.read(20, 1 << 20, 21).next_offset == 21
 
 
-def test_lost_segment_below_the_recovery_point_is_damage_not_silence() -> None:
+def test_lost_segment_below_the_recovery_point_is_reported_as_damage() -> None:
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.remove(segment_name(34))
@@ -263,7 +264,7 @@ def test_lost_first_segment_is_reported() -> None:
     assert [(d.first_offset, d.next_offset) for d in log.corruption] == [(0, 34)]
 
 
-def test_all_segments_lost_keeps_the_offsets_that_were_promised() -> None:
+def test_log_without_segments_continues_at_the_recovery_point() -> None:
     disk = Disk()
     disk.write(10, checkpoint=True)
     for name in disk.names():
@@ -347,8 +348,8 @@ def test_stale_index_of_a_shorter_log_is_rebuilt() -> None:
     assert offsets(disk.log) == list(range(20))
 
 
-def test_index_that_lies_is_found_out_by_the_log() -> None:
-    """Right checksums, wrong positions: as a bug, or a file of another log, would leave it."""
+def test_index_with_wrong_positions_is_rebuilt() -> None:
+    """The checksums are right, the positions wrong: from a bug, or the file of another log."""
     disk = Disk()
     disk.write(80)
     disk.log.apply_retention(0, 0)
@@ -360,7 +361,7 @@ def test_index_that_lies_is_found_out_by_the_log() -> None:
     assert all(log.read(o, 1, 80).base_offset == o for o in range(34))
 
 
-def test_stale_snapshot_beyond_the_end_is_dropped_and_state_replayed() -> None:
+def test_snapshot_beyond_the_end_is_deleted_and_the_state_replayed() -> None:
     disk = Disk()
     for sequence in range(4):
         append(disk.log, batch(producer=(7, 0, sequence)))
@@ -411,7 +412,7 @@ def test_leader_epochs_are_rebuilt_from_the_batches() -> None:
     assert disk.reopen().leader_epochs.entries == ((1, 0), (4, 2), (9, 3))
 
 
-def test_leader_epoch_without_records_is_forgotten() -> None:
+def test_leader_epoch_without_records_is_removed() -> None:
     disk = Disk()
     append(disk.log, epoch=1)
     disk.log.flush()
@@ -419,7 +420,7 @@ def test_leader_epoch_without_records_is_forgotten() -> None:
     assert disk.reopen().leader_epochs.entries == ((1, 0),)
 
 
-def test_leftovers_are_removed_strangers_stay() -> None:
+def test_leftover_files_are_deleted_and_unknown_files_kept() -> None:
     disk = Disk()
     disk.write(2)
     for name in ("00000000000000000009.index", "00000000000000000000.log.deleted", "x.tmp"):
@@ -431,7 +432,7 @@ def test_leftovers_are_removed_strangers_stay() -> None:
     assert disk.names(".txt") == ["notes.txt"]
 
 
-def test_deleted_segments_that_came_back_are_deleted_again() -> None:
+def test_segments_before_the_log_start_are_deleted_again() -> None:
     disk = Disk()
     disk.write(80, checkpoint=True)
     disk.log.delete_records_before(40)
@@ -441,7 +442,7 @@ def test_deleted_segments_that_came_back_are_deleted_again() -> None:
     assert stored(log)[0].base_offset == 40
 
 
-def test_segment_that_overlaps_the_one_before_is_set_aside_alone() -> None:
+def test_segment_that_overlaps_its_predecessor_becomes_a_torn_file() -> None:
     disk = Disk()
     disk.write(80)
     disk.files.create(f"{FOLDER}/{segment_name(20)}").append([disk.content(FIRST)])
@@ -450,7 +451,7 @@ def test_segment_that_overlaps_the_one_before_is_set_aside_alone() -> None:
     assert disk.names(".torn") == [segment_name(20, "-1.torn")]
 
 
-def test_what_a_failed_fsync_left_in_the_cache_is_not_believed() -> None:
+def test_cached_pages_of_a_failed_fsync_are_dropped() -> None:
     disk = Disk()
     disk.write(40)
     disk.write(60, flush=False)
@@ -462,8 +463,8 @@ def test_what_a_failed_fsync_left_in_the_cache_is_not_believed() -> None:
     assert 40 <= log.log_end_offset < 100
 
 
-def test_nor_what_it_left_in_the_page_in_which_the_recovery_point_is() -> None:
-    """Found by the simulator: an operating system drops whole pages only."""
+def test_cached_page_that_holds_the_recovery_point_is_dropped() -> None:
+    """Found by the simulator: the operating system drops whole pages only."""
     disk = Disk()
     disk.write(10)
     disk.reopen(clean=True)
@@ -488,9 +489,11 @@ def test_second_recovery_changes_nothing() -> None:
         assert disk.log.corruption == damage
 
 
-def test_times_of_batches_that_were_lost_are_not_those_of_others_in_their_place() -> None:
-    """A power cut took the end of the log, not the index that was saved with it; a lookup by time
-    passed by what was written then."""
+def test_time_index_of_lost_batches_is_not_used_for_later_ones() -> None:
+    """Regression: after a power cut the saved index was longer than the log.
+
+    Lookups by timestamp then skipped the batches written later.
+    """
     disk = Disk()
     for i in range(20):
         append(disk.log, batch(timestamp=1000 + i))
@@ -507,8 +510,8 @@ def test_times_of_batches_that_were_lost_are_not_those_of_others_in_their_place(
     assert segment.times.start_for(5000) <= 10
 
 
-def test_damage_in_what_was_deleted_since_is_nobodys() -> None:
-    """A replica left the in-sync ones for it and fetched everything anew."""
+def test_damage_in_deleted_records_is_not_reported() -> None:
+    """Regression: the replica left the ISR for it and fetched its whole log again."""
     disk = Disk()
     disk.write(20, checkpoint=True)
     disk.flip(segment_name(0), 3 * 120 + 100)
@@ -520,8 +523,8 @@ def test_damage_in_what_was_deleted_since_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize("byte", [23, 25, 26])
-def test_a_batch_that_says_it_ends_behind_the_log_does_not_keep_it_closed(byte: int) -> None:
-    """One flipped bit of its last offset, and the broker never started again."""
+def test_batch_that_claims_offsets_beyond_the_log_does_not_stop_the_start(byte: int) -> None:
+    """Regression: one flipped bit in a last offset made every start of the broker fail."""
     disk = Disk()
     for i in range(20):
         append(disk.log, batch(producer=(7, 0, i)))
@@ -535,7 +538,7 @@ def test_a_batch_that_says_it_ends_behind_the_log_does_not_keep_it_closed(byte: 
 
 
 @pytest.mark.parametrize("byte", [23, 25, 26])
-def test_a_batch_that_says_so_while_its_log_is_cut_is_cut_around(byte: int) -> None:
+def test_truncation_works_beside_a_batch_that_claims_offsets_beyond_the_log(byte: int) -> None:
     disk = Disk()
     for i in range(20):
         append(disk.log, batch(producer=(7, 0, i)))

@@ -1,4 +1,4 @@
-"""Which refused batches are remembered, and for whom."""
+"""Refused batches: which are recorded, and for which producers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def header(producer: int = 7, sequence: int = 3, epoch: int = 0) -> BatchHeader:
     return read_header(batch(producer=(producer, epoch, sequence)))
 
 
-def test_refused_batch_is_found_for_its_producer_epoch_and_partition_alone() -> None:
+def test_refused_batch_is_found_only_for_its_producer_epoch_and_partition() -> None:
     refused = RefusedBatches()
     refused.note(KEY, header(), FULL)
     found = refused.find(KEY, header(sequence=9))
@@ -33,7 +33,7 @@ def test_refused_batch_is_found_for_its_producer_epoch_and_partition_alone() -> 
 @pytest.mark.parametrize(
     ("producer", "error"), [(-1, FULL), (7, errors.InvalidRecordError("no records"))]
 )
-def test_batches_that_are_not_sent_again_in_sequence_are_not_remembered(
+def test_batches_that_no_producer_retries_are_not_recorded(
     producer: int, error: errors.LogbusError
 ) -> None:
     refused = RefusedBatches()
@@ -41,7 +41,7 @@ def test_batches_that_are_not_sent_again_in_sequence_are_not_remembered(
     assert not refused
 
 
-def test_oldest_refused_batch_is_forgotten_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_refused_batch_is_evicted_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refused_batches, "PRODUCERS_MAX", 2)
     refused = RefusedBatches()
     for producer in (1, 2, 1, 3):

@@ -1,4 +1,4 @@
-"""Which segments go: the decision alone."""
+"""The retention decision: the segments that expire."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def segments(*newest_days: float, size: int = 100) -> list[SegmentFacts]:
     ]
 
 
-def test_by_time() -> None:
+def test_segments_older_than_retention_ms_expire() -> None:
     assert count(segments(9, 8, 6, 0), retention_ms=7 * DAY) == 2
     assert count(segments(9, 6, 8, 0), retention_ms=7 * DAY) == 1
     assert count(segments(7, 0), retention_ms=7 * DAY) == 0
     assert count(segments(9, 8), retention_ms=-1) == 0
 
 
-def test_by_size_keeps_at_least_that_much() -> None:
+def test_retention_by_size_keeps_at_least_retention_bytes() -> None:
     assert count(segments(1, 1, 1, 1), retention_bytes=250) == 1
     assert count(segments(1, 1, 1, 1), retention_bytes=0) == 3
     assert count(segments(1, 1, 1, 1), retention_bytes=400) == 0
 
 
-def test_before_the_log_start() -> None:
+def test_segments_before_the_log_start_expire() -> None:
     assert count(segments(0, 0, 0), start=19) == 1
     assert count(segments(0, 0, 0), start=20) == 2
     assert count(segments(0, 0, 0), start=99) == 2
 
 
-def test_never_the_active_one_nor_beyond_the_high_watermark() -> None:
+def test_active_and_uncommitted_segments_never_expire() -> None:
     assert count(segments(99), retention_ms=0, retention_bytes=0) == 0
     assert count(segments(99, 99, 99), retention_ms=0, end=19) == 1
 
@@ -74,5 +74,7 @@ def one(max_timestamp: int, appended: int) -> list[SegmentFacts]:
         "no time: as old as its append, kept",
     ],
 )
-def test_record_times_far_from_now(max_timestamp: int, appended: int, gone: bool) -> None:
+def test_age_of_segments_with_timestamps_far_from_now(
+    max_timestamp: int, appended: int, gone: bool
+) -> None:
     assert count(one(max_timestamp, appended), retention_ms=7 * DAY) == int(gone)

@@ -1,4 +1,4 @@
-"""Walking batches: what stops a walk, and where it may go on."""
+"""Walks over batches: the errors that end a walk, and where a scan continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chain(count: int, size: int = 120, fill: int = 0x55) -> list[bytearray]:
 
 @pytest.mark.parametrize("size", [61, 120, 5000, 300_000, 5_000_000])
 @pytest.mark.parametrize("walk", [walk_headers, walk_batches])
-def test_walks_see_every_batch(walk: object, size: int) -> None:
+def test_walks_yield_every_batch(walk: object, size: int) -> None:
     count = 3 if size > 10_000 else 200
     file = file_of(*chain(count, size))
     found = list(walk(file, 0, file.size, 0))  # type: ignore[operator]
@@ -37,7 +37,7 @@ def test_walks_see_every_batch(walk: object, size: int) -> None:
     assert [f.position for f in found] == [i * size for i in range(count)]
 
 
-def test_only_the_full_walk_sees_a_wrong_checksum() -> None:
+def test_only_a_walk_with_checksums_finds_a_wrong_checksum() -> None:
     batches = chain(3)
     batches[1][100] ^= 1
     file = file_of(*batches)
@@ -48,7 +48,7 @@ def test_only_the_full_walk_sees_a_wrong_checksum() -> None:
     assert caught.value.header is not None
 
 
-def test_the_first_21_bytes_are_held_to_the_chain() -> None:
+def test_walk_checks_offset_length_epoch_and_magic_of_each_batch() -> None:
     for position, value in ((7, 9), (8, 0x7F), (11, 200), (15, 0), (16, 1)):
         batches = chain(3)
         batches[1][position] = value
@@ -58,7 +58,7 @@ def test_the_first_21_bytes_are_held_to_the_chain() -> None:
         assert caught.value.offset == 1
 
 
-def test_resync_finds_the_next_batch_that_is_continued() -> None:
+def test_resync_finds_the_next_batch_that_another_one_continues() -> None:
     batches = chain(5)
     file = file_of(b"garbage" * 9, *batches[2:])
     found = resync(file, 0, file.size, 1, 100)
@@ -69,7 +69,7 @@ def test_resync_finds_the_next_batch_that_is_continued() -> None:
     assert resync(file, 0, file.size, 0, 2) is None
 
 
-def test_resync_is_not_fooled_by_a_batch_inside_a_record() -> None:
+def test_resync_ignores_a_batch_inside_a_record() -> None:
     inner = batch()
     fmt.STAMP.pack_into(inner, 0, 3, 108, 1)
     outer = bytearray(b"broken" + bytes(inner) + b"more of the record")
