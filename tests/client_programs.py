@@ -1,5 +1,4 @@
-"""Other people's clients that are programs: where their sources lie, what each is called, and what
-each was answered."""
+"""Third-party clients that run as programs: their sources, names, versions and printed answers."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ GO_MODULES = {
     "sarama": GO / "sarama" / "go.mod",
     "old sarama": GO / "sarama" / "old.mod",
 }
-"""What each client in Go is built with; its code lies beside that."""
+"""The go.mod of each Go client; its code is in the same folder."""
 
 OLD_KAFKA = "3.1.2"
-"""The oldest that a mirror copies from."""
+"""The oldest Kafka that a mirror copies from."""
 
 LIBRDKAFKA, LIBRDKAFKA_VERSION = "@confluentinc/kafka-javascript@1.10.1", "2.15.1"
-"""An npm package that brings librdkafka's source with its tests, and which librdkafka that is."""
+"""An npm package that contains librdkafka's source and tests, and the version of librdkafka."""
 
 SPARK_CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -40,24 +39,26 @@ SPARK_CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.0",
     "org.apache.kafka:kafka-clients:3.9.1",
 )
-"""The newest of each that the registry has; 4.2.0 runs on Spark 4.3."""
+"""The newest released versions; 4.2.0 runs on Spark 4.3."""
 
 Note = Callable[[str, str, str], None]
-"""Keeps a client's name, what it asked for, and what it was answered."""
+"""A function that records a client's name, its request and the answer."""
 
 OwnNote = Callable[[str, str], None]
-"""The same for a test's own client, which need not be named."""
+"""A function that records a request and its answer for the test's only client."""
 
 STEP_SECONDS = 120
-"""How long a program may be silent. All of its steps together take what they take: a machine that
-is busy makes each of them slower, but an answer that never comes ends the program at once."""
+"""Seconds without output after which a program is killed. The total run time has no limit, because
+a busy machine slows every step."""
 DUMP_SECONDS = 5
 SAID_CHARACTERS = 5000
 
 
 class Steps:
-    """What a program of ours around a client was answered, which prints a JSON line for each step:
-    its name, and either ``answer`` or ``error``."""
+    """The answers that a test program around a third-party client printed.
+
+    The program prints one JSON line for each step: ``name``, and either ``answer`` or ``error``.
+    """
 
     def __init__(self, command: Sequence[str], folder: Path | None = None) -> None:
         lines: SimpleQueue[str] = SimpleQueue()
@@ -76,7 +77,7 @@ class Steps:
                     self._rows[row["step"]] = row
                 code = process.wait(STEP_SECONDS)
             except Empty:
-                # Go and Java say where each thread stands.
+                # Go and Java programs print the stack of each thread.
                 process.send_signal(signal.SIGQUIT)
                 reader.join(DUMP_SECONDS)
                 code = None
@@ -95,25 +96,25 @@ class Steps:
         return name in self._rows
 
     def all(self) -> list[dict[str, Any]]:
-        """Every row that it printed."""
+        """Return every row that the program printed."""
         return list(self._rows.values())
 
     def answer(self, name: str) -> Any:
-        """The answer to a step that was served."""
+        """Return the answer of a step; fail if the step had an error."""
         assert "error" not in self._rows[name], self._rows[name]
         return self._rows[name]["answer"]
 
     def answers(self, *names: str) -> list[Any]:
-        """The same of several."""
+        """Return the answers of several steps; fail if one had an error."""
         return [self.answer(name) for name in names]
 
     def error(self, name: str) -> str:
-        """Why a step was refused."""
+        """Return the error of a refused step."""
         return str(self._rows[name]["error"])
 
 
 def _take(process: subprocess.Popen[str], lines: SimpleQueue[str]) -> None:
-    """Its thread: every line of a program, and an empty one where it ends."""
+    """Put every output line of a program, then an empty line, into the queue. Runs in a thread."""
     assert process.stdout is not None
     for line in process.stdout:
         lines.put(line)
@@ -124,7 +125,7 @@ GO_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def assert_go_reads_what_it_wrote(steps: Steps) -> None:
-    """Two records with each codec, read from the first one and from the last."""
+    """Check a Go client's two records with each codec, read from the start and after a seek."""
     expected, at_ms = [], 1_700_000_000_000
     for n, codec in enumerate(GO_CODECS):
         assert steps.answer(f"produce {codec}") == [2 * n, 2 * n + 1]
@@ -134,13 +135,13 @@ def assert_go_reads_what_it_wrote(steps: Steps) -> None:
 
 
 def kcat_program() -> str | None:
-    """None where it is not installed."""
+    """Return the path of kcat, or None if it is not installed."""
     return shutil.which("kcat")
 
 
 @cache
 def names() -> dict[str, str]:
-    """Each client's name with its version. A client that is not installed stays without one."""
+    """Return each client's display name with its version. A missing client has no version."""
     tools, platform = (
         re.findall(r"<kafka.version>(.+)</kafka.version>", (JAVA / name).read_text())[0]
         for name in ("pom.xml", "platform.xml")
@@ -169,7 +170,7 @@ def names() -> dict[str, str]:
 
 
 def _version(client: str, dependency: str) -> str:
-    """As the Go client's module file names it."""
+    """Return a dependency's version from a Go client's go.mod."""
     return re.findall(rf"{dependency} v(\S+)", GO_MODULES[client].read_text())[0]
 
 

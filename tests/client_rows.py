@@ -1,7 +1,7 @@
-"""Rows through other people's Python clients: each writes some into partition 0 and reads them.
+"""Adapters for third-party Python clients that write rows to partition 0 and read them.
 
-``program_rows`` has those clients that are programs. What a client cannot express is left out of
-its ``writable`` rows, and of what is expected of its reading by ``seen``.
+``program_rows`` has adapters for clients that are programs. ``writable`` omits rows that a client
+cannot write; ``seen`` returns the part of a stored row that a client can show.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Header = tuple[str, bytes | None]
 
 
 class Row(NamedTuple):
-    """A record. ``timestamp_ms`` is None where a client can neither choose nor show it."""
+    """A record. ``timestamp_ms`` is None if a client can neither set nor show it."""
 
     key: bytes | None
     value: bytes | None
@@ -44,7 +44,8 @@ ROWS = SPECIAL + [Row(b"k%d" % n, b"row %d" % n, (), T0 + 10 + n) for n in range
 
 
 class RowClient(ABC):
-    """``codecs``: what it compresses with; ``name``: its key among the clients' names."""
+    """An adapter of one client. ``codecs``: its compression codecs; ``name``: its key in the names
+    of clients."""
 
     name: str
     codecs: tuple[str, ...] = CODECS
@@ -53,20 +54,20 @@ class RowClient(ABC):
         self.servers = servers
 
     def writable(self, rows: list[Row]) -> list[Row]:
-        """Those rows that it can write."""
+        """Return the rows that the client can write."""
         return rows
 
     def seen(self, row: Row) -> Row:
-        """A stored row as it shows it."""
+        """Return a stored row as the client shows it."""
         return row
 
     @abstractmethod
     def write(self, topic: str, rows: list[Row], codec: str) -> None:
-        """Returns once all are acknowledged."""
+        """Write rows and return when all are acknowledged."""
 
     @abstractmethod
     def read(self, topic: str, start: int, count: int) -> list[Row]:
-        """So many rows of partition 0 from an offset on."""
+        """Read ``count`` rows of partition 0 from offset ``start``."""
 
 
 class Librdkafka(RowClient):
@@ -104,14 +105,14 @@ class Librdkafka(RowClient):
 
 
 class KafkaPython(RowClient):
-    """It refuses to write a record of nothing, as aiokafka does, and a null header."""
+    """kafka-python. It refuses records without key and value (like aiokafka), and null headers."""
 
     name = "kafka-python"
     codecs = tuple(
         codec for codec in CODECS
         if codec == "none" or getattr(kafka.codec, f"has_{codec}")()
     )  # fmt: skip
-    """Some of them need a package each."""
+    """The codecs whose optional packages are installed."""
 
     def writable(self, rows: list[Row]) -> list[Row]:
         whole = [row for row in rows if row.key is not None or row.value is not None]

@@ -1,6 +1,6 @@
-"""A world without time or network: a shell whose clock the test moves, with scripted brokers.
+"""A client shell without network and real time: the test moves the clock and answers requests.
 
-Requests and answers pass through their bytes, so the codecs are under test as well.
+Requests and answers are encoded and decoded, so tests cover the codecs too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def view(
     leader_epoch: int = 5,
     isr: tuple[int, ...] = (1,),
 ) -> ClusterView:
-    """A cluster of two brokers with topic ``t``, its partitions led in turn by ``leaders``."""
+    """Return metadata of two brokers and topic ``t``, whose partitions ``leaders`` lead in turn."""
     rows = tuple(
         PartitionMetadata(each, leaders[each % len(leaders)], leader_epoch, (1, 2), isr)
         for each in range(partitions)
@@ -50,7 +50,7 @@ class _Timer:
 
 @dataclass
 class Asked:
-    """A request that waits for the test's answer."""
+    """A request that the client sent and the test has not answered yet."""
 
     world: World
     endpoint: Endpoint
@@ -62,17 +62,17 @@ class Asked:
     message: Any
 
     def answer(self, frame: bytes | bytearray) -> None:
-        """Answer with a frame, its length included."""
+        """Answer with a frame, including its length prefix."""
         self.world.asked.remove(self)
         self.on_answer(self.exchange.answer(memoryview(bytearray(frame))[4:]))
 
     def fail(self, error: LogbusError) -> None:
-        """End the connection."""
+        """Close the connection with this error."""
         self.world.asked.remove(self)
         self.on_answer(error)
 
     def produced(self, **rows: Any) -> None:
-        """Answer a produce: what each partition gets, by ``p0=(error, base offset)``."""
+        """Answer a produce request. ``p0=(error code, base offset)`` answers for partition 0."""
         assert self.api_key == ApiKey.PRODUCE
         answers = [
             produce.ProducedPartition(int(name[1:]), error, base)
@@ -85,7 +85,7 @@ class Asked:
         )
 
     def fetched(self, rows: list[fetch.PartitionAnswer], topic_id: str = TOPIC_ID) -> None:
-        """Answer a fetch."""
+        """Answer a fetch request."""
         parts = fetch.encode_response(
             [fetch.TopicAnswer("", topic_id, rows)], 17, self.correlation_id
         )
@@ -93,7 +93,7 @@ class Asked:
 
 
 class World:
-    """The shell. ``run`` lets time pass; ``asked`` holds what waits for an answer."""
+    """The client shell. ``run`` advances time; ``asked`` holds the unanswered requests."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -142,7 +142,7 @@ class World:
 
     @property
     def is_called(self) -> bool:
-        """Whether somebody has called the shell's thread, which has not looked yet."""
+        """Whether a call to the shell's thread is pending."""
         return bool(self._calls)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
@@ -151,7 +151,7 @@ class World:
                 asked.fail(RequestTimedOutError("given up"))
 
     def run(self, passing_ms: float = 0.0) -> None:
-        """Do what is to be done, and let time pass."""
+        """Run pending calls and timers while ``passing_ms`` milliseconds pass."""
         until = self.now + passing_ms
         while True:
             while self._calls:
@@ -165,7 +165,7 @@ class World:
         self.now = until
 
     def the(self, api_key: int) -> Asked:
-        """The one request of an API that waits."""
+        """Return the only unanswered request of an API."""
         found = [asked for asked in self.asked if asked.api_key == api_key]
         assert len(found) == 1, found
         return found[0]

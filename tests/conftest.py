@@ -1,7 +1,7 @@
-"""What every test gets: fixtures by name, groups for the two workers, the right package.
+"""Configuration of all tests: fixtures, groups for the two workers, environment variables.
 
-``tests/`` itself is on the path (``from sim.zk import …``), the checkout's root is not: under
-``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, importing the checkout instead of the
+``tests/`` is on sys.path (``from sim.zk import …``); the root of the checkout is not. With
+``LOGBUS_TEST_INSTALLED=1``, which ``make test`` sets, importing the checkout in place of the
 installed wheel is an error.
 """
 
@@ -18,12 +18,12 @@ ROOT = TESTS.parent
 
 if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
-# Spark's Python workers and its lookup of data sources run in this interpreter, not in "python3".
+# Spark's Python workers and its lookup of data sources must use this interpreter, not "python3".
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-# A Python that a test starts, Spark's workers among them, must not find the checkout in its folder.
+# Child processes, such as Spark's workers, must not import the checkout from the current folder.
 os.environ["PYTHONSAFEPATH"] = "1"
-# A cluster that the developer has running is not the tests' business.
+# Tests must not use a cluster that the developer has running.
 for _name in ("LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
     os.environ.pop(_name, None)
 
@@ -52,5 +52,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder in _SPARK_FOLDERS:
             item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
-                # The first of them also pays for the session's start.
+                # The timeout of the first Spark test includes the start of the session.
                 item.add_marker(pytest.mark.timeout(300))

@@ -30,13 +30,13 @@ from broker_lite.wire.calls.offsets import (
 _NUMBERS = itertools.count(1000)
 
 RAW = (1, fetch.FLAG_CHECKS_CRC)
-"""A reader that knows columns and checks CRCs itself, as ours do."""
+"""Fetch capabilities of logbus' clients: they decode columns and check CRCs."""
 ROWS_ONLY = (0, 0)
-"""Every other Kafka client."""
+"""Fetch capabilities of other Kafka clients: rows only, no CRC checks."""
 
 
 class Place(NamedTuple):
-    """A topic of one partition or more and where its partition 0 is led."""
+    """A topic and the leader of its partition 0."""
 
     name: str
     topic_id: str
@@ -47,14 +47,14 @@ class Place(NamedTuple):
 def make_topic(
     cluster: LocalCluster, name: str, partitions: int = 1, config: dict[str, str] | None = None
 ) -> Place:
-    """Create a topic and wait until partition 0 can be produced to."""
+    """Create a topic and wait until the leader of every partition serves."""
     with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topic(name, partitions, 1, config or {})
         return find_topic(cluster, name)
 
 
 def find_topic(cluster: LocalCluster, name: str) -> Place:
-    """Wait until the leader of every partition serves."""
+    """Wait until the leader of every partition serves, and return the topic's place."""
     with Admin(cluster.bootstrap_servers) as admin:
         while True:
             view = admin.cluster([name])
@@ -106,7 +106,7 @@ def produce_request(
 def send_batch(
     connection: PlainConnection, place: Place, batch: bytes, *, version: int = 13, **options: int
 ) -> produce.ProducedPartition:
-    """Produce one batch and wait for its answer."""
+    """Produce one batch and return the answer for its partition."""
     connection.send(produce_request(place, batch, version=version, **options))
     response = produce.decode_response(connection.receive(), version)
     return response.topics[0].partitions[0]
@@ -149,13 +149,14 @@ def fetch_request(
 def read(
     connection: PlainConnection, place: Place, offset: int, *, version: int = 17, **options: object
 ) -> fetch.FetchedPartition:
-    """Fetch from one partition and wait for the answer."""
+    """Fetch from one partition and return the answer for it."""
     connection.send(fetch_request(place, offset, version=version, **options))  # type: ignore[arg-type]
     return fetch.decode_response(connection.receive(), version).topics[0].partitions[0]
 
 
 def batches(records: memoryview) -> list[tuple[memoryview, BatchHeader]]:
-    """The whole batches of what was fetched, their CRCs checked."""
+    """Return the complete batches of fetched bytes with their headers, after a check of their
+    CRCs."""
     found = []
     for position, header in iter_headers(records):
         one = records[position : position + header.size_bytes]
@@ -165,12 +166,12 @@ def batches(records: memoryview) -> list[tuple[memoryview, BatchHeader]]:
 
 
 def rows(records: memoryview) -> list[Row]:
-    """Rows of batches of rows."""
+    """Return the rows of fetched row batches."""
     return [row for one, header in batches(records) for row in decode_rows(one, header)]
 
 
 def values(records: memoryview) -> list[bytes]:
-    """Values of batches of either kind, in order."""
+    """Return the values of fetched row and column batches, in offset order."""
     found: list[bytes] = []
     for one, header in batches(records):
         if header.is_columns:

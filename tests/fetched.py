@@ -1,4 +1,4 @@
-"""What package managers bring for the tests of other people's clients, or why they could not."""
+"""Downloads by package managers for tests of third-party clients; a failure skips the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FETCH_SECONDS = 240
 
 
 def fetched(command: list[str], folder: Path, what: str) -> None:
-    """Run a package manager's command as its user has set it up; skip the tests where it cannot."""
+    """Run a package manager with the user's configuration; skip the tests if it fails."""
     program = shutil.which(command[0])
     if program is None:
         pytest.skip(f"{command[0]} is not installed, and {what} come by it")

@@ -1,4 +1,4 @@
-"""A real cluster and what is needed to talk to it; one per worker, temporary, gone at the end."""
+"""Fixtures of a real cluster: one for each test worker, removed at the end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers and ZooKeeper. A test that kills something starts it again. Members of groups
-    may ask for shorter sessions than by default, so that a test need not wait long for a death, and
-    a group's first member waits less for others."""
+    """The worker's cluster of three brokers and ZooKeeper. A test that kills a process restarts it.
+
+    The minimum session timeout and the initial rebalance delay are shorter than the defaults, so
+    that tests of groups wait less.
+    """
     directory = tmp_path_factory.mktemp("cluster")
     config = {
         "group.min.session.timeout.ms": "500",
@@ -34,10 +36,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def make_cluster(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., LocalCluster]]:
-    """A function that starts a cluster of the test's own (same arguments as LocalCluster).
+    """A function that starts a separate cluster for the test, with LocalCluster's arguments.
 
-    Its brokers are its own. ZooKeeper is the worker's, under a chroot of the cluster's own, unless
-    the test asks for ``own_zookeeper``: to stop it, say.
+    The cluster uses the worker's ZooKeeper with a chroot of its own. With ``own_zookeeper`` it
+    starts its own ZooKeeper, which the test may stop.
     """
     started: list[LocalCluster] = []
 
@@ -56,21 +58,21 @@ def make_cluster(
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """A ZooKeeper without brokers; a test takes a chroot of its own in it."""
+    """The worker's ZooKeeper without brokers. Each test uses a chroot of its own."""
     with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
 
 
 @pytest.fixture
 def bus(cluster: LocalCluster) -> Iterator[Bus]:
-    """A connection to the worker's cluster."""
+    """A Bus that is connected to the worker's cluster."""
     with connect(cluster.bootstrap_servers) as connected:
         yield connected
 
 
 @pytest.fixture
 def topic(bus: Bus) -> str:
-    """A new topic of three partitions."""
+    """The name of a new topic with three partitions."""
     name = f"fixture-{os.getpid()}-{next(_NUMBERS)}"
     bus.create_topic(name, partitions=3)
     return name

@@ -1,4 +1,4 @@
-"""The worker's one Spark session: pytest-spark's, with the options of setup.cfg."""
+"""The worker's Spark session, which pytest-spark starts with the options of setup.cfg."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def warehouse() -> Iterator[str]:
-    """A folder for Spark's tables; a file of options could only name one that stays."""
+    """A temporary warehouse folder. setup.cfg could only name a permanent one."""
     with tempfile.TemporaryDirectory(prefix="logbus-warehouse-") as folder:
         SparkConfigBuilder.get().set("spark.sql.warehouse.dir", folder)
         yield folder
@@ -23,6 +23,6 @@ def warehouse() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(warehouse: str, request: pytest.FixtureRequest) -> SparkSession:
-    """The Spark session, under the name that people use. It ends before its warehouse goes."""
+    """The Spark session. It stops before its warehouse folder is removed."""
     session: SparkSession = request.getfixturevalue("spark_session")
     return session

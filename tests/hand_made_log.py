@@ -1,7 +1,7 @@
-"""A log by hand: what brokers cannot be asked to write before there are transactions.
+"""A hand-made log with transactions and compacted batches, which brokers cannot write yet.
 
-Batches of rows and of columns, dense and with offset deltas, an empty batch as a cleaner leaves it,
-control batches, and transactions that committed or aborted, some of both by one producer.
+It has row and column batches, dense and with offset gaps; empty batches as Kafka's cleaner leaves
+them; control batches; and committed and aborted transactions, some of the same producer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def value_at(offset: int, size: int = 0) -> bytes:
 
 
 def finished(buffer: bytearray | memoryview, base: int, end: int, **fields: int) -> bytes:
-    """A batch as it stands in a log, from offset ``base`` to ``end``."""
+    """Return a batch with its offsets and CRC set, from offset ``base`` to ``end`` (exclusive)."""
     header = read_header(buffer)._replace(
         base_offset=base, last_offset_delta=end - base - 1, leader_epoch=EPOCH
     )
@@ -41,7 +41,10 @@ def finished(buffer: bytearray | memoryview, base: int, end: int, **fields: int)
 def rows(
     offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 0, codec: int = 0
 ) -> bytes:
-    """Rows at these offsets in a batch that ends before ``end``; of a transaction with ``pid``."""
+    """Return a row batch with records at these offsets that ends before ``end``.
+
+    With ``pid`` (a producer id) the batch belongs to a transaction.
+    """
     made = encode_rows(
         [Row(at, TIME_MS, b"k", value_at(at, size)) for at in offsets],
         codec=codec,
@@ -54,7 +57,7 @@ def rows(
 
 
 def columns(offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 0) -> bytes:
-    """The same in columns."""
+    """Return the same as ``rows``, as a column batch."""
     base, deltas = offsets[0], np.array([at - offsets[0] for at in offsets], np.int32)
     is_dense = int(deltas[-1]) == len(offsets) - 1
     made = arrow.encode(
@@ -74,7 +77,7 @@ def columns(offsets: Sequence[int], end: int = 0, *, pid: int = -1, size: int = 
 
 
 def marker(offset: int, pid: int, kind: bytes) -> bytes:
-    """The control batch that ends a transaction."""
+    """Return the control batch that ends a transaction."""
     made = encode_rows(
         [Row(offset, TIME_MS, kind, b"\0\0\0\0\0\0")],
         attributes=TRANSACTIONAL | fmt.ATTRIBUTE_CONTROL,
@@ -85,7 +88,7 @@ def marker(offset: int, pid: int, kind: bytes) -> bytes:
 
 
 def empty(base: int, end: int) -> bytes:
-    """A batch that compaction left without rows."""
+    """Return an empty batch, as compaction leaves it."""
     header = read_header(encode_rows([Row(base, TIME_MS, None, None)]))
     buffer = bytearray(fmt.HEADER_BYTES)
     fmt.HEADER.pack_into(buffer, 0, *header._replace(length=fmt.HEADER_BYTES - 12))
@@ -102,21 +105,24 @@ ABORTED = list(_MARKERS)
 
 
 def aborted_from(offset: int) -> list[AbortedTransaction]:
-    """What a broker lists in an answer to a fetch from ``offset`` to the end."""
+    """Return the aborted transactions that a broker lists in a fetch from ``offset`` to the end."""
     return [each for each, end in _MARKERS.items() if end >= offset]
 
 
 COMMITTED = [0, 1, 2, 3, 6, 13, 14, 16, 17, 24, 25, 32, 33, 40, 43, 47]
-"""The offsets that a reader with read_committed sees."""
+"""Offsets that a consumer with read_committed receives."""
 UNCOMMITTED = sorted([*COMMITTED, 11, 12, 18, 29, 30, 31, 45])
 END = 53
 
 
 def contiguous(size: int = 0) -> list[bytes]:
-    """A log of logbus's own from offset 0 to END; values are padded to ``size``."""
+    """Return the log from offset 0 to END without gaps, as logbus writes it.
+
+    Values are padded to ``size`` bytes.
+    """
     return [
         rows([0, 1, 2], size=size),
-        rows([3, 6], 11, size=size),  # of 3 to 10 compaction left two
+        rows([3, 6], 11, size=size),  # compaction left two of 3 to 10
         rows([11, 12], pid=1, size=size),  # aborted
         columns([13, 14], pid=2, size=size),
         marker(15, 2, COMMIT),
@@ -125,17 +131,17 @@ def contiguous(size: int = 0) -> list[bytes]:
         marker(19, 1, ABORT),
         marker(20, 4, COMMIT),
         empty(21, 24),
-        columns([24, 25], pid=1, size=size),  # the same producer, which commits this time
+        columns([24, 25], pid=1, size=size),  # a later, committed transaction of producer 1
         marker(26, 1, COMMIT),
         empty(27, 28),
-        marker(28, 9, ABORT),  # of a producer that wrote nothing here
+        marker(28, 9, ABORT),  # a producer without records in this log
         columns([29, 30], pid=3, size=size),  # aborted
         rows([31], pid=3, size=size),  # aborted
         rows([32], size=size),
         columns([33], size=size),
         marker(34, 3, ABORT),
         empty(35, 40),
-        columns([40, 43], 45, size=size),  # of 40 to 44 compaction left two
+        columns([40, 43], 45, size=size),  # compaction left two of 40 to 44
         columns([45], 46, pid=5, size=size),  # aborted
         marker(46, 5, ABORT),
         rows([47], 50, size=size),
@@ -145,5 +151,5 @@ def contiguous(size: int = 0) -> list[bytes]:
 
 
 def with_gaps(size: int = 0) -> list[bytes]:
-    """The same log as Kafka's compaction leaves it: without its empty batches."""
+    """Return the same log without its empty batches, as Kafka's compaction leaves it."""
     return [each for each in contiguous(size) if read_header(each).record_count]

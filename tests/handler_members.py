@@ -1,4 +1,4 @@
-"""A client of one Kafka group, as the handlers' tests have it, and who coordinates its group."""
+"""A member of a Kafka group that calls request handlers directly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from handler_world import World, struct
 from broker_lite.errors import MemberIdRequiredError
 
 SUBSCRIPTION = bytes_of.pack(">hih1si", 0, 1, 1, b"t", 0)
-"""A consumer's, version 0: topic t."""
+"""A consumer's subscription, version 0, to topic t."""
 
 
 class Member:
-    """A client of one group, at the broker that coordinates it."""
+    """A member of one group that sends its requests to the group's coordinator."""
 
     def __init__(self, world: World, group: str = "g", *, broker: int = 0) -> None:
         self.world, self.group = world, group
@@ -25,7 +25,7 @@ class Member:
         self.answer: Any = None
 
     async def join(self, version: int = 9, **fields: Any) -> int:
-        """Until it has an id of its own, twice; the error code."""
+        """Join, a second time if the first answer assigns a member id; return the error code."""
         rows = [
             struct("JoinGroup", "JoinGroupRequestProtocol", name=name, metadata=SUBSCRIPTION)
             for name in fields.get("protocols", ["range"])
@@ -46,7 +46,7 @@ class Member:
         return int(answer.error_code)
 
     async def sync(self, version: int = 5, **work: bytes) -> Any:
-        """``work`` is by member id; the answer."""
+        """Send SyncGroup with these assignments, by member id; return the answer."""
         rows = [
             struct("SyncGroup", "SyncGroupRequestAssignment", member_id=name, assignment=part)
             for name, part in work.items()
@@ -76,14 +76,14 @@ class Member:
         return [answer.error_code, *(row.error_code for row in answer.members or ())]
 
     async def described(self) -> tuple[str, int]:
-        """Its group's state, and how many members are named."""
+        """Return the group's state and member count by DescribeGroups."""
         answer = await self.world.ask("DescribeGroups", 6, broker=self.broker, groups=[self.group])
         (row,) = answer.groups
         assert row.error_code == 0
         return row.group_state, len(row.members)
 
     async def listed(self) -> list[str]:
-        """The state that its group is listed with."""
+        """Return the group's state by ListGroups, as a list with at most one entry."""
         answer = await self.world.ask("ListGroups", 5, broker=self.broker)
         return [row.group_state for row in answer.groups if row.group_id == self.group]
 
@@ -109,7 +109,7 @@ async def both(*work: Awaitable[Any]) -> list[Any]:
 
 
 async def gathered(world: World, count: int, **fields: Any) -> list[Member]:
-    """A group of so many that is stable, the leader first."""
+    """Form a stable group of ``count`` members and return them, the leader first."""
     members = [Member(world) for _ in range(count)]
     assert await both(*(member.join(**fields) for member in members)) == [0] * count
     members.sort(key=lambda member: member.answer.leader != member.id)

@@ -1,7 +1,7 @@
-"""Handlers over real registries, controllers and ZooKeeper's simulation, in virtual time.
+"""Request handlers with real registries and controllers on a simulated ZooKeeper, in virtual time.
 
-Requests are made, and responses read, by kafka-python's classes, through the same tables as in a
-broker. What has files (records, log directories) is tested with real brokers in tests/cluster.
+kafka-python's classes encode the requests and decode the responses, and requests pass through the
+broker's dispatch tables. tests/cluster tests handlers that need files with real brokers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MODULES = {18: "api_versions", 33: "replace_configs", 44: "alter_configs"}
 
 
 class World:
-    """Brokers 1, 2, … of one cluster, registered in that order; 1 is the controller."""
+    """A cluster of brokers 1, 2, …, registered in this order; broker 1 is the controller."""
 
     def __init__(self) -> None:
         self.service = ZkService(random.Random(1))
@@ -65,12 +65,13 @@ class World:
         return self
 
     def _settled(self, parts: Parts, count: int) -> bool:
-        """Everybody is known, and the controller has read everything and raised the features."""
+        """Return whether a broker knows all others and the controller has finalized the
+        features."""
         snapshot = parts.registry.snapshot
         return len(snapshot.brokers) == count and bool(snapshot.features)
 
     async def ask(self, name: str, version: int, *, broker: int = 1, **fields: Any) -> Any:
-        """Request ``name`` (such as "CreateTopics") in ``version``; the response."""
+        """Send request ``name`` (such as "CreateTopics") in ``version`` and return the response."""
         request = kind(f"{name}Request")(version=version, **fields)
         request.with_header(correlation_id=3, client_id="c")
         frame = memoryview(request.encode(header=True, framed=True))[4:]
@@ -103,7 +104,7 @@ def kind(name: str) -> Any:
 
 
 def struct(api: str, path: str, **fields: Any) -> Any:
-    """A row of a request, by its class's path within the request's."""
+    """Return a nested structure of a request, by the path of its class in the request class."""
     found = kind(f"{api}Request")
     for part in path.split("."):
         found = getattr(found, part)
@@ -111,12 +112,12 @@ def struct(api: str, path: str, **fields: Any) -> Any:
 
 
 def received(frame: memoryview) -> RequestContext:
-    """The context of a frame that a client on this machine sent."""
+    """Return the context of a request frame from a client on this machine."""
     return RequestContext.read(frame, Session(1, "127.0.0.1:40000"), 0)
 
 
 def context_of(api_key: int, version: int, client_id: str | None = None) -> RequestContext:
-    """The context of a request from a client on this machine."""
+    """Return the context of a request without a frame, from a client on this machine."""
     session = Session(1, "127.0.0.1:40000")
     return RequestContext(api_key, version, 1, client_id, 0, session, 0)
 
@@ -130,11 +131,11 @@ def handler(api_key: int) -> Callable[..., Coroutine[Any, Any, Any]]:
 
 
 def versions(api_key: int) -> range:
-    """All that are served."""
+    """Return all versions of an API that the broker serves."""
     first, last = VERSIONS[api_key]
     return range(first, last + 1)
 
 
 def run(body: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    """Run ``body`` in a new world, in virtual time; it starts the brokers itself."""
+    """Run ``body`` with a new world, in virtual time. ``body`` starts the brokers."""
     scheduler.run(body(World()))

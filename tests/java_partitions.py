@@ -1,4 +1,4 @@
-"""Where Kafka's Java clients put a key, one key at a time: the oracle of ``partitions_for``."""
+"""The partition of a key in Kafka's Java clients: the reference for ``partitions_for``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's 32-bit hash of a key, unsigned."""
+    """Return Kafka's 32-bit murmur2 hash of a key, unsigned."""
     size = len(key)
     h = _SEED ^ size
     whole = size & ~3
@@ -26,5 +26,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for(key: bytes, partition_count: int) -> int:
-    """The partition of a key."""
+    """Return the partition of a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

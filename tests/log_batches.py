@@ -1,4 +1,4 @@
-"""The batches of log bytes, one after the other, for tests that look into logs and answers."""
+"""Iteration over the batches in bytes of a log or a fetch answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_lite.record.walker import BatchWalker, WalkPolicy
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch; a batch cut at the end is not yielded."""
+    """Yield the position and header of each complete batch."""
     policy = WalkPolicy(allows_gaps=True, orders_epochs=False)
     for batch in BatchWalker(policy, 0).walk(data):
         yield batch.position, batch.header

@@ -1,7 +1,7 @@
-"""A member of a Kafka group that is a process of somebody else's client: it prints what it reads.
+"""Members of a Kafka group that are processes of third-party clients, which print their records.
 
-Who owns what is the cluster's word (DescribeGroups): the tools' own words differ. A thread reads
-each process's output; a process that a test leaves running is killed.
+Tests read the assignment with DescribeGroups, because the clients' messages differ. A thread reads
+each process's output. A process that is still running at the end of a test is killed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import confluent_kafka.admin as confluent_admin
 
 WAIT_S = 120.0
 RECORD = re.compile(r"^(\d+) (\d+)$")
-"""Partition and offset, as most of the programs print them."""
+"""Matches partition and offset as most of the programs print them."""
 
 
 def eventually(condition: Callable[[], object], said: Callable[[], object] = str) -> None:
-    """Returns when ``condition`` holds; a failure shows what ``said`` gives."""
+    """Wait until ``condition`` holds. A failure shows the result of ``said``."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, said()
@@ -31,7 +31,7 @@ def eventually(condition: Callable[[], object], said: Callable[[], object] = str
 
 
 class Member:
-    """A running member. ``read`` are the (partition, offset) that it printed."""
+    """A running member. ``read`` holds the (partition, offset) pairs that it printed."""
 
     def __init__(self, command: list[str], record: re.Pattern[str], folder: Path) -> None:
         self.read: list[tuple[int, int]] = []
@@ -66,33 +66,34 @@ class Member:
                     self.read.append((int(found[1]), int(found[2])))
 
     def kill(self) -> None:
-        """As by kill -9: nothing is committed, nobody is told."""
+        """Kill the process (SIGKILL), without a commit and without leaving the group."""
         self._process.kill()
         self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
 
     def leave(self) -> None:
-        """Ends it as its user would; it commits and leaves."""
+        """Stop the process with SIGTERM; the client commits and leaves the group."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
 
 
 class Group:
-    """A group as the cluster describes it."""
+    """A group as DescribeGroups reports it."""
 
     def __init__(self, servers: str, name: str) -> None:
         self._admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
         self._name = name
 
     def shares(self) -> list[int]:
-        """How many partitions each member has, the smallest first; empty while it is not stable."""
+        """Return the members' partition counts in ascending order; empty if the group is not
+        stable."""
         found = self._admin.describe_consumer_groups([self._name])[self._name].result(WAIT_S)
         if found.state.name != "STABLE":
             return []
         return sorted(len(row.assignment.topic_partitions) for row in found.members)
 
     def state(self) -> str:
-        """As Kafka names it: STABLE, EMPTY, …"""
+        """Return the group's state by Kafka's name: STABLE, EMPTY, …"""
         found = self._admin.describe_consumer_groups([self._name])[self._name].result(WAIT_S)
         return str(found.state.name)

@@ -1,6 +1,6 @@
-"""Waiting for what has no event: a cluster, Spark and other processes take their own time.
+"""Polling for conditions of other processes, such as brokers and Spark, that send no event.
 
-A test that passes waits no longer than what it waits for takes; the limit is for one that fails.
+Only a failing test waits until the limit.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE_S = 60.0
-"""Absurdly long on an idle machine, and little for a test on a busy one."""
+"""Seconds until a wait fails: far more than an idle machine needs, for tests on a busy one."""
 LOOK_S = 0.01
 
 
 def until(call: Callable[[], Any], good: Callable[[Any], Any] = bool, *, what: str = "") -> Any:
-    """Call again until the result is good; the result. ``what``: said where it never is."""
+    """Call ``call`` until ``good`` accepts its result, and return the result.
+
+    ``what`` describes the condition in the failure message.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while not good(result := call()):
         assert time.monotonic() < deadline, f"{what or 'still'}: {result!r}"

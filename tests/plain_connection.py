@@ -1,4 +1,4 @@
-"""A plain connection for tests that look at answers themselves: one request, one answer."""
+"""A blocking connection for tests that examine responses: one request, one response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 class PlainConnection:
-    """Blocking; of one thread; ends with EOFError where the broker ends it."""
+    """A blocking connection for one thread. Raises EOFError when the broker closes it."""
 
     def __init__(self, address: str, timeout_s: float = 30.0, *, source: str = "") -> None:
         host, _, port = address.rpartition(":")
@@ -24,11 +24,11 @@ class PlainConnection:
         self._numbers = itertools.count(1)
 
     def send(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send bytes unchanged."""
         self._socket.sendall(data)
 
     def receive(self) -> memoryview:
-        """The next frame."""
+        """Return the next frame."""
         while True:
             size = self._socket.recv_into(self._receiver.buffer())
             if size == 0:
@@ -39,7 +39,7 @@ class PlainConnection:
                 return frame
 
     def call(self, request: Call[Answer], client_id: str | None = "tests") -> Answer:
-        """A request of the client, and its answer."""
+        """Send a request of logbus' client and return its answer."""
         number = next(self._numbers)
         self.send(encode_call(request, number, client_id))
         frame = self.receive()
@@ -47,7 +47,7 @@ class PlainConnection:
         return decode_call(request, frame)
 
     def call_library(self, request: Any, response_kind: Any) -> Any:
-        """A request of kafka-python's, whose version is set, and its answer."""
+        """Send a request of kafka-python, with its version set, and return the response."""
         number = next(self._numbers)
         request.with_header(correlation_id=number, client_id="tests")
         self.send(request.encode(header=True, framed=True))
@@ -68,7 +68,7 @@ class PlainConnection:
 
 
 def until_known(bootstrap_servers: str, topic: str, topic_id: str) -> None:
-    """Wait until each of these brokers knows the topic by that id."""
+    """Wait until each of these brokers returns this id for the topic."""
     deadline = time.monotonic() + 20
     for address in bootstrap_servers.split(","):
         with PlainConnection(address) as connection:

@@ -1,5 +1,5 @@
-"""Rows through other people's clients that are programs: kcat, those in Go, kafkajs and Kafka's
-own console producer and consumer. See ``client_rows``."""
+"""Adapters of ``client_rows`` for clients that are programs: kcat, Go clients, kafkajs and Kafka's
+console producer and consumer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker_lite.local.zookeeper import find_java
 
 
 def run(command: list[str], stdin: bytes = b"", folder: Path | None = None) -> bytes:
-    """What a program printed to its stdout."""
+    """Run a program and return its stdout; fail unless its exit code is 0."""
     done = subprocess.run(
         command, input=stdin, capture_output=True, check=False, timeout=WAIT_S, cwd=folder
     )
@@ -26,7 +26,7 @@ def run(command: list[str], stdin: bytes = b"", folder: Path | None = None) -> b
 
 
 def is_text(row: Row) -> bool:
-    """What a line can hold: text that is not empty, and headers with values."""
+    """Return whether a text line can hold a row: non-empty ASCII parts, no null headers."""
     parts = [row.key, row.value, *(value for _, value in row.headers)]
     given = [part for part in parts if part is not None]
     is_whole = all(value is not None for _, value in row.headers)
@@ -34,7 +34,8 @@ def is_text(row: Row) -> bool:
 
 
 class Kcat(RowClient):
-    """Keys and values by lines; headers for all lines of a run. Times are its own."""
+    """kcat, which reads keys and values as lines. All lines of a run have the same headers, and
+    kcat sets the timestamps."""
 
     name = "kcat"
 
@@ -46,7 +47,8 @@ class Kcat(RowClient):
         return [row._replace(timestamp_ms=None) for row in rows if is_text(row)]
 
     def seen(self, row: Row) -> Row:
-        """A null header is printed as NULL, a binary one up to its first zero."""
+        """Return a row as kcat prints it: null headers as NULL, binary ones up to their first
+        zero."""
         headers = tuple(
             (name, b"NULL" if value is None else value.split(b"\0")[0])
             for name, value in row.headers
@@ -65,7 +67,7 @@ class Kcat(RowClient):
         out = run([*self._kcat, *where, "-f", "%K %S %T %h\n%k%s\n"])
         rows, at = [], 0
         while at < len(out):
-            # A header may hold any byte but a line's end.
+            # A header may contain any byte except a newline.
             end = out.index(b"\n", at)
             key, value, time, headers = out[at:end].split(b" ", 3)
             at = end + 1
@@ -80,7 +82,7 @@ class Kcat(RowClient):
 
 
 class Lines(RowClient):
-    """A program of ours around a library: rows as lines of JSON, bytes in base64.
+    """A test program around a client library, with rows as lines of JSON and bytes in base64.
 
     ``write SERVERS TOPIC CODEC`` reads them, ``read SERVERS TOPIC START COUNT`` prints them.
     """
@@ -118,7 +120,7 @@ class Lines(RowClient):
 
 
 class GoProgram(Lines):
-    """The program of go/ around the client that ``name`` says."""
+    """The test program in go/ around the Go client ``name``."""
 
     def __init__(self, servers: str, name: str, program: str) -> None:
         super().__init__(servers)
@@ -126,7 +128,7 @@ class GoProgram(Lines):
 
 
 class Kafkajs(Lines):
-    """Its headers are a map: those of a name stand together, and none is null."""
+    """kafkajs, whose headers are a map: equal names are grouped, and no value is null."""
 
     name = "kafkajs"
 
@@ -139,7 +141,7 @@ class Kafkajs(Lines):
 
 
 class Platformatic(Lines):
-    """The newer of Node's own clients. zstd is its Node's, from 22.15 on."""
+    """platformatic, a newer client for Node. zstd requires Node 22.15."""
 
     name = "platformatic"
 
@@ -151,7 +153,7 @@ class Platformatic(Lines):
 
 
 class Console(RowClient):
-    """Kafka's console producer and consumer. Times are its own."""
+    """Kafka's console producer and consumer. The producer sets the timestamps."""
 
     name = "java"
 
@@ -204,7 +206,7 @@ def nullable(data: bytes) -> bytes | None:
 
 
 def pairs(data: bytes, separator: bytes) -> tuple[Header, ...]:
-    """Headers as both consoles print them: name, separator, value, with commas between."""
+    """Parse headers in the consoles' format: name, separator, value; separated by commas."""
     if not data:
         return ()
     split = [part.split(separator, 1) for part in re.split(b",", data)]

@@ -1,9 +1,9 @@
-"""Three replicas of the pure machine, with everything around them random: a small model check.
+"""A randomised model check of three replicas' state machines. A seed determines a run.
 
-Messages are lost, doubled and reordered; processes die and come back with what was flushed and a
-random part of what was not; sessions end under living processes; metadata comes late; writes of
-the state znode are given up and arrive all the same; flushed records rot. After every step the
-invariants of replication/README.md are compared with what was ever committed. One seed, one run.
+Faults: lost, duplicated and reordered messages; crashes that keep the flushed records and a random
+part of the others; expired sessions of live processes; delayed metadata; abandoned writes of the
+state znode that arrive later; corruption of flushed records. Each step checks the invariants of
+replication/README.md against all records that were ever committed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from broker_lite.storage.memory import MemFiles
 KEY = PartitionKey("T", 0)
 RECORDS_PER_FETCH = 4
 Record = tuple[int, int] | None
-"""(leader epoch, value); None is damage. One record is one batch."""
+"""(leader epoch, value), or None for a corrupt record. Each batch has one record."""
 
 
 class ModelDisk:
-    """A log that survives its process: what is not flushed may go in a crash."""
+    """A log that survives its process. A crash may lose unflushed records."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -85,7 +85,7 @@ class ModelDisk:
 
 
 class Node:
-    """A broker: its disk for ever, its process while it runs."""
+    """A broker: its permanent disk, and the state machine of its running process."""
 
     def __init__(self, broker_id: int) -> None:
         self.replica = ReplicaId(broker_id, f"disk{broker_id}")
@@ -113,11 +113,12 @@ class Node:
 
 
 class Broken(AssertionError):
-    """An invariant does not hold."""
+    """A violated invariant."""
 
 
 class World:
-    """``run`` takes random steps; ``heal`` then lets everything come to rest and looks again."""
+    """Three nodes with their network and metadata. ``run`` takes random steps; ``heal`` then stops
+    the faults and checks that the replicas converge."""
 
     def __init__(self, seed: int, *, damage: bool = True) -> None:
         self.rng = rng = Random(seed)
@@ -141,7 +142,7 @@ class World:
             node.start(rng)
             self.register(node)
 
-    # What may happen.
+    # Random actions.
 
     def run(self, steps: int) -> None:
         actions: list[tuple[Callable[[], None], int]] = [
@@ -282,14 +283,14 @@ class World:
                 return
 
     def delete_records(self) -> None:
-        """Retention on a leader, never beyond its high watermark."""
+        """Advance a leader's log start offset by retention, up to its high watermark."""
         for node in self.running():
             machine = node.machine
             if machine is not None and machine.is_leader and not node.queue:
                 self.raise_start(node, self.rng.randint(0, machine.high_watermark))
 
     def rot(self) -> None:
-        """A flushed record goes bad where another of the ISR still has it."""
+        """Corrupt a flushed record of a replica if another in-sync replica has it."""
         if any(node.disk.damage() is not None for node in self.nodes):
             return
         isr = self.states[-1].isr
@@ -348,7 +349,7 @@ class World:
         leader = self.nodes[asked.leader - 1]
         if leader.machine is None:
             return
-        # A leader may not know yet that a registration is over.
+        # A leader may not know yet that the registration has ended.
         if broker_epoch != self.registered.get(node.replica.broker_id) and (
             not self.is_lossy or self.rng.random() < 0.5
         ):
@@ -369,7 +370,7 @@ class World:
         )
         answer, records = self.answer, list(self.readable(disk, asked.fetch_offset, end))
         if answer == fx.AnswerFollower() and not records and asked.fetch_offset < end:
-            # What comes next is damaged: an error, after which the shell asks again.
+            # The next record is corrupt: the leader returns an error, and the shell retries.
             return
         content = (asked, answer, records, leader.machine.high_watermark, disk.start)
         self.net.append(("answer", node, incarnation, content))
@@ -397,7 +398,7 @@ class World:
         if isinstance(answer.error, OffsetOutOfRangeError):
             return ev.FetchOutOfRange(epoch, offset, start)
         if answer.error is not None:
-            # The shell asks again; an answer for nobody stands for it here.
+            # The shell retries. The model uses an answer that matches no fetch.
             return ev.Fetched(-1, -1, None, 0, 0)
         payload = (offset, records) if records else None
         return ev.Fetched(epoch, offset, payload, high_watermark, start)
@@ -416,14 +417,14 @@ class World:
             self.deliver(node, ev.Tick())
 
     def register(self, node: Node) -> None:
-        # A new session sees at least what was written before it.
+        # A new session sees at least all writes before it.
         node.seen = max(node.seen, len(self.states) - 2)
         self.epoch_counter += 1
         self.registered[node.replica.broker_id] = self.epoch_counter
         node.broker_epochs |= {self.epoch_counter}
 
     def end_session(self) -> None:
-        """A process lives on without its registration, then registers again."""
+        """End a node's registration while its process runs, or register it again."""
         node = self.rng.choice(self.nodes)
         if self.registered.pop(node.replica.broker_id, None) is None and node.machine is not None:
             self.register(node)
@@ -451,7 +452,7 @@ class World:
         node, incarnation, state, given_up = self.writes[at]
         lives = node.machine is not None and node.incarnation == incarnation
         if self.is_lossy and not given_up and self.rng.random() < 0.1:
-            # Given up by the replica's broker, and under way all the same.
+            # The broker has abandoned the write, but it is still in flight.
             self.writes[at] = (node, incarnation, state, True)
             if lives:
                 self.deliver(node, ev.IsrRefused(state))
@@ -462,7 +463,7 @@ class World:
             self.deliver(node, ev.IsrWritten(written) if written else ev.IsrRefused(state))
 
     def control(self) -> None:
-        """The controller: elects, and takes out of the ISR who does not live."""
+        """Act as the controller: elect leaders and remove dead replicas from the ISR."""
         state, live = self.states[-1], self.registered
         members = tuple(r for r in state.isr if r.broker_id in live)
         leads = (
@@ -491,7 +492,7 @@ class World:
         elif leads and members != state.isr:
             self.write(dataclasses.replace(state, isr=members))
 
-    # What must hold.
+    # Invariants.
 
     def commit(self, node: Node, offset: int) -> None:
         assert node.machine is not None
@@ -524,7 +525,8 @@ class World:
                     self.check_same(node, disk.end, len(self.committed), "leading")
 
     def check_same(self, node: Node, have: int, need: int, what: str) -> None:
-        """``node`` has what was committed below ``need``, as far as it was not deleted there."""
+        """Check that ``node`` has all committed records below ``need``, except those deleted by
+        retention."""
         if have < need:
             raise Broken(f"{node.replica} is {what} and ends at {have}, before {need}")
         raising = (e.offset for e in node.queue if isinstance(e, fx.RaiseStart))
@@ -539,7 +541,7 @@ class World:
                     )
 
     def heal(self) -> None:
-        """No faults any more: everybody ends in the ISR with the same log, all of it committed."""
+        """Stop the faults, and check that all replicas join the ISR with equal, committed logs."""
         self.is_lossy = False
         for node in self.nodes:
             if node.machine is None:
@@ -565,7 +567,8 @@ class World:
     def check_rest(self) -> None:
         state = self.states[-1]
         if any(node.disk.damage() is not None for node in self.nodes):
-            # The only one in sync is damaged: it stays, and nobody gets past the damage.
+            # The only in-sync replica is corrupt: it stays, and followers stop before the
+            # corruption.
             if len(state.isr) != 1:
                 raise Broken(f"damage is not repaired, with {state.isr} in sync")
             return

@@ -1,5 +1,8 @@
-"""Replica managers of several brokers in one loop: real logs in memory and real disk threads, the
-metadata written by hand, fetches handed over directly. For tests of the replicas' shell."""
+"""Replica managers of several brokers in one event loop, for tests of the replicas' shell.
+
+Logs are in memory and disk threads are real. The test writes the metadata, and fetches are passed
+by direct calls.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ TOPIC_ID = "abcdefghijklmnopqrstuQ"
 
 
 class Node:
-    """One broker: what a replica manager calls its cluster and its network."""
+    """A broker: the cluster and network ports of its replica manager."""
 
     def __init__(self, world: World, broker_id: int, files: MemFiles, **settings: Any) -> None:
         self.world = world
@@ -67,7 +70,7 @@ class Node:
             net=self,
         )
         self.reached = True
-        """Whether others' fetches arrive here."""
+        """Whether fetches of other brokers arrive at this one."""
 
     @property
     def snapshot(self) -> MetadataSnapshot:
@@ -78,10 +81,10 @@ class Node:
         return [self.world.write(change) for change in changes]
 
     async def drain(self) -> None:
-        """The world's controller is the test."""
+        """Do nothing: the test acts as the controller."""
 
     async def set_full(self, is_full: bool) -> None:
-        """As above."""
+        """Do nothing: the test acts as the controller."""
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         self.world.requests.append((self.id.broker_id, leader.broker_id, request))
@@ -124,7 +127,7 @@ class Node:
         return done
 
     def stored(self, partition: int = 0) -> list[tuple[int, int, int]]:
-        """(base offset, next offset, leader epoch) of every batch in the log."""
+        """Return (base offset, next offset, leader epoch) of every batch in the log."""
         log = self.replica(partition).log
         offset, found = log.log_start_offset, []
         while offset < log.log_end_offset:
@@ -134,7 +137,7 @@ class Node:
         return [(h.base_offset, h.next_offset, h.leader_epoch) for h in found]
 
     def cut_off(self) -> None:
-        """No fetch arrives here any more, and none is answered."""
+        """Cut the broker off: no fetch arrives any more, and waiting fetches get no answer."""
         self.reached = False
         for waiting in list(self.manager.follower_fetches.waiting.values()):
             waiting.end_wait()
@@ -163,7 +166,7 @@ def _received(topics: list[wire.TopicAnswer]) -> list[wire.FetchedTopic]:
 
 
 def part_bytes(part: wire.Part) -> bytes:
-    """What a connection would send of a part of an answer."""
+    """Return the bytes that a connection would send for a part of an answer."""
     if isinstance(part, wire.FileRange):
         file: Any = part.file
         return bytes(file.pread(part.position, part.length))
@@ -171,7 +174,7 @@ def part_bytes(part: wire.Part) -> bytes:
 
 
 class World:
-    """Brokers 1 to 3 and topic "t", of which broker 1 leads every partition at first."""
+    """Brokers 1 to 3 and topic "t". Broker 1 leads every partition at first."""
 
     def __init__(self, partitions: int = 1, brokers: int = 3, **settings: Any) -> None:
         self.loop = asyncio.get_running_loop()
@@ -180,7 +183,7 @@ class World:
         self.settings = settings
         self.config: dict[str, str] = {}
         self.assigned: dict[int, tuple[int, ...]] = {}
-        """Where a partition is not on every broker."""
+        """Replicas of partitions that are not on every broker."""
         self.nodes: dict[int, Node] = {}
         self.replicas = tuple(range(1, brokers + 1))
         for number in self.replicas:
@@ -191,7 +194,7 @@ class World:
         self.publish()
 
     def publish(self) -> None:
-        """Every broker reads the metadata."""
+        """Pass the current metadata to every broker."""
         views = tuple(
             PartitionView(p, self.assigned.get(p, self.replicas), s) for p, s in self.states.items()
         )
@@ -206,7 +209,8 @@ class World:
             node.manager.apply(self.snapshot)
 
     def write(self, change: StateChange) -> LeaderAndIsr | None:
-        """A leader's change of the ISR; others read of it a little later."""
+        """Apply a leader's ISR change; other brokers learn of it a little later. Return None if the
+        version is stale."""
         if change.state.version != self.states[change.partition].version:
             return None
         state = dataclasses.replace(change.state, version=change.state.version + 1)
@@ -215,7 +219,7 @@ class World:
         return state
 
     def elect(self, number: int, partition: int = 0, isr: Sequence[int] | None = None) -> None:
-        """As the controller does it: a new leader in a new epoch."""
+        """Elect a new leader in a new epoch, like the controller."""
         state = self.states[partition]
         self.states[partition] = dataclasses.replace(
             state,
@@ -228,7 +232,7 @@ class World:
         self.publish()
 
     def restart(self, number: int, files: MemFiles | None = None) -> Node:
-        """The process dies and comes back, perhaps with another disk."""
+        """Kill a broker and restart it, optionally with another disk."""
         before = self.nodes[number]
         before.manager.close(ClosedError("killed"))
         before.disk.stop()
@@ -242,14 +246,14 @@ class World:
         return node
 
     def take_out(self, number: int, partition: int = 0) -> None:
-        """As the controller does it with a broker that died: it is in no ISR any more."""
+        """Remove a dead broker from the ISR, like the controller."""
         state = self.states[partition]
         left = tuple(replica for replica in state.isr if replica.broker_id != number)
         self.states[partition] = dataclasses.replace(state, isr=left, version=state.version + 1)
         self.publish()
 
     def flip(self, number: int, offset: int) -> None:
-        """Damage the batch at ``offset`` on a broker's disk."""
+        """Corrupt the batch at ``offset`` on a broker's disk."""
         node = self.nodes[number]
         log = node.replica().log
         found = log.read(offset, 1, offset + 1)
@@ -260,7 +264,7 @@ class World:
         return {replica.broker_id for replica in self.states[partition].isr}
 
     async def serves(self, number: int, partition: int = 0) -> Node:
-        """Wait until a leader knows how far records are committed."""
+        """Wait until the leader knows its high watermark."""
 
         def ready() -> bool:
             try:
@@ -277,7 +281,7 @@ class World:
             await asyncio.sleep(0.001)
 
     async def agree(self, partition: int = 0) -> list[tuple[int, int, int]]:
-        """Wait until every log is the same; its batches."""
+        """Wait until all logs are equal; return their batches."""
         leader = self.states[partition].leader
 
         def same() -> bool:
@@ -294,7 +298,7 @@ class World:
 
 
 def run(test: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
-    """Run a test in a world of its own."""
+    """Run a test with a new world."""
 
     async def main() -> None:
         world = World(**options)

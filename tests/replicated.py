@@ -1,4 +1,4 @@
-"""Load on a replicated topic whose history is checked, and looking at replicas from outside."""
+"""A checked producer load on a replicated topic, and views of its replicas from outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker_lite.model import LATEST_TIMESTAMP, TopicPartition
 
 
 class Watched:
-    """One topic of a cluster: who leads, who is in sync, what is on the disks."""
+    """A topic of a cluster: its leaders, its ISRs and the files of its replicas."""
 
     def __init__(self, cluster: LocalCluster, bus: Bus, topic: str) -> None:
         self.cluster = cluster
@@ -24,7 +24,7 @@ class Watched:
         self.topic = topic
 
     def state(self, partition: int = 0) -> tuple[int, int, set[int]]:
-        """Leader, leader epoch, ISR: as some broker has it."""
+        """Return leader, leader epoch and ISR of a partition, from any broker's metadata."""
         row = self.bus.admin.cluster([self.topic]).topics[self.topic].partitions[partition]
         return row.leader, row.leader_epoch, set(row.isr)
 
@@ -36,10 +36,10 @@ class Watched:
         return [broker for broker in self.cluster.brokers if broker.id != leader]
 
     def in_sync(self, *brokers: int, partition: int = 0) -> None:
-        """Wait until these are the ISR."""
+        """Wait until exactly these brokers are in the ISR."""
         until(
             lambda: self.state(partition)[2] == set(brokers),
-            what=f"{self.topic}: in sync are {self.state(partition)}, not {brokers}",
+            what=f"{self.topic}: the state is {self.state(partition)}; expected ISR {brokers}",
         )
 
     def led_by_another(self, than: int, partition: int = 0) -> None:
@@ -49,17 +49,17 @@ class Watched:
         )
 
     def folder(self, broker: LocalBroker, partition: int = 0) -> Path:
-        """Where a broker keeps its replica."""
+        """Return the folder of a broker's replica."""
         topic_id = self.bus.admin.cluster([self.topic]).topics[self.topic].topic_id
         return broker.directory / "data" / f"{topic_id}-{partition}"
 
     def bytes_on(self, broker: LocalBroker, partition: int = 0) -> bytes:
-        """Every byte of a replica's log."""
+        """Return all bytes of a replica's log."""
         files = sorted(self.folder(broker, partition).glob("*.log"))
         return b"".join(file.read_bytes() for file in files)
 
     def all_alike(self, partition: int = 0) -> bytes:
-        """Wait until every broker's log holds the same bytes; those."""
+        """Wait until all brokers' logs are equal; return their bytes."""
 
         def alike() -> bool:
             return len({self.bytes_on(b, partition) for b in self.cluster.brokers}) == 1
@@ -68,13 +68,14 @@ class Watched:
         return self.bytes_on(self.cluster.brokers[0], partition)
 
     def values(self, partition: int = 0) -> list[bytes | None]:
-        """Every record from the first to the end, offsets without a gap."""
+        """Read all records of a partition and check that offsets have no gaps; return the
+        values."""
         found: list[bytes | None] = []
         end = self.end(partition)
         with self.bus.consumer(self.topic, partitions=[partition], start="earliest") as consumer:
             deadline = time.monotonic() + PATIENCE_S
             while len(found) < end:
-                assert time.monotonic() < deadline, f"{len(found)} of {end} records came"
+                assert time.monotonic() < deadline, f"received {len(found)} of {end} records"
                 for record in consumer.poll(0.2):
                     assert record.offset == len(found)
                     found.append(record.value)
@@ -86,8 +87,11 @@ class Watched:
 
 
 class Load(threading.Thread):
-    """Sends numbered records, one after another, while its block runs; then checks what became of
-    them: each that was acknowledged is there once, where it was said to be, in order."""
+    """A thread that sends numbered records while its ``with`` block runs.
+
+    At the end it checks that each acknowledged record is in the log once, in order, at the
+    acknowledged offset.
+    """
 
     def __init__(self, watched: Watched, name: bytes = b"load", **options: object) -> None:
         super().__init__(daemon=True)
@@ -98,7 +102,7 @@ class Load(threading.Thread):
         self._failure: BaseException | None = None
         self.acked: list[RecordMetadata] = []
         self.gap_s = 0.0
-        """The longest that one acknowledgement took."""
+        """The longest time until an acknowledgement, in seconds."""
 
     def run(self) -> None:
         try:
@@ -113,7 +117,7 @@ class Load(threading.Thread):
             self._failure = error
 
     def more(self, count: int = 50) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until ``count`` more records are acknowledged."""
         wanted = len(self.acked) + count
         until(
             lambda: len(self.acked) >= wanted or self._failure is not None,
@@ -133,7 +137,7 @@ class Load(threading.Thread):
             assert self._failure is None, self._failure
 
     def check(self) -> None:
-        """Nothing acknowledged is lost, doubled or elsewhere."""
+        """Check that no acknowledged record is lost, duplicated or at another offset."""
         found = self._watched.values()
         offsets = [place.offset for place in self.acked]
         assert offsets == sorted(set(offsets))
@@ -141,4 +145,4 @@ class Load(threading.Thread):
             b"%b%d" % (self._prefix, number) for number in range(len(offsets))
         ]
         loaded = [value for value in found if value and value.startswith(self._prefix)]
-        assert len(loaded) == len(set(loaded)), "a record is there twice"
+        assert len(loaded) == len(set(loaded)), "a record is in the log twice"

@@ -1,4 +1,4 @@
-"""What the tests of planning share: a source's planner against real brokers, without Spark."""
+"""Helpers for tests of the source's planner with real brokers, without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Range = tuple[int, int, int]
 
 
 def make_planner(bus: Bus, **given: str) -> StreamPlanner:
-    """A streaming source's planner that looks for news often; the caller stops it."""
+    """Return a streaming source's planner with short refresh intervals. The caller stops it."""
     given.setdefault("metadata.max.age.ms", "100")
     given.setdefault("fetchOffset.retryIntervalMs", "50")
     found = options.read_options(options.parse(given), bus.bootstrap_servers, streaming=True)
@@ -35,7 +35,7 @@ def make_planner(bus: Bus, **given: str) -> StreamPlanner:
 
 
 def new_topic(bus: Bus, *counts: int, name: str | None = None, **config: object) -> str:
-    """A topic whose partitions hold so many records: values 0, 1, … in each."""
+    """Create a topic with ``counts[p]`` records in partition p: values 0, 1, … Return its name."""
     name = name or f"plan-{os.getpid()}-{next(_NUMBERS)}"
     bus.create_topic(name, partitions=len(counts), config=config)
     fill(bus, name, *counts)
@@ -43,7 +43,7 @@ def new_topic(bus: Bus, *counts: int, name: str | None = None, **config: object)
 
 
 def fill(bus: Bus, topic: str, *counts: int, start_ms: int | None = None) -> None:
-    """So many more records in each partition, from ``start_ms`` on one a millisecond."""
+    """Append ``counts[p]`` records to partition p, with timestamps 1 ms apart from ``start_ms``."""
     with bus.producer() as producer:
         for partition, count in enumerate(counts):
             for number in range(count):
@@ -53,18 +53,18 @@ def fill(bus: Bus, topic: str, *counts: int, start_ms: int | None = None) -> Non
 
 
 def batch(bus: Bus, **given: str) -> list[Range]:
-    """The ranges of a batch query."""
+    """Return the (partition, start, end) ranges of a batch query."""
     found = options.read_options(options.parse(given), bus.bootstrap_servers, streaming=False)
     return [(r.partition, r.start, r.end) for task in plan_batch(found) for r in task]
 
 
 def begin_query(planner: StreamPlanner) -> Document:
-    """What Spark asks at the start of a query that has no checkpoint."""
+    """Make the calls with which Spark starts a query without a checkpoint."""
     return planner.latest_offset(planner.initial_offset(), unlimited=False)
 
 
 def step(planner: StreamPlanner, at: Document, *, unlimited: bool = False) -> Document:
-    """The next batch's end, once there is one."""
+    """Wait for new records and return the end offset of the next batch."""
     end: Document = until(
         lambda: planner.latest_offset(at, unlimited=unlimited), lambda end: end != at
     )
@@ -72,13 +72,13 @@ def step(planner: StreamPlanner, at: Document, *, unlimited: bool = False) -> Do
 
 
 def ends(document: Document, topic: str) -> list[int]:
-    """An offset's ends in a topic, by partition."""
+    """Return the offsets of a topic in an offset document, in order of partition."""
     offsets = document["topics"][topic]["offsets"]
     return [offsets[number] for number in sorted(offsets, key=int)]
 
 
 def rows(planner: StreamPlanner, begin: Document, end: Document) -> list[Range]:
-    """The ranges of a micro-batch."""
+    """Return the (partition, start, end) ranges of a micro-batch, sorted."""
     return sorted(
         (r.partition, r.start, r.end) for task in planner.ranges(begin, end) for r in task
     )
@@ -87,7 +87,7 @@ def rows(planner: StreamPlanner, begin: Document, end: Document) -> list[Range]:
 def values_of(
     bus: Bus, ranges: Iterable[OffsetRange], fail: bool, *, request_timeout_ms: int = 10_000
 ) -> list[bytes]:
-    """What a task reads of these ranges."""
+    """Return the values that a task reads from these ranges."""
     plan = ReadPlan(
         bus.bootstrap_servers, source_schema(False), fail, "read_uncommitted", 1 << 20, True,
         600_000, request_timeout_ms, "test",
@@ -96,7 +96,7 @@ def values_of(
 
 
 def fails(call: Callable[[], Any], error: type[Exception]) -> str:
-    """Call until it raises the error, and give it."""
+    """Call until the error is raised, and return its message."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         try:

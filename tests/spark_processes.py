@@ -1,4 +1,4 @@
-"""The processes that Spark starts for Python code, and what they are connected to (Linux only)."""
+"""Spark's Python processes and their connections, read from /proc (Linux only)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ QUICK_JVM = {
     "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 }
-"""For a Spark that a test starts for itself, as setup.cfg has it for the session of all tests."""
+"""Options for a Spark process that a test starts, equal to those in setup.cfg."""
 
 
 def children(parent: int) -> list[int]:
-    """A process's children now."""
+    """Return the pids of a process's children."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").iterdir():
         found += map(int, (task / "children").read_text().split())
@@ -23,19 +23,19 @@ def children(parent: int) -> list[int]:
 
 
 def python_workers(spark: Any) -> list[int]:
-    """The workers that run tasks: children of a daemon that the JVM starts."""
+    """Return the pids of the workers that run tasks: children of the JVM's worker daemon."""
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     daemons = [pid for pid in children(jvm) if arguments(pid)[-1] == "pyspark.worker"]
     return [worker for daemon in daemons for worker in children(daemon)]
 
 
 def arguments(pid: int) -> list[str]:
-    """A process's command line."""
+    """Return the arguments of a process's command line."""
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
 
 
 def connections(pid: int, port: int) -> int:
-    """How many connections a process has to a port of this machine."""
+    """Return the number of a process's connections to a port of this machine."""
     held = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""What the Spark tests share: reading, writing and running queries on the worker's cluster."""
+"""Helpers for Spark tests: reads, writes and queries on the worker's cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS = itertools.count()
 
 
 def records(bus: Any, *topics: str) -> list[Any]:
-    """All records of topics, by topic and offset within each partition."""
+    """Return all records of the topics, in offset order within each partition."""
     found: list[Any] = []
     for topic in topics:
         places = bus.admin.cluster((topic,)).partitions_of(topic)
@@ -33,7 +33,7 @@ def records(bus: Any, *topics: str) -> list[Any]:
 
 
 class Queries:
-    """Spark on a cluster: frames, streams and the rows that they leave."""
+    """Spark with a cluster: DataFrames, streaming queries and their output."""
 
     def __init__(self, spark: Any, bus: Any, folder: Path) -> None:
         self.spark = spark
@@ -44,7 +44,7 @@ class Queries:
     def topic(
         self, *counts: int, name: str | None = None, replicas: int = -1, **config: object
     ) -> str:
-        """A topic whose partitions hold so many records: "0", "1", … in each."""
+        """Create a topic with ``counts[p]`` records in partition p: "0", "1", … Return its name."""
         name = name or f"s-{os.getpid()}-{next(_NUMBERS)}"
         self.bus.create_topic(
             name, partitions=len(counts), replication_factor=replicas, config=config
@@ -74,7 +74,7 @@ class Queries:
         return (reader.schema(schema) if schema else reader).load()
 
     def values(self, topic: str) -> list[str]:
-        """A topic's values, sorted. Not by Spark: tests ask again and again."""
+        """Return a topic's values, sorted. Reads without Spark, because tests poll it."""
         return sorted(record.value.decode() for record in records(self.bus, topic))
 
     def write(self, frame: Any, **given: Any) -> None:
@@ -93,7 +93,7 @@ class Queries:
         each: Any = None,
         **given: Any,
     ) -> Any:
-        """Start a query into a topic, or into ``each`` batch's function."""
+        """Start a streaming query that writes to a topic, or calls ``each`` for every batch."""
         writer = frame.writeStream.outputMode(mode)
         writer = writer.option("checkpointLocation", checkpoint or self.checkpoint())
         if trigger:
@@ -107,12 +107,12 @@ class Queries:
             query.stop()
 
     def committed(self, group: str) -> dict[str, int]:
-        """A group's offsets, by the partition's name."""
-        return {str(where): row.offset for where, row in self.bus.admin.committed(group).items()}
+        """Return a group's committed offsets, by partition name (topic-partition)."""
+        return {str(tp): row.offset for tp, row in self.bus.admin.committed(group).items()}
 
 
 def offsets(query: Any, source: int = 0) -> list[dict[str, Any]]:
-    """The end offsets of a query's batches that had rows or moved, oldest first."""
+    """Return the distinct end offsets of a query's batches, oldest first."""
     found = []
     for progress in query.recentProgress:
         end = json.loads(progress.json)["sources"][source]["endOffset"]
@@ -122,8 +122,10 @@ def offsets(query: Any, source: int = 0) -> list[dict[str, Any]]:
 
 
 def damage_second_of_three(bus: Any, cluster: Any, topic: str) -> range:
-    """Fill partition 0 with three batches of ten, flip a byte of the second on the disk; its
-    offsets."""
+    """Write three batches of ten records to partition 0 and flip a byte of the second on disk.
+
+    Return the offsets of the corrupt batch.
+    """
     with bus.producer() as producer:
         for number in range(3):
             for value in range(10):

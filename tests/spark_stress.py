@@ -1,8 +1,8 @@
-"""Random life under a running query: topics come, grow, are trimmed and go, while records arrive.
+"""Random changes of topics under a running query: creation, growth, trimming, deletion, records.
 
-``Life`` keeps the books: which records a query that started at the earliest offset must have seen
-in the end. Deleted ones it may have seen, and none twice. Everything follows from one seed, but for
-how far the query is at any moment.
+``Life`` records the expected result. A query from the earliest offset must return every remaining
+record once. It may return deleted records, but none twice. A seed determines the changes; only the
+progress of the query varies.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Sent(NamedTuple):
 
 
 class Life:
-    """Does one thing after the other to the topics whose names begin with ``prefix``."""
+    """Applies random changes, one at a time, to topics whose names begin with ``prefix``."""
 
     def __init__(self, bus: Bus, prefix: str, seed: int) -> None:
         self.random = random.Random(seed)
         self.told: list[str] = []
-        """What was done, newest last."""
+        """Descriptions of the changes, newest last."""
         self._bus = bus
         self.prefix = prefix
         self._made = 0
@@ -48,13 +48,13 @@ class Life:
         ]
 
     def act(self) -> None:
-        """One random thing; sending is what is done most."""
+        """Make one random change. Most changes send records."""
         actions, weights = zip(*self._actions, strict=True)
         [action] = self.random.choices(actions, weights)
         self.told.append(action())
 
     def required(self) -> set[str]:
-        """The values of records that are still there."""
+        """Return the values of all records that were not deleted."""
         return {value for records in self._records.values() for value in records}
 
     def _any(self) -> str:
@@ -127,9 +127,9 @@ class Life:
 
 
 class Seen:
-    """What a query's batches held: ``foreachBatch``'s function, slow at random.
+    """A function for ``foreachBatch`` that collects each batch's values, with random delays.
 
-    A batch that is repeated replaces what it held before.
+    A repeated batch replaces its former values.
     """
 
     def __init__(self, seed: int) -> None:
@@ -138,13 +138,13 @@ class Seen:
         self._lock = threading.Lock()
 
     def __call__(self, frame: Any, batch: int) -> None:
-        # Planned but not read yet: what is deleted now is missed by the tasks.
+        # The batch is planned but not read: its tasks miss records that are deleted now.
         threading.Event().wait(self._random.choice((0, 0, 0.02, 0.1)))
         values = [bytes(row.value).decode() for row in frame.select("value").collect()]
         with self._lock:
             self._batches[batch] = values
 
     def values(self) -> Counter[str]:
-        """Every value, and how often it was seen."""
+        """Return every received value with the number of times."""
         with self._lock:
             return Counter(value for values in self._batches.values() for value in values)

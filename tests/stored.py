@@ -1,4 +1,4 @@
-"""Batches and disks for the tests of storage: write, break and reopen a log in a few words."""
+"""Helpers for storage tests: make batches; write, damage and reopen logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = PartitionKey("topicAAAAAAAAAAAAAAAAA", 3)
 DATA = "/data"
 FOLDER = f"{DATA}/{KEY.topic_id}-{KEY.partition}"
 RWF_DONTCACHE = 0x80
-"""What Linux 6.14 knows and Python has no name for."""
+"""Flag of pwritev2 (Linux 6.14) for which Python has no constant."""
 SMALL = TopicConfig(
     segment_bytes=4096, max_message_bytes=4096, index_interval_bytes=256, file_delete_delay_ms=10
 )
@@ -32,7 +32,8 @@ def batch(
     attributes: int = 0,
     fill: int = 0x55,
 ) -> bytearray:
-    """A sound batch of ``size`` bytes whose body nobody looks into, as a client sends it."""
+    """Return a batch of ``size`` bytes as a client sends it, with a valid CRC and a meaningless
+    body."""
     header = (0, size - 12, -1, fmt.MAGIC_ROWS, 0, attributes, rows - 1, timestamp, timestamp)
     data = bytearray(fmt.HEADER.pack(*header, *producer, rows))
     data += bytes([fill]) * (size - len(data))
@@ -46,7 +47,7 @@ def append(log: Log, data: bytearray | None = None, *, epoch: int = 1, now_ms: i
 
 
 def stored(log: Log) -> list[BatchHeader]:
-    """The header of every batch that a reader gets from start to end, each checked."""
+    """Read a log from start to end, check each batch, and return the headers."""
     found, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
         piece = log.read(offset, 1 << 20, log.log_end_offset)
@@ -67,7 +68,7 @@ def offsets(log: Log) -> list[int]:
 
 
 class Disk:
-    """A data directory in memory, its manager, and tools to damage what lies there."""
+    """A data directory in memory with its log manager, and methods that damage its files."""
 
     def __init__(self, config: TopicConfig = SMALL, files: MemFiles | None = None) -> None:
         self.files = files or MemFiles(now_ms=lambda: self.now_ms)
@@ -98,17 +99,17 @@ class Disk:
             self.manager.checkpoint()
 
     def fill(self, usable: int = 0) -> None:
-        """Leave so many usable bytes."""
+        """Limit the free disk space to ``usable`` bytes."""
         self.files.capacity_bytes = None
         total, free = self.files.space(DATA)
         self.files.capacity_bytes = total - free + usable
 
     def kill(self) -> None:
-        """End the process: the page cache stays."""
+        """Kill the process. The page cache survives."""
         self.files.kill()
 
     def reopen_all(self) -> None:
-        """End the process and start another, whichever logs there are."""
+        """Kill the process and start a new one that loads all logs."""
         self.files.kill()
         self.start()
 
@@ -119,7 +120,7 @@ class Disk:
         self.start()
         return self.log
 
-    # -- damage, to a stopped broker's files ---------------------------------------------------
+    # -- damage to a stopped broker's files ---------------------------------------------------
 
     def names(self, suffix: str = "") -> list[str]:
         return [name for name in self.files.list_dir(FOLDER) if name.endswith(suffix)]

@@ -1,4 +1,4 @@
-"""Ranges of a file with batches, and a reader of one."""
+"""A file of batches, and reads of its ranges as a local consumer makes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = [1, 3000, 40, 70_000, 5, 5, 5, 200_000, 1, 900, 64_000, 64_000, 2]
 
 
 def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> StoredRange:
-    """Batches of one value each, rows and columns by turns; where they are."""
+    """Write batches of one value each, rows and columns alternately; return their file range."""
     with path.open("wb") as file:
         for n, value in enumerate(values):
             batch = memoryview(bytearray((rows_batch, columns_batch)[n % 2]([value])))
@@ -29,7 +29,7 @@ def write(path: Path, values: list[bytes], base: int = 0, epoch: int = 3) -> Sto
 
 
 def opened(stored: StoredRange, offset: int = 0, *, reads_once: bool = False) -> LocalRange:
-    """A range of leader epoch 3 whose first batch begins with ``offset``."""
+    """Return a range of leader epoch 3 whose first batch begins at ``offset``."""
     walker = BatchWalker(WalkPolicy(leader_epoch=3), offset, epoch=0, at_boundary=True)
     return LocalRange(stored, walker, WHERE, reads_once=reads_once)
 

@@ -1,4 +1,4 @@
-"""conf/ and the code say the same: every key, every default, both ways."""
+"""conf/ documents every setting of the code with its default value and unit, and no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(text: str) -> dict[str, str]:
 
 
 def own_keys(kind: Any) -> dict[str, Any]:
-    """Without those that another section explains."""
+    """Return a class's settings without inherited ones, which another section documents."""
     inherited = keys(ConsumerConfig) if kind is MemberConfig else {}
     return {name: row for name, row in keys(kind).items() if name not in inherited}
 
@@ -52,7 +52,7 @@ def section(name: str) -> str:
     ],
     ids=["broker", "topic", "producer", "consumer", "member"],
 )
-def test_every_key_is_explained_with_its_default(kind: Any, text: str) -> None:
+def test_conf_files_list_every_setting_with_its_default(kind: Any, text: str) -> None:
     defaults = kind()
     expected = {
         row.key: value_text(getattr(defaults, name)) for name, row in own_keys(kind).items()
@@ -62,7 +62,7 @@ def test_every_key_is_explained_with_its_default(kind: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["broker.conf", "topic.conf", "client.conf"])
-def test_every_key_has_a_paragraph_that_names_its_unit(name: str) -> None:
+def test_every_setting_has_a_paragraph_that_names_its_unit(name: str) -> None:
     lines = (CONF / name).read_text("utf-8").splitlines()
     rows = {
         row.key: row
@@ -77,13 +77,13 @@ def test_every_key_has_a_paragraph_that_names_its_unit(name: str) -> None:
         while lines[above].startswith("# "):
             paragraph = f"{lines[above]} {paragraph}"
             above -= 1
-        assert paragraph, f"{name}: {line} is not explained"
+        assert paragraph, f"{name}: {line} has no paragraph"
         unit = {"ms": "Milliseconds", "bytes": "Bytes"}.get(rows[found[1]].unit)
         if unit:
-            assert unit in paragraph, f"{name}: {line} does not say its unit"
+            assert unit in paragraph, f"{name}: {line} does not name its unit"
 
 
-def test_the_files_load_as_they_are(tmp_path: Path) -> None:
+def test_conf_files_load_and_equal_the_defaults(tmp_path: Path) -> None:
     assert load(BrokerConfig, CONF / "broker.conf") == BrokerConfig()
     uncommented = re.sub(
         r"^#(?=[a-z0-9.]+=)", "", (CONF / "topic.conf").read_text("utf-8"), flags=re.MULTILINE
@@ -92,7 +92,7 @@ def test_the_files_load_as_they_are(tmp_path: Path) -> None:
     assert load(TopicConfig, tmp_path / "topic.conf") == TopicConfig()
 
 
-def test_zookeeper_cfg_is_what_the_embedded_one_runs(tmp_path: Path) -> None:
+def test_zookeeper_cfg_equals_the_embedded_servers_settings(tmp_path: Path) -> None:
     def read(text: str) -> dict[str, str]:
         pairs = (line.partition("=") for line in text.splitlines() if line and line[0] != "#")
         return {key: value for key, _, value in pairs}
@@ -106,7 +106,7 @@ def test_zookeeper_cfg_is_what_the_embedded_one_runs(tmp_path: Path) -> None:
     assert written == embedded
 
 
-def test_logging_conf_is_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logging_conf_is_valid_for_pythons_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = configparser.RawConfigParser()
     assert parser.read(CONF / "logging.conf")
     seen = []

@@ -1,4 +1,4 @@
-"""Messages of the library's tables, filled by a seeded generator: what the tests compare with."""
+"""Random messages of kafka-python's protocol classes, as references for the codecs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def text(rng: random.Random) -> str:
 
 
 def _element(field: Any, version: int, rng: random.Random) -> Any:
-    """Of an array: null where the table says so only of the array, so never."""
+    """Return a value for an array's element, which is never null."""
     while (found := value(field, version, rng)) is None:
         pass
     return found
 
 
 def value(field: Any, version: int, rng: random.Random) -> Any:
-    """A value for one field of one version; null now and then where that is allowed."""
+    """Return a random value for a field in one version; sometimes null if that is allowed."""
     if field.nullable_for_version_q(version) and rng.random() < 0.2:
         return None
     if field.is_struct_array():
@@ -52,7 +52,7 @@ def value(field: Any, version: int, rng: random.Random) -> Any:
 
 
 def fill(kind: Any, table: Any, version: int, rng: random.Random) -> Any:
-    """An object of ``kind`` with every field of that version set."""
+    """Return an object of ``kind`` with every field of this version set."""
     fields = {
         field.name: value(field, version, rng)
         for field in table._fields
@@ -62,7 +62,7 @@ def fill(kind: Any, table: Any, version: int, rng: random.Random) -> Any:
 
 
 def message(kind: Any, version: int, rng: random.Random) -> Any:
-    """A whole message of that version."""
+    """Return a complete message of this version."""
     fields = {
         field.name: value(field, version, rng)
         for field in kind._struct._fields
@@ -72,7 +72,7 @@ def message(kind: Any, version: int, rng: random.Random) -> Any:
 
 
 def plain(item: Any, table: Any, version: int) -> Any:
-    """A message as dictionaries and lists, topic ids as text: for comparing."""
+    """Return a message as dictionaries and lists, with topic ids as text, for comparison."""
     if item is None:
         return None
     found = {}
@@ -93,7 +93,7 @@ def plain(item: Any, table: Any, version: int) -> Any:
 
 
 def id_text(value: Any) -> str:
-    """A topic id in any of the spellings, as its 22 characters."""
+    """Return a topic id, given as text, UUID or None, as its 22 characters."""
     if isinstance(value, str):
         return value
     return topic_id_text(bytes(16) if value is None else value.bytes)

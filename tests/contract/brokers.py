@@ -1,4 +1,4 @@
-"""Brokers' registries in one loop, for the contract tests of the metadata."""
+"""Registries of several brokers in one event loop, for contract tests of the metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_lite.server.cluster.registry import (
 
 
 class Broker:
-    """One process of one broker: a registry and what its data directory knows."""
+    """A broker process, reduced to its registry and metadata store."""
 
     def __init__(self, registry: Registry, store: MetadataStore) -> None:
         self.registry = registry
@@ -31,7 +31,7 @@ class Broker:
 
 
 class Cluster:
-    """Brokers of one world, all on this loop."""
+    """Brokers that share one simulated or real ZooKeeper and one event loop."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -81,7 +81,7 @@ class Cluster:
         return broker
 
     async def kill(self, broker: Broker) -> None:
-        """As kill -9: nothing is said to anyone."""
+        """Stop a broker like SIGKILL: its session stays until it expires."""
         self.running.remove(broker)
         keeper = broker.registry._keeper
         assert keeper is not None
@@ -97,7 +97,7 @@ class Cluster:
         return next(broker for broker in self.running if broker.registry.is_controller)
 
     async def led(self, topic: str, partition: int = 0) -> int:
-        """The leader, once every broker's snapshot names the same live one."""
+        """Wait until all brokers' snapshots name the same live leader, and return its id."""
 
         def leaders() -> set[int]:
             found = set()
@@ -111,7 +111,7 @@ class Cluster:
 
 
 def run(world: World, body: Any) -> None:
-    """Run ``body(cluster)`` and close what it left."""
+    """Run ``body(cluster)``, then close the brokers that are still running."""
 
     async def whole() -> None:
         cluster = Cluster(world)
@@ -127,7 +127,7 @@ def run(world: World, body: Any) -> None:
 async def create(
     broker: Broker, name: str, partitions: int = 1, *, factor: int = 1, **settings: str
 ) -> str:
-    """Settings have underscores for their dots; returns the topic's id."""
+    """Create a topic and return its id. Settings are keyword arguments: ``retention_ms="5"``."""
     config = {key.replace("_", "."): value for key, value in settings.items()}
     new = NewTopic(name, partitions, factor, None, config)
     [result] = await broker.registry.create_topics([new])

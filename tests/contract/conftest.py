@@ -1,4 +1,4 @@
-"""The two worlds in which the contract tests run."""
+"""The fixture that runs each contract test with the simulated and with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worlds import RealWorld, SimWorld, World
 
 @pytest.fixture(params=["sim", "zookeeper"])
 def world(request: pytest.FixtureRequest) -> World:
-    """Simulated, then real."""
+    """The simulated ZooKeeper (sim) or a real one (zookeeper)."""
     if request.param == "sim":
         return SimWorld()
     return RealWorld(request.getfixturevalue("zookeeper"))

@@ -1,4 +1,4 @@
-"""The Files port: one suite for the real file system and for the one in memory."""
+"""Contract of the Files port, on the real file system and on the simulated one in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ World = tuple[Files, str]
 
 @pytest.fixture(params=["os", "memory"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """A file system and an empty directory in it."""
+    """A Files implementation and an empty directory in it."""
     files: Files = OsFiles() if request.param == "os" else MemFiles()
     folder = str(tmp_path)
     files.make_dir(folder)
@@ -39,7 +39,7 @@ def test_append_returns_positions_and_pread_finds_the_bytes(world: World) -> Non
     assert file.pread(50, 10) == b""
 
 
-def test_many_buffers_in_one_append(world: World) -> None:
+def test_append_writes_thousands_of_buffers(world: World) -> None:
     files, folder = world
     file = files.create(f"{folder}/a")
     file.append([b"%04d" % i for i in range(3000)])
@@ -47,7 +47,7 @@ def test_many_buffers_in_one_append(world: World) -> None:
     assert file.pread(0, 12_000) == b"".join(b"%04d" % i for i in range(3000))
 
 
-def test_what_is_not_kept_in_memory_is_written_like_everything_else(world: World) -> None:
+def test_append_that_skips_the_page_cache_writes_the_same_bytes(world: World) -> None:
     files, folder = world
     file = files.create(f"{folder}/a")
     parts = [b"%06d" % n * (n % 700 + 1) for n in range(300)]
@@ -59,7 +59,7 @@ def test_what_is_not_kept_in_memory_is_written_like_everything_else(world: World
     assert file.pread(0, file.size + 1) == b"".join(parts)
 
 
-def test_create_refuses_what_is_there_and_open_what_is_not(world: World) -> None:
+def test_create_refuses_existing_files_and_open_missing_ones(world: World) -> None:
     files, folder = world
     files.create(f"{folder}/a")
     with pytest.raises(FileExistsError):
@@ -71,7 +71,7 @@ def test_create_refuses_what_is_there_and_open_what_is_not(world: World) -> None
         files.list_dir(f"{folder}/nowhere")
 
 
-def test_open_for_reading_only(world: World) -> None:
+def test_file_opened_for_reading_refuses_appends(world: World) -> None:
     files, folder = world
     files.create(f"{folder}/a").append([b"abc"])
     file = files.open(f"{folder}/a")
@@ -82,7 +82,7 @@ def test_open_for_reading_only(world: World) -> None:
     assert file.pread(0, 9) == b"abcd"
 
 
-def test_truncate_then_append_goes_on_at_the_cut(world: World) -> None:
+def test_append_after_truncate_continues_at_the_new_end(world: World) -> None:
     files, folder = world
     file = files.create(f"{folder}/a")
     file.append([b"0123456789"])
@@ -97,7 +97,7 @@ def test_truncate_then_append_goes_on_at_the_cut(world: World) -> None:
     assert file.pread(0, 99) == b"0123xy"
 
 
-def test_names(world: World) -> None:
+def test_rename_remove_and_list_change_file_names(world: World) -> None:
     files, folder = world
     for name in ("b", "a", "c"):
         files.create(f"{folder}/{name}")
@@ -109,7 +109,7 @@ def test_names(world: World) -> None:
     files.sync_dir(folder)
 
 
-def test_directories(world: World) -> None:
+def test_directories_are_created_renamed_and_removed(world: World) -> None:
     files, folder = world
     files.make_dir(f"{folder}/x/y")
     files.make_dir(f"{folder}/x/y")
@@ -127,7 +127,7 @@ def test_directories(world: World) -> None:
         files.list_dir(f"{folder}/plain")
 
 
-def test_a_removed_or_renamed_file_stays_readable_to_its_holder(world: World) -> None:
+def test_open_file_stays_readable_after_rename_and_removal(world: World) -> None:
     files, folder = world
     file = files.create(f"{folder}/a")
     file.append([b"kept"])
@@ -146,7 +146,7 @@ def test_lock_is_exclusive_until_released(world: World) -> None:
     files.lock(f"{folder}/lock").release()
 
 
-def test_space_and_times(world: World) -> None:
+def test_free_space_and_modification_time_are_reported(world: World) -> None:
     files, folder = world
     total, usable = files.space(folder)
     assert 0 < usable <= total
@@ -154,10 +154,11 @@ def test_space_and_times(world: World) -> None:
     assert files.modified_ms(f"{folder}/a") >= 0
 
 
-# -- the real one only -----------------------------------------------------------------------------
+# -- the real file system only
+# -----------------------------------------------------------------------------
 
 
-def test_os_never_follows_links_nor_hangs_on_a_fifo(tmp_path: Path) -> None:
+def test_os_open_refuses_symbolic_links_and_fifos(tmp_path: Path) -> None:
     files = OsFiles()
     (tmp_path / "real").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -209,7 +210,7 @@ def test_os_append_without_keep_asks_the_kernel_to_drop_the_pages(
     assert file.pread(0, file.size) == data + data
 
 
-def test_os_append_without_keep_works_on_a_file_system_in_memory() -> None:
+def test_os_append_without_keep_works_on_tmpfs() -> None:
     if not os.path.isdir("/dev/shm"):
         pytest.skip("needs a file system in memory")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -218,10 +219,10 @@ def test_os_append_without_keep_works_on_a_file_system_in_memory() -> None:
         assert file.pread(0, 99) == b"abcde" * 3
 
 
-def test_os_a_python_without_pwritev2_keeps_all_in_memory(
+def test_os_append_without_keep_falls_back_if_python_lacks_pwritev2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It raises NotImplementedError, which ended a follower's fetches for ever."""
+    """Regression: such a Python raises NotImplementedError, which stopped a follower's fetches."""
     write = os.pwritev
 
     def built_without(fd: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:
@@ -235,7 +236,7 @@ def test_os_a_python_without_pwritev2_keeps_all_in_memory(
     assert file.pread(0, 99) == b"abcde" * 3
 
 
-def test_os_file_that_is_full_keeps_its_size(tmp_path: Path) -> None:
+def test_os_failed_append_on_a_full_disk_keeps_the_size(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
     file = OsFile(os.open("/dev/full", os.O_RDWR), "/dev/full", 0)
@@ -244,7 +245,8 @@ def test_os_file_that_is_full_keeps_its_size(tmp_path: Path) -> None:
     assert (caught.value.errno, file.size) == (errno.ENOSPC, 0)
 
 
-# -- the forgetful one only ------------------------------------------------------------------------
+# -- the simulated file system only
+# ------------------------------------------------------------------------
 
 
 def crashed(seed: int, build: Callable[[MemFiles], None]) -> MemFiles:
@@ -256,7 +258,7 @@ def crashed(seed: int, build: Callable[[MemFiles], None]) -> MemFiles:
     return files
 
 
-def test_memory_keeps_what_was_synced_whatever_the_seed() -> None:
+def test_memory_crash_keeps_synced_bytes_with_any_seed() -> None:
     def build(files: MemFiles) -> None:
         file = files.create("/d/a")
         file.append([b"s" * 6000])
@@ -276,7 +278,7 @@ def test_memory_keeps_what_was_synced_whatever_the_seed() -> None:
     assert torn > 5
 
 
-def test_memory_loses_names_that_were_not_synced_one_by_one() -> None:
+def test_memory_crash_loses_each_unsynced_name_independently() -> None:
     def build(files: MemFiles) -> None:
         for name in "abc":
             files.create(f"/d/{name}")
@@ -285,7 +287,7 @@ def test_memory_loses_names_that_were_not_synced_one_by_one() -> None:
     assert len(seen) == 8
 
 
-def test_memory_rename_is_all_or_nothing() -> None:
+def test_memory_rename_is_atomic_across_a_crash() -> None:
     def build(files: MemFiles) -> None:
         for name, data in (("a", b"old"), ("t", b"new")):
             file = files.create(f"/d/{name}")
@@ -302,7 +304,7 @@ def test_memory_rename_is_all_or_nothing() -> None:
     assert seen == {(b"old", ("a", "t")), (b"new", ("a",))}
 
 
-def test_memory_failed_sync_loses_pages_although_the_next_one_succeeds() -> None:
+def test_memory_failed_sync_loses_pages_that_a_later_sync_does_not_restore() -> None:
     files = MemFiles()
     file = files.create("/a")
     files.sync_dir("/")
@@ -316,7 +318,7 @@ def test_memory_failed_sync_loses_pages_although_the_next_one_succeeds() -> None
     assert files.open("/a").pread(0, 5000) == bytes(5000)
 
 
-def test_memory_faults_capacity_and_power_cut() -> None:
+def test_memory_simulates_full_disks_write_errors_and_power_cuts() -> None:
     files = MemFiles(capacity_bytes=10)
     file = files.create("/a")
     with pytest.raises(OSError) as caught:

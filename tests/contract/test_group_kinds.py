@@ -1,4 +1,4 @@
-"""Which kind of members a group gets, where both may come: on both kinds of ZooKeeper."""
+"""The kind of a group that native and Kafka members may both join."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from broker_lite.model import CommittedOffset, TopicPartition
 T0 = TopicPartition("t", 0)
 
 
-async def committed(broker: Broker, offset: int) -> None:
+async def commit(broker: Broker, offset: int) -> None:
     (error,) = (await broker.registry.commit_offsets("g", {T0: CommittedOffset(offset)})).values()
     assert error is None
 
 
-async def looked(broker: Broker) -> list[Operation]:
-    """The write of a native member that finds the group open."""
+async def native_takeover(broker: Broker) -> list[Operation]:
+    """Return the write by which a native member converts the open group."""
     group = await broker.store.get(znodes.group_path("g"))
     coordinator = await broker.store.get(znodes.coordinator_path("g"))
     assert group is not None
@@ -29,22 +29,22 @@ async def looked(broker: Broker) -> list[Operation]:
     return made_native("g", group, coordinator)
 
 
-def test_a_native_member_takes_over_a_group_that_has_offsets_alone(world: World) -> None:
-    """Whatever the broker that wrote them has on its way is refused, and no offset is lost."""
+def test_native_member_converts_a_group_without_members_and_keeps_its_offsets(world: World) -> None:
+    """The conversion fences commits and generations of the broker that wrote the offsets."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         registry = broker.registry
         await create(broker, "t", 1)
-        await committed(broker, 5)
+        await commit(broker, 5)
         claim = await registry.claim_group("g")
         assert await registry.is_group_open("g", "kafka")
-        taking = await looked(broker)
-        await committed(broker, 6)
+        taking = await native_takeover(broker)
+        await commit(broker, 6)
         assert await broker.store.write(taking) is None
         assert await registry.group_kind("g") == "native"
         assert not await registry.is_group_open("g", "native")
-        claim.held = True  # its watch is late
+        claim.held = True  # As if the watch event had not arrived yet.
         with pytest.raises(NotCoordinatorError):
             await registry.commit_offsets("g", {T0: CommittedOffset(1)}, claim)
         claim.held = True
@@ -52,8 +52,8 @@ def test_a_native_member_takes_over_a_group_that_has_offsets_alone(world: World)
             await registry.begin_generation(claim, 1, is_empty=False, members=1)
         assert not await registry.is_claim_held(claim)
         assert (await registry.fetch_offsets("g"))[T0].offset == 6
-        # Brokers write its offsets as those of every native group without members.
-        await committed(broker, 7)
+        # A broker may write offsets of a native group without members.
+        await commit(broker, 7)
         again = await registry.claim_group("g")
         assert (again.kind, again.value.epoch) == ("native", claim.value.epoch + 2)
         await registry.delete_group_offsets("g")
@@ -62,31 +62,33 @@ def test_a_native_member_takes_over_a_group_that_has_offsets_alone(world: World)
     run(world, body)
 
 
-def test_a_group_that_changes_while_a_native_member_looks_is_not_taken_over(world: World) -> None:
-    """Another claim, a first generation, or another group of the name with the same versions."""
+def test_native_conversion_is_refused_if_the_group_has_changed(world: World) -> None:
+    """Changes: another claim, a first generation, or a recreated group with the same versions."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
-        await committed(one, 5)
-        taking = await looked(one)
+        await commit(one, 5)
+        taking = await native_takeover(one)
         await two.registry.claim_group("g")
         assert await one.store.write(taking) is not None
         await one.store.sync(znodes.group_path("g"))
-        taking = await looked(one)
+        taking = await native_takeover(one)
         await two.registry.delete_group_offsets("g")
         for broker in (one, two):
             await broker.store.sync(znodes.group_path("g"))
-            await committed(broker, 8)
+            await commit(broker, 8)
         assert await one.store.write(taking) is not None
         await two.store.sync(znodes.group_path("g"))
-        taking = await looked(two)
+        taking = await native_takeover(two)
         claim = await two.registry.claim_group("g")
         await two.registry.begin_generation(claim, 1, is_empty=False, members=1)
         assert await two.store.write(taking) is not None
         assert await two.registry.group_kind("g") == "kafka"
         await two.registry.begin_generation(claim, 2, is_empty=True)
-        assert not await two.registry.is_group_open("g", "kafka"), "it has had members"
+        assert not await two.registry.is_group_open("g", "kafka"), (
+            "the group stays open after its first generation"
+        )
         assert (await two.registry.fetch_offsets("g"))[T0].offset == 8
 
     run(world, body)

@@ -1,4 +1,4 @@
-"""What every MetadataStore promises, on the simulated ZooKeeper and on a real one."""
+"""Contract of the MetadataStore port, on the simulated ZooKeeper and on a real one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def started(world: World) -> AsyncIterator[tuple[MetadataStore, Events]]:
         await store.close()
 
 
-def test_what_is_written_is_read(world: World) -> None:
+def test_reads_return_written_znodes(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             assert await store.get("/a") is None
@@ -55,8 +55,8 @@ def test_what_is_written_is_read(world: World) -> None:
     world.run(body())
 
 
-def test_a_write_that_is_too_large_is_not_tried(world: World) -> None:
-    """ZooKeeper ends the connection over it, and whoever then tries again would do so for ever."""
+def test_write_beyond_the_size_limit_is_refused_without_sending_it(world: World) -> None:
+    """ZooKeeper would close the connection, and again after each retry."""
 
     async def body() -> None:
         async with started(world) as (store, events):
@@ -69,7 +69,7 @@ def test_a_write_that_is_too_large_is_not_tried(world: World) -> None:
     world.run(body())
 
 
-def test_a_refused_write_has_no_effect_and_says_why(world: World) -> None:
+def test_refused_write_has_no_effect_and_returns_the_reason(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             await store.write([Create("/a", b"1"), Create("/a/b")])
@@ -101,7 +101,7 @@ def test_a_refused_write_has_no_effect_and_says_why(world: World) -> None:
     world.run(body())
 
 
-def test_a_watch_fires_once_for_data(world: World) -> None:
+def test_data_watch_fires_once(world: World) -> None:
     async def body() -> None:
         async with started(world) as (reader, events), started(world) as (writer, _):
             assert await reader.get("/w", watch=True) is None
@@ -120,7 +120,7 @@ def test_a_watch_fires_once_for_data(world: World) -> None:
     world.run(body())
 
 
-def test_a_watch_fires_once_for_children(world: World) -> None:
+def test_children_watch_fires_once(world: World) -> None:
     async def body() -> None:
         async with started(world) as (reader, events), started(world) as (writer, _):
             await writer.write([Create("/p")])
@@ -145,7 +145,7 @@ def test_ephemerals_end_with_their_session(world: World) -> None:
             znode = await watcher.get("/e", watch=True)
             assert znode is not None and znode.session_id == store.session_id != 0
             await world.vanish(store)
-            # Nothing is said, so it takes the session's timeout.
+            # The session is not closed, so ZooKeeper deletes the znode after the session timeout.
             await events.until(DataChanged("/e"))
             assert await watcher.get("/e") is None
 
@@ -168,7 +168,7 @@ def test_a_dropped_connection_keeps_session_and_ephemerals(world: World) -> None
     world.run(body())
 
 
-def test_an_expired_session_is_told_and_replaced(world: World) -> None:
+def test_expired_session_is_reported_and_replaced(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, events):
             await events.until(Connected)
@@ -201,8 +201,8 @@ def test_without_a_connection_calls_fail_at_once(world: World) -> None:
     world.run(body())
 
 
-def test_writes_under_way_at_a_loss_are_decided_by_reading(world: World) -> None:
-    """Counters that many drops interrupt: each write happens exactly once all the same."""
+def test_write_surely_applies_each_write_once_across_lost_connections(world: World) -> None:
+    """A counter is incremented while connections drop; the outcome of a write is read back."""
 
     async def body() -> None:
         async with started(world) as (store, events):
@@ -241,7 +241,7 @@ def test_two_writers_of_one_version_cannot_both_win(world: World) -> None:
     world.run(body())
 
 
-def test_large_values_and_many_operations(world: World) -> None:
+def test_write_accepts_large_values_and_thousands_of_operations(world: World) -> None:
     async def body() -> None:
         async with started(world) as (store, _):
             await store.write([Create("/big", b"x" * 500_000)])

@@ -1,4 +1,4 @@
-"""What a notice says needs no read: brokers that follow /changes."""
+"""Brokers apply the states in change notices without reading state znodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 20
 
 
 def count_reads(store: MetadataStore) -> Counter[str]:
-    """Of which znodes a broker asks from now on, by the last part of their paths."""
+    """Count the znodes that a broker reads from now on, by the last part of their paths."""
     reads: Counter[str] = Counter()
     get = store.get
 
@@ -31,8 +31,8 @@ def count_reads(store: MetadataStore) -> Counter[str]:
     return reads
 
 
-def test_nobody_reads_the_states_that_a_notice_says(world: World) -> None:
-    """A broker that died cost each of the others a read for each of its replicas."""
+def test_brokers_apply_states_from_notices_without_reading_them(world: World) -> None:
+    """Regression: after a broker died, each other broker read a znode for each of its replicas."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -46,7 +46,7 @@ def test_nobody_reads_the_states_that_a_notice_says(world: World) -> None:
         suspect(cluster, dead)
         for partition in range(PARTITIONS):
             await left(others, dead, partition)
-        # What a leader writes is told as well, and what was told is good to write on.
+        # A leader's write is announced too, and the announced version is valid for the next write.
         leader = broker_of(cluster, view_of(others[0]).state.leader)
         state = await write(leader, tuple(isr_of(leader)))
         assert state is not None
@@ -65,8 +65,8 @@ def test_nobody_reads_the_states_that_a_notice_says(world: World) -> None:
     run(world, body)
 
 
-async def told_in_names(broker: Broker, news: News, isr: tuple[ReplicaId, ...]) -> None:
-    """Write t-0 as a broker does that does not know of states in notices."""
+async def write_without_states(broker: Broker, news: News, isr: tuple[ReplicaId, ...]) -> None:
+    """Write the state of t-0 like an older broker, whose notices include no states."""
     store, path = broker.store, znodes.state_path("t", 0)
     znode = await store.get(path)
     found = await store.get(znodes.CHANGES)
@@ -79,8 +79,8 @@ async def told_in_names(broker: Broker, news: News, isr: tuple[ReplicaId, ...]) 
     assert refused is None
 
 
-def test_states_that_a_notice_does_not_say_are_read(world: World) -> None:
-    """Brokers of before write names alone, and leave states out of what they write again."""
+def test_brokers_read_states_that_a_notice_does_not_include(world: World) -> None:
+    """Older brokers write notices without states, and drop states when they rewrite /changes."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -90,7 +90,7 @@ def test_states_that_a_notice_does_not_say_are_read(world: World) -> None:
         one, *others = brokers
         before = view_of(one).state
         reads = [count_reads(broker.store) for broker in others]
-        await told_in_names(one, News({"t": [0]}), before.isr[:2])
+        await write_without_states(one, News({"t": [0]}), before.isr[:2])
         for broker in brokers:
             await has_version(broker, before.version + 1)
             assert view_of(broker).state.isr == before.isr[:2]
@@ -99,8 +99,8 @@ def test_states_that_a_notice_does_not_say_are_read(world: World) -> None:
     run(world, body)
 
 
-def test_a_new_controller_begins_with_what_it_saw(world: World) -> None:
-    """It read every topic and every state, so that a large cluster waited for its elections."""
+def test_new_controller_starts_from_its_snapshot_without_reading_states(world: World) -> None:
+    """Regression: it read every topic and state, which delayed elections in a large cluster."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -119,14 +119,14 @@ def test_a_new_controller_begins_with_what_it_saw(world: World) -> None:
         assert [counter["state"] for counter in reads] == [0, 0]
         found = await loader.load_topics(others[0].store)
         assert dict(others[0].registry.snapshot.topics) == found
-        # It goes on from there: what it decides next is not refused.
+        # The snapshot's versions are current: ZooKeeper accepts the next write.
         await create(cluster.controller(), "u", 1, factor=2)
 
     run(world, body)
 
 
-def test_a_connection_that_was_lost_costs_the_notices_that_were_missed(world: World) -> None:
-    """Every broker of a server of ZooKeeper's that ended read every topic again, all at once."""
+def test_reconnected_broker_reads_only_the_notices_that_it_missed(world: World) -> None:
+    """Regression: when a ZooKeeper server failed, all of its brokers read every topic again."""
 
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
@@ -147,7 +147,7 @@ def test_a_connection_that_was_lost_costs_the_notices_that_were_missed(world: Wo
         await until(lambda: away.registry.connected)
         await create(chief, "u")
         await until(lambda: "u" in away.registry.snapshot.topics)
-        # The one partition of the new topic.
+        # One read, for the partition of the new topic.
         assert (reads["state"], reads["t"]) == (1, 0)
         assert dict(away.registry.snapshot.topics) == await loader.load_topics(away.store)
 

@@ -1,4 +1,4 @@
-"""Where replicas are, in the metadata: moves, elections and how many there are."""
+"""Replica placement in the metadata: reassignments, elections, replication factors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from broker_lite.model import (
 from broker_lite.server.cluster.registry import NewTopic
 
 
-def test_partitions_move_to_other_brokers(world: World) -> None:
+def test_reassignment_moves_a_partition_to_other_brokers(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         await cluster.start(4)
@@ -51,7 +51,7 @@ def test_partitions_move_to_other_brokers(world: World) -> None:
         after = view_of(controller)
         assert (after.adding, after.removing, after.state.leader) == ((), (), 3)
         assert isr_of(controller) == [3, 4]
-        # Back, and taken back.
+        # Start a reassignment to the former brokers, and cancel it.
         assert await controller.registry.reassign({T0: [1, 2]}) == {T0: None}
         assert await controller.registry.reassign({T0: None}) == {T0: None}
         assert view_of(controller).replicas == (3, 4)
@@ -59,7 +59,7 @@ def test_partitions_move_to_other_brokers(world: World) -> None:
     run(world, body)
 
 
-def test_a_reassignment_goes_on_under_the_next_controller(world: World) -> None:
+def test_next_controller_completes_a_reassignment(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         old = cluster.controller()
@@ -106,7 +106,7 @@ def test_more_replicas_than_brokers_are_refused(world: World) -> None:
 
 
 def test_more_in_sync_than_there_are_replicas_is_refused(world: World) -> None:
-    """When a topic is made, when it is changed, and when its replicas become fewer."""
+    """At creation, at a change of the setting, and at a reassignment to fewer replicas."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -126,7 +126,7 @@ def test_more_in_sync_than_there_are_replicas_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_without_a_number_a_topic_has_a_replica_on_each_known_broker(world: World) -> None:
+def test_default_replication_factor_counts_every_broker_that_is_not_retired(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         controller = cluster.controller()
@@ -175,7 +175,7 @@ def test_leadership_returns_to_the_preferred_replica(world: World) -> None:
     run(world, body)
 
 
-def test_preferred_leaders_are_elected_when_asked_for(world: World) -> None:
+def test_preferred_leaders_are_elected_on_request(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         controller = cluster.controller()

@@ -1,4 +1,4 @@
-"""Brokers' registries against each other, on the simulated ZooKeeper and on a real one."""
+"""Registries of several brokers together, on the simulated ZooKeeper and on a real one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_topics_are_created_round_robin_and_seen_by_all(world: World) -> None:
         await create(controller, "v", 1)
         assert await cluster.led("u") == 1
         assert await cluster.led("v") == 2
-        # What a broker holds is in its registration.
+        # A broker publishes its partitions in its registration.
         path = znodes.broker_path(2)
 
         async def held() -> dict[str, tuple[int, ...]]:
@@ -97,7 +97,7 @@ def test_topics_are_created_round_robin_and_seen_by_all(world: World) -> None:
     run(world, body)
 
 
-def test_requests_that_cannot_be_met_name_the_cure(world: World) -> None:
+def test_refused_topic_requests_explain_the_correction(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.start(1)
         other = await cluster.start(2)
@@ -153,7 +153,7 @@ def test_requests_that_cannot_be_met_name_the_cure(world: World) -> None:
     run(world, body)
 
 
-def test_topics_grow_change_go_and_come_back_as_others(world: World) -> None:
+def test_topics_grow_change_and_get_a_new_id_when_recreated(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.start(1)
         other = (await cluster.start(2)).registry
@@ -177,8 +177,8 @@ def test_topics_grow_change_go_and_come_back_as_others(world: World) -> None:
             with pytest.raises(InvalidConfigError):
                 await controller.alter_topic_config("t", change)
 
-        [gone] = await controller.delete_topics([first_id])
-        assert (gone.name, gone.error) == ("t", None)
+        [deleted] = await controller.delete_topics([first_id])
+        assert (deleted.name, deleted.error) == ("t", None)
         assert "t" not in controller.snapshot.topics
         second_id = await create(cluster.controller(), "t", 1)
         assert second_id != first_id
@@ -188,7 +188,7 @@ def test_topics_grow_change_go_and_come_back_as_others(world: World) -> None:
     run(world, body)
 
 
-def test_a_controller_that_dies_is_replaced(world: World) -> None:
+def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         for number in (1, 2, 3):
             await cluster.start(number)
@@ -201,7 +201,7 @@ def test_a_controller_that_dies_is_replaced(world: World) -> None:
         await cluster.kill(old)
         await until(lambda: any(broker.registry.is_controller for broker in cluster.running))
         new = cluster.controller()
-        # Its partition has no leader, keeps its ISR and says why; the others go on.
+        # Its partition has no leader, keeps its ISR and reports the reason.
         await until(
             lambda: new.registry.snapshot.partition("t", dead.partition).state.leader == NO_BROKER  # type: ignore[union-attr]
         )
@@ -213,7 +213,7 @@ def test_a_controller_that_dies_is_replaced(world: World) -> None:
         await until(lambda: down in str(new.registry.leaderless_reason("t", dead.partition)))
         await until(lambda: new.registry.snapshot.controller_epoch >= 2)
         await create(new, "u", 2)
-        # Back with the same directory: it leads again, in a higher epoch.
+        # Restarted with the same directory, it leads again in a higher leader epoch.
         back = await cluster.start(old_id)
         assert await cluster.led("t", dead.partition) == old_id
         again = back.registry.snapshot.partition("t", dead.partition)
@@ -226,7 +226,7 @@ def test_a_controller_that_dies_is_replaced(world: World) -> None:
 
 
 def test_a_deposed_controller_writes_nothing(world: World) -> None:
-    """Another one was elected, and this one has not heard of it yet."""
+    """ZooKeeper refuses its write, because /controller_epoch has changed."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -238,7 +238,7 @@ def test_a_deposed_controller_writes_nothing(world: World) -> None:
         [result] = await broker.registry.create_topics([NewTopic("u", 1, 1)])
         assert isinstance(result.error, NotControllerError)
         assert await broker.store.get(znodes.topic_path("u")) is None
-        # Nobody else is there, so it is elected again, in an epoch of its own.
+        # The only broker is elected again, in a new controller epoch.
         await until(lambda: broker.registry.is_controller)
         await until(lambda: broker.registry.snapshot.controller_epoch == 3)
         await create(broker, "u")
@@ -246,7 +246,7 @@ def test_a_deposed_controller_writes_nothing(world: World) -> None:
     run(world, body)
 
 
-def test_a_controller_whose_znode_is_deleted_stands_again(world: World) -> None:
+def test_brokers_elect_a_controller_after_its_znode_is_deleted(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await two.store.write([Delete(znodes.CONTROLLER)])
@@ -258,7 +258,7 @@ def test_a_controller_whose_znode_is_deleted_stands_again(world: World) -> None:
     run(world, body)
 
 
-def test_a_broker_killed_and_started_at_once_registers_at_once(world: World) -> None:
+def test_restarted_broker_registers_before_its_former_session_expires(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         first = await cluster.start(1)
         other = await cluster.start(2)
@@ -274,7 +274,7 @@ def test_a_broker_killed_and_started_at_once_registers_at_once(world: World) -> 
         if isinstance(world, SimWorld):
             assert loop.time() - started < world.session_timeout_ms / 1000
         assert second.registry.broker_epoch > old_epoch
-        # No other process leads in an epoch that the dead one led.
+        # The new process leads in a new leader epoch.
         await until(
             lambda: (
                 second.registry.snapshot.partition("t", 0).state.leader_broker_epoch  # type: ignore[union-attr]
@@ -291,7 +291,9 @@ def test_a_broker_killed_and_started_at_once_registers_at_once(world: World) -> 
     run(world, body)
 
 
-def test_another_directory_does_not_lead(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_broker_with_another_directory_does_not_lead_its_old_partitions(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body(cluster: Cluster) -> None:
         controller = await cluster.start(1)
         lost = await cluster.start(2)
@@ -308,11 +310,11 @@ def test_another_directory_does_not_lead(world: World, caplog: pytest.LogCapture
         reason = controller.registry.leaderless_reason("t", 1)
         assert reason is not None
         assert "another" in reason and "directory-2" in reason
-        # New partitions it may lead at once.
+        # It may lead new partitions at once.
         await create(controller, "u", 2)
         await cluster.led("u", 0)
         await cluster.led("u", 1)
-        # The right directory again.
+        # Restart with the former directory.
         await empty.registry.close()
         cluster.running.remove(empty)
         await cluster.start(2)
@@ -345,7 +347,7 @@ def test_a_directory_that_was_rolled_back_or_copied_is_refused(world: World) -> 
 
 
 def test_a_directory_of_another_broker_is_refused(world: World) -> None:
-    """Its replicas are the other's, and would be set aside as nobody's."""
+    """The broker would treat the directory's replicas as stray logs."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -371,7 +373,7 @@ def test_a_directory_of_another_cluster_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_features_are_raised_when_all_have_them(world: World) -> None:
+def test_features_are_finalized_and_an_older_broker_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1, features={"columns": 2, "x": 1})
         await until(lambda: one.registry.snapshot.features == {"columns": 2, "x": 1})
@@ -383,7 +385,7 @@ def test_features_are_raised_when_all_have_them(world: World) -> None:
     run(world, body)
 
 
-def test_a_lost_session_is_replaced(world: World) -> None:
+def test_broker_registers_again_after_its_session_expires(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         for number in (1, 2):
             await cluster.start(number)
@@ -411,7 +413,7 @@ def test_a_lost_session_is_replaced(world: World) -> None:
     run(world, body)
 
 
-def test_a_deleted_registration_comes_back(world: World) -> None:
+def test_broker_registers_again_after_its_znode_is_deleted(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         epoch = one.registry.broker_epoch
@@ -422,7 +424,7 @@ def test_a_deleted_registration_comes_back(world: World) -> None:
     run(world, body)
 
 
-def test_a_directory_that_another_process_took_over_stops_the_broker(world: World) -> None:
+def test_broker_stops_when_a_later_process_registers_its_directory(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1)
         await cluster.start(1)
@@ -443,7 +445,7 @@ def test_producer_ids_are_unique(world: World) -> None:
     run(world, body)
 
 
-def test_a_dropped_connection_is_survived_by_everything(world: World) -> None:
+def test_dropped_connections_keep_registrations_and_the_controller(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         controller = cluster.controller()
@@ -462,7 +464,7 @@ def test_a_dropped_connection_is_survived_by_everything(world: World) -> None:
     run(world, body)
 
 
-def test_a_topic_is_created_though_the_answer_is_lost(world: World) -> None:
+def test_topic_is_created_although_zookeepers_answer_is_lost(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         for number in range(10):
@@ -476,7 +478,7 @@ def test_a_topic_is_created_though_the_answer_is_lost(world: World) -> None:
     run(world, body)
 
 
-def test_many_partitions_in_one_topic(world: World) -> None:
+def test_topic_with_a_thousand_partitions_survives_the_stop_of_a_broker(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "n" * 200, 1000)
@@ -497,7 +499,7 @@ def test_many_partitions_in_one_topic(world: World) -> None:
     run(world, body)
 
 
-def test_znodes_of_strangers_are_refused(world: World) -> None:
+def test_znodes_of_another_program_are_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         store = world.store()
         await store.start(lambda event: None)
@@ -510,7 +512,7 @@ def test_znodes_of_strangers_are_refused(world: World) -> None:
 
 
 def test_zookeeper_stops_and_comes_back(world: World) -> None:
-    """The real one is stopped by tests/faults, with real brokers."""
+    """On the simulation only; tests/faults stops a real ZooKeeper."""
     if isinstance(world, RealWorld):
         return
 

@@ -1,4 +1,4 @@
-"""Groups' offsets and generations as registries keep them, on both kinds of ZooKeeper."""
+"""Offsets and generations of groups in registries, on a simulated and on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 
 
-def test_offsets_are_kept_by_group_and_topic(world: World) -> None:
+def test_offsets_are_stored_by_group_and_topic(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         topic_id = await create(cluster.controller(), "t", 3)
@@ -65,14 +65,14 @@ def test_offsets_are_kept_by_group_and_topic(world: World) -> None:
         assert await one.registry.group_kind("g") is None
         with pytest.raises(GroupIdNotFoundError):
             await one.registry.delete_group_offsets("g")
-        # One that remembers the znodes of the deleted group makes them again.
+        # A broker whose cache has the deleted group's znodes creates them again.
         await one.registry.commit_offsets("g", {t1: CommittedOffset(8)})
         assert (await two.registry.fetch_offsets("g"))[t1].offset == 8
 
     run(world, body)
 
 
-def test_offsets_of_a_deleted_topic_are_not_its_successors(world: World) -> None:
+def test_offsets_of_a_deleted_topic_do_not_apply_to_a_recreated_one(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         t0 = TopicPartition("t", 0)
@@ -88,9 +88,8 @@ def test_offsets_of_a_deleted_topic_are_not_its_successors(world: World) -> None
     run(world, body)
 
 
-def test_old_offsets_of_deleted_topics_go_though_the_group_lives(world: World) -> None:
-    """Those of topics that are there stay, however old, and those of a topic that was made again
-    under the same name; so does what is younger."""
+def test_old_offsets_of_deleted_topics_expire_in_a_group_with_members(world: World) -> None:
+    """Offsets of existing topics do not expire, nor do recent offsets of deleted ones."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -102,11 +101,11 @@ def test_old_offsets_of_deleted_topics_go_though_the_group_lives(world: World) -
         assert await registry.expire_former_offsets("g", 2000) == 0
         await registry.delete_topics(["gone", "again"])
         await create(broker, "again")
-        assert await registry.expire_former_offsets("g", 1000) == 0, "younger"
+        assert await registry.expire_former_offsets("g", 1000) == 0, "a recent offset expired"
         assert await registry.expire_former_offsets("g", 2000) == 2
         assert await store.children(znodes.offsets_path("g")) == ["again", "stays"]
         assert list(await registry.fetch_offsets("g")) == [wheres["stays"]]
-        # The broker does not take for there what is not.
+        # The cache of existing znodes no longer has the deleted ones.
         await create(broker, "gone")
         for name in ("gone", "again"):
             result = await registry.commit_offsets("g", {wheres[name]: CommittedOffset(1)})
@@ -116,10 +115,10 @@ def test_old_offsets_of_deleted_topics_go_though_the_group_lives(world: World) -
     run(world, body)
 
 
-def test_a_commit_in_a_topic_made_again_is_not_deleted_as_its_formers(
+def test_expiry_keeps_a_concurrent_commit_in_a_recreated_topic(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes between the look at what is old and the deletion."""
+    """The commit happens between the search for old offsets and their deletion."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -142,7 +141,7 @@ def test_a_commit_in_a_topic_made_again_is_not_deleted_as_its_formers(
     run(world, body)
 
 
-def test_commits_that_arrive_together_share_a_write(world: World) -> None:
+def test_simultaneous_commits_share_one_write(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 10)
@@ -163,14 +162,16 @@ def test_commits_that_arrive_together_share_a_write(world: World) -> None:
             for number in range(100)
         ]
         await asyncio.gather(*commits)
-        assert len(writes) <= 2 and max(writes) <= 12, "ten offsets, and the checks of the claim"
+        assert len(writes) <= 2 and max(writes) <= 12, (
+            "a write has more than ten offsets and two checks"
+        )
         found = await broker.registry.fetch_offsets("g")
         assert [found[TopicPartition("t", n)].offset for n in range(10)] == list(range(90, 100))
 
     run(world, body)
 
 
-def test_groups_share_writes_and_one_that_was_taken_over_fails_alone(world: World) -> None:
+def test_lost_claim_fails_only_its_own_group_in_a_shared_write(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
@@ -197,7 +198,7 @@ def test_groups_share_writes_and_one_that_was_taken_over_fails_alone(world: Worl
             ),
             return_exceptions=True,
         )
-        assert len(writes) <= 5, "one, refused and done again without the group that is lost"
+        assert len(writes) <= 5, "more writes than one and its retry without the lost group"
         assert isinstance(results.pop(7), NotCoordinatorError)
         assert results == [{t0: None}] * 19
         assert [(await two.registry.fetch_offsets(group))[t0].offset for group in ("g7", "g8")] == [
@@ -208,8 +209,8 @@ def test_groups_share_writes_and_one_that_was_taken_over_fails_alone(world: Worl
     run(world, body)
 
 
-def test_however_many_claims_are_lost_at_once_the_other_groups_commit(world: World) -> None:
-    """Each attempt settled one: with as many as there were attempts, every group was refused."""
+def test_many_lost_claims_in_one_write_do_not_fail_other_groups(world: World) -> None:
+    """Regression: each attempt removed one lost claim; beyond 20 of them every group failed."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -241,15 +242,15 @@ def test_however_many_claims_are_lost_at_once_the_other_groups_commit(world: Wor
         assert (results[0], results[-1]) == ({t0: None}, {t0: None})
         for group in (groups[0], groups[-1]):
             assert t0 in await two.registry.fetch_offsets(group)
-        assert writes == [96, 6], "refused once, and done without all that are lost"
-        # Groups that come back as simple ones do: claimed again by the commit itself.
+        assert writes == [96, 6], "not one refused write and one retry without the lost groups"
+        # A commit without a claim claims the group again.
         again = [one.registry.commit_offsets(group, offset) for group in groups]
         assert await asyncio.gather(*again) == [{t0: None}] * len(groups)
 
     run(world, body)
 
 
-def test_generations_are_kept_and_fence_nobody_but_former_coordinators(world: World) -> None:
+def test_generation_is_stored_and_fences_only_former_coordinators(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
         await create(cluster.controller(), "t", 1)
@@ -262,11 +263,13 @@ def test_generations_are_kept_and_fence_nobody_but_former_coordinators(world: Wo
         )
         await asyncio.sleep(0)
         await one.registry.begin_generation(claim, 1, is_empty=False)
-        assert commit.done(), "what was allowed before is written before"
+        assert commit.done(), "the generation was written before an earlier commit"
         await one.registry.commit_offsets("g", {t0: CommittedOffset(6)}, claim)
         other = await two.registry.claim_group("g")
         assert (other.value.generation, other.value.epoch) == (1, 2)
-        assert other.value.empty_since_ms is not None, "its members are not known any more"
+        assert other.value.empty_since_ms is not None, (
+            "a new claim does not count the group as empty"
+        )
         with pytest.raises(NotCoordinatorError):
             await one.registry.begin_generation(claim, 2, is_empty=False)
         with pytest.raises(NotCoordinatorError):
@@ -280,7 +283,7 @@ def test_generations_are_kept_and_fence_nobody_but_former_coordinators(world: Wo
     run(world, body)
 
 
-def test_a_generation_is_written_though_the_answer_is_lost(world: World) -> None:
+def test_generation_is_written_once_although_zookeepers_answer_is_lost(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         claim = await broker.registry.claim_group("g")
@@ -297,11 +300,11 @@ def test_a_generation_is_written_though_the_answer_is_lost(world: World) -> None
     run(world, body)
 
 
-def test_a_native_group_that_lives_keeps_its_offsets_though_its_last_commit_is_old(
+def test_native_group_with_members_does_not_expire_despite_old_commits(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody tries to delete it; and if a member joins at that moment, the first of the several
-    writes that delete a large group is refused, so nothing is lost."""
+    """If a member joins during the deletion of a large group, ZooKeeper refuses the first of
+    several writes, so that no offset is deleted."""
     monkeypatch.setattr(group_offsets, "DELETES_PER_WRITE_MAX", 1)
 
     async def body(cluster: Cluster) -> None:
@@ -322,7 +325,7 @@ def test_a_native_group_that_lives_keeps_its_offsets_though_its_last_commit_is_o
             return True
 
         assert not await broker.registry.expire_group("g", judge)
-        assert ages == [], "how old its commits are is no question"
+        assert ages == [], "the age of a group with native members was read"
         assert set(await broker.registry.fetch_offsets("g")) == set(wheres)
         await store.write([Delete(first)])
 
@@ -345,7 +348,7 @@ def test_a_native_group_that_lives_keeps_its_offsets_though_its_last_commit_is_o
     run(world, body)
 
 
-def test_groups_with_native_members_are_not_deleted(world: World) -> None:
+def test_deletion_of_a_group_with_native_members_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
         await create(broker, "t", 1)
@@ -369,8 +372,8 @@ def test_groups_with_native_members_are_not_deleted(world: World) -> None:
     run(world, body)
 
 
-def test_what_deletes_a_group_fits_into_a_write_however_long_its_paths_are(world: World) -> None:
-    """A thousand paths of a kilobyte are more than ZooKeeper takes: it hung up, at each try."""
+def test_deletion_of_a_group_with_long_paths_is_split_into_writes(world: World) -> None:
+    """Regression: 1,000 deletions of 1 KB paths exceeded ZooKeeper's limit, at each retry."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -393,8 +396,8 @@ def test_what_deletes_a_group_fits_into_a_write_however_long_its_paths_are(world
     run(world, body)
 
 
-def test_names_that_no_topic_can_have_have_no_offset(world: World) -> None:
-    """They went into paths: a client that asked for one was told of an error, or to ask again."""
+def test_fetch_of_offsets_ignores_invalid_topic_names(world: World) -> None:
+    """Regression: such names became invalid paths, which failed the whole request."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -409,7 +412,7 @@ def test_names_that_no_topic_can_have_have_no_offset(world: World) -> None:
 
 
 def hold_back(broker: Broker) -> asyncio.Event:
-    """Its snapshot stays as it is until the event is set: news of changes come that late."""
+    """Delay change notices to a broker until the event is set, so that its snapshot is stale."""
     go_on = asyncio.Event()
     get = broker.store.get
 
@@ -422,9 +425,9 @@ def hold_back(broker: Broker) -> asyncio.Event:
     return go_on
 
 
-def test_a_broker_that_is_behind_does_not_answer_that_there_is_no_offset(world: World) -> None:
-    """Its snapshot had not the topic, or had another of that name: the group was told of no offset
-    and began at an end of the log."""
+def test_broker_with_a_stale_snapshot_returns_committed_offsets(world: World) -> None:
+    """Regression: its snapshot lacked the topic, or had the former one of that name. The group got
+    no offset and started at an end of the log."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -439,8 +442,10 @@ def test_a_broker_that_is_behind_does_not_answer_that_there_is_no_offset(world: 
         new = await create(ahead, "t", 2)
         await create(ahead, "u", 1)
         stale = behind.registry.snapshot.topics
-        assert "u" not in stale and stale["t"].topic_id != new, "it is behind"
-        assert await behind.registry.fetch_offsets("g", [t0]) == {}, "that is of the former topic"
+        assert "u" not in stale and stale["t"].topic_id != new, "the snapshot is not stale"
+        assert await behind.registry.fetch_offsets("g", [t0]) == {}, (
+            "an offset of the former topic was returned"
+        )
         t1 = TopicPartition("t", 1)
         commits = {t1: CommittedOffset(6), u0: CommittedOffset(7)}
         await ahead.registry.commit_offsets("g", commits)
@@ -453,8 +458,8 @@ def test_a_broker_that_is_behind_does_not_answer_that_there_is_no_offset(world: 
     run(world, body)
 
 
-def test_the_claim_of_a_group_that_was_deleted_and_made_again_is_lost(world: World) -> None:
-    """The new one's znode has the version that the claim knew."""
+def test_claim_is_lost_when_its_group_is_deleted_and_recreated(world: World) -> None:
+    """The new coordinator znode has the same version as the former one."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -469,11 +474,11 @@ def test_the_claim_of_a_group_that_was_deleted_and_made_again_is_lost(world: Wor
     run(world, body)
 
 
-def test_what_is_written_by_the_claim_of_a_group_that_was_deleted_and_made_again_is_refused(
+def test_writes_by_a_claim_of_a_deleted_group_do_not_reach_the_recreated_one(
     world: World,
 ) -> None:
-    """Its version fits again, and the broker has not heard: its commits and generations, and the
-    claim of one that read the former group, were written into the new one."""
+    """Regression: versions match again, so commits, generations and a claim made for the former
+    group were written into the new one."""
 
     async def body(cluster: Cluster) -> None:
         one, two = await cluster.start(1), await cluster.start(2)
@@ -510,8 +515,10 @@ def test_what_is_written_by_the_claim_of_a_group_that_was_deleted_and_made_again
         await two.registry.commit_offsets("deletes", {t0: CommittedOffset(1)})
         await one.store.sync(znodes.group_path("deletes"))
         await one.registry.delete_group_offsets("deletes", [t0])
-        assert not claims[2].held, "it was claimed anew for it"
-        assert (await claiming).value.epoch == 2, "of the new group, which was claimed once"
+        assert not claims[2].held, "the former claim is still held"
+        assert (await claiming).value.epoch == 2, (
+            "the new group was not claimed exactly once before"
+        )
         assert await two.registry.fetch_offsets("commits") == {}
         assert await two.registry.is_claim_held(made["commits"])
         assert await two.registry.is_claim_held(made["begins"])
@@ -520,8 +527,8 @@ def test_what_is_written_by_the_claim_of_a_group_that_was_deleted_and_made_again
     run(world, body)
 
 
-def test_a_group_that_is_joined_while_it_is_being_deleted_stays(world: World) -> None:
-    """Its new generation was begun by the claim by which it was deleted, under the member."""
+def test_join_during_the_deletion_of_a_group_prevents_it(world: World) -> None:
+    """Regression: the new generation used the deletion's claim, and the group was deleted."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -552,8 +559,8 @@ def test_a_group_that_is_joined_while_it_is_being_deleted_stays(world: World) ->
     run(world, body)
 
 
-def test_a_claim_of_a_broker_that_gave_it_no_name_is_taken_over(world: World) -> None:
-    """As those wrote it that knew of no znode of the claim's own."""
+def test_claim_of_an_older_broker_without_a_claim_znode_is_replaced(world: World) -> None:
+    """Older brokers wrote claims without a name and without a znode of their own."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)
@@ -579,8 +586,8 @@ def test_a_claim_of_a_broker_that_gave_it_no_name_is_taken_over(world: World) ->
     run(world, body)
 
 
-def test_claims_of_groups_that_are_another_brokers_by_now_are_dropped(world: World) -> None:
-    """Those without members were kept, and fitted again when the group was made again."""
+def test_claims_of_groups_that_another_broker_coordinates_are_dropped(world: World) -> None:
+    """Regression: claims of empty groups were kept, and matched again after a recreation."""
 
     async def body(cluster: Cluster) -> None:
         one = await cluster.start(1)

@@ -1,4 +1,4 @@
-"""Replicated partitions in the metadata: suspicion, draining, leaders' writes, reassignment."""
+"""Metadata of replicated partitions: suspected and draining brokers, ISR writes, damaged logs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from broker_lite.replication.topics import partitions_max
 from broker_lite.server.cluster.registry import NewTopic
 
 
-def test_a_suspected_broker_is_replaced_before_its_session_ends(world: World) -> None:
+def test_suspected_broker_loses_leadership_before_its_session_expires(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         await create(cluster.controller(), "t", 3, factor=3)
@@ -51,9 +51,9 @@ def test_a_suspected_broker_is_replaced_before_its_session_ends(world: World) ->
         for partition in range(3):
             await left(others, dead, partition)
             assert view_of(others[0], partition).state.leader not in (dead, NO_BROKER)
-        # Nobody's session ended, so it was the suspicion.
+        # No session has expired: the suspicion caused the election.
         assert len(others[0].registry.snapshot.brokers) == 3
-        # It is reachable again: a leader may let it in.
+        # Once it is reachable, a leader may add it to the ISR.
         leader = broker_of(cluster, view_of(others[0]).state.leader)
         assert await write(leader, (1, 2, 3)) is None
         for broker in cluster.running:
@@ -67,7 +67,7 @@ def test_a_suspected_broker_is_replaced_before_its_session_ends(world: World) ->
     run(world, body)
 
 
-def test_a_suspected_controller_is_deposed_and_its_partitions_move(world: World) -> None:
+def test_suspected_controller_is_deposed_and_its_partitions_get_new_leaders(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         old = cluster.controller()
@@ -86,8 +86,8 @@ def test_a_suspected_controller_is_deposed_and_its_partitions_move(world: World)
     run(world, body)
 
 
-def test_a_suspected_controller_that_lives_lets_others_stand(world: World) -> None:
-    """A wrong guess: it is deposed, writes nothing more, and goes on as a broker."""
+def test_suspected_live_controller_is_replaced_and_stays_a_broker(world: World) -> None:
+    """After a wrong suspicion the controller is fenced, but its registration stays."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -104,7 +104,7 @@ def test_a_suspected_controller_that_lives_lets_others_stand(world: World) -> No
     run(world, body)
 
 
-def test_of_another_registration_a_suspicion_says_nothing(world: World) -> None:
+def test_suspicion_of_a_former_registration_is_ignored(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         [one, two, three_] = await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -119,7 +119,7 @@ def test_of_another_registration_a_suspicion_says_nothing(world: World) -> None:
     run(world, body)
 
 
-def test_draining_moves_leadership_away_and_leaves_the_isrs(world: World) -> None:
+def test_draining_broker_gives_up_leadership_and_leaves_the_isrs(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         controller = cluster.controller()
@@ -133,21 +133,21 @@ def test_draining_moves_leadership_away_and_leaves_the_isrs(world: World) -> Non
                 view = view_of(broker, partition)
                 assert view.state.leader not in (number, NO_BROKER)
                 assert number not in isr_of(broker, partition)
-            # What has no other replica is led to the end.
+            # A partition with a single replica keeps its leader.
             singles = broker.registry.snapshot.topics["single"].partitions
             assert [v.state.leader for v in singles if v.replicas == (number,)] == [number]
-            # A leader does not let it in again.
+            # A leader cannot add it to the ISR again.
             leader = broker_of(cluster, view_of(broker).state.leader)
             await drains(leader, number)
             assert await write(leader, (1, 2, 3)) is None
-        # The last one has nobody to give anything to.
+        # The last broker has no other replicas to move leadership to.
         await brokers[2].registry.drain()
         assert [view_of(brokers[2], p).state.leader for p in range(3)] == [3, 3, 3]
 
     run(world, body)
 
 
-def test_a_full_disk_moves_leadership_away_until_it_has_room(world: World) -> None:
+def test_broker_with_a_full_disk_gives_up_leadership_until_it_has_space(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         await create(cluster.controller(), "t", 3, factor=3)
@@ -156,7 +156,7 @@ def test_a_full_disk_moves_leadership_away_until_it_has_room(world: World) -> No
         for partition in range(3):
             await left(brokers, 1, partition)
             assert all(view_of(broker, partition).state.leader in (2, 3) for broker in brokers)
-        # Its leader lets it in again once it has room.
+        # Its leader may add it to the ISR once the disk has space.
         leader = broker_of(cluster, view_of(brokers[1]).state.leader)
         assert await write(leader, (1, 2, 3)) is None
         await brokers[0].registry.set_full(False)
@@ -166,7 +166,7 @@ def test_a_full_disk_moves_leadership_away_until_it_has_room(world: World) -> No
     run(world, body)
 
 
-def test_draining_waits_for_nobody_without_zookeeper() -> None:
+def test_draining_returns_without_waiting_if_zookeeper_is_down() -> None:
     async def body(cluster: Cluster) -> None:
         [one, *_] = await three(cluster)
         cluster.world.service.stop()  # type: ignore[union-attr]
@@ -177,7 +177,7 @@ def test_draining_waits_for_nobody_without_zookeeper() -> None:
     run(SimWorld(), body)
 
 
-def test_a_broker_that_drained_comes_back_as_any_other(world: World) -> None:
+def test_drained_broker_joins_isrs_and_leads_after_a_restart(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -196,7 +196,7 @@ def test_a_broker_that_drained_comes_back_as_any_other(world: World) -> None:
     run(world, body)
 
 
-def test_leaders_write_what_they_know_and_are_refused_where_others_wrote(world: World) -> None:
+def test_isr_write_is_refused_if_the_state_has_changed(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 3, factor=3)
@@ -204,11 +204,11 @@ def test_leaders_write_what_they_know_and_are_refused_where_others_wrote(world: 
         before = view_of(leader).state
         written = await write(leader, (1, 2))
         assert written is not None and written.version == before.version + 1
-        # The same state again, with the version that was: refused.
+        # A write with the former version is refused.
         registry = leader.registry
         [refused] = await registry.write_states([StateChange("t", 0, before, topic_id)])
         assert refused is None
-        # The very same state with its version is written, and counts.
+        # An equal state with the current version is written and increments the version.
         [again] = await registry.write_states([StateChange("t", 0, written, topic_id)])
         assert again == dataclasses.replace(written, version=written.version + 1)
         await until(lambda: all(view_of(b).state == again for b in cluster.running))
@@ -228,7 +228,7 @@ def test_leaders_write_what_they_know_and_are_refused_where_others_wrote(world: 
     run(world, body)
 
 
-def test_who_does_not_live_or_is_not_assigned_is_not_let_in(world: World) -> None:
+def test_dead_or_unassigned_brokers_cannot_join_the_isr(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         controller = cluster.controller().registry
@@ -241,7 +241,7 @@ def test_who_does_not_live_or_is_not_assigned_is_not_let_in(world: World) -> Non
         await cluster.kill(broker_of(cluster, 2))
         await until(lambda: 2 not in leader.registry.snapshot.brokers)
         assert await write(leader, (1, 2)) is None
-        # Another disk is another replica.
+        # A broker with another data directory is another replica.
         await cluster.start(2, directory="another")
         await until(lambda: 2 in leader.registry.snapshot.brokers)
         assert await write(leader, (1, 2)) is None
@@ -249,8 +249,9 @@ def test_who_does_not_live_or_is_not_assigned_is_not_let_in(world: World) -> Non
     run(world, body)
 
 
-def test_who_was_moved_away_meanwhile_is_not_let_in(world: World) -> None:
-    """Its log is deleted by then, and a move back would find it in sync; found by the simulator."""
+def test_replica_removed_by_a_reassignment_cannot_join_the_isr(world: World) -> None:
+    """Its log is deleted, and a reassignment back would count it as in sync. Found by
+    simulation."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -263,7 +264,7 @@ def test_who_was_moved_away_meanwhile_is_not_let_in(world: World) -> None:
         await until(lambda: 3 in view_of(leader).replicas)
         seen, sequence = leader.registry._fresh.topics, leader.registry._sequence
         assert await controller.reassign({key: None}) == {key: None}
-        # As if the leader had not heard yet that the move was taken back.
+        # As if the leader had not yet read that the reassignment was cancelled.
         leader.registry._states._seen = lambda: Seen(seen, sequence)
         assert await write(leader, (1, 2, 3)) is None
         assert await write(leader, (1,)) is not None
@@ -271,8 +272,8 @@ def test_who_was_moved_away_meanwhile_is_not_let_in(world: World) -> None:
     run(world, body)
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(world: World) -> None:
-    """Its states have the same small versions, and its leader's notice may come late."""
+def test_state_write_for_a_deleted_topic_does_not_reach_the_recreated_one(world: World) -> None:
+    """The new topic's states have the same small versions, and its notice may arrive late."""
 
     async def body(cluster: Cluster) -> None:
         await three(cluster)
@@ -284,7 +285,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(world: World) -> None:
         await controller.delete_topics(["t"])
         await create(cluster.controller(), "t", 1, factor=3)
         await until(lambda: old_id not in leader.registry.snapshot.topics_by_id)
-        # As if the leader had heard of neither yet.
+        # As if the leader had read neither the deletion nor the creation yet.
         leader.registry._states._seen = lambda: Seen(seen, sequence)
         shrunk = dataclasses.replace(state, isr=state.isr[:1])
         [outcome] = await leader.registry.write_states([StateChange("t", 0, shrunk, old_id)])
@@ -294,7 +295,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(world: World) -> None:
     run(world, body)
 
 
-def test_states_are_written_once_zookeeper_is_back(world: World) -> None:
+def test_state_write_completes_after_an_outage_of_zookeeper(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -309,7 +310,7 @@ def test_states_are_written_once_zookeeper_is_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_lost_answers_of_writes_are_decided_by_reading(seed: int) -> None:
+def test_outcome_of_a_state_write_with_a_lost_answer_is_read_back(seed: int) -> None:
     world = SimWorld(seed)
 
     async def body(cluster: Cluster) -> None:
@@ -331,7 +332,7 @@ def test_lost_answers_of_writes_are_decided_by_reading(seed: int) -> None:
     run(world, body)
 
 
-def test_what_was_not_written_when_the_session_ended_is_refused() -> None:
+def test_unwritten_state_is_refused_after_the_session_expires() -> None:
     world = SimWorld()
 
     async def body(cluster: Cluster) -> None:
@@ -348,7 +349,7 @@ def test_what_was_not_written_when_the_session_ended_is_refused() -> None:
     run(world, body)
 
 
-def test_a_controller_of_another_epoch_refuses_nothing_that_a_leader_may_write(
+def test_isr_write_succeeds_after_the_controller_epoch_has_changed(
     world: World,
 ) -> None:
     async def body(cluster: Cluster) -> None:
@@ -365,7 +366,7 @@ def test_a_controller_of_another_epoch_refuses_nothing_that_a_leader_may_write(
     run(world, body)
 
 
-def test_a_damaged_replica_leaves_the_isr_and_another_leads(world: World) -> None:
+def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 1, factor=3)
@@ -378,7 +379,7 @@ def test_a_damaged_replica_leaves_the_isr_and_another_leads(world: World) -> Non
         state = view_of(leader).state
         assert state.leader not in (before.leader, NO_BROKER)
         assert state.leader_epoch > before.leader_epoch
-        # A follower: the same leader, in a new epoch.
+        # A damaged follower: the leader stays, in a new epoch.
         follower = next(
             b
             for b in cluster.running
@@ -389,7 +390,7 @@ def test_a_damaged_replica_leaves_the_isr_and_another_leads(world: World) -> Non
         await until(lambda: isr_of(follower) == [state.leader])
         assert view_of(follower).state.leader == state.leader
         assert view_of(follower).state.leader_epoch == state.leader_epoch + 1
-        # The only one stays, and who is in no ISR has nothing to leave.
+        # The last in-sync replica stays; a replica outside the ISR changes nothing.
         last = broker_of(cluster, state.leader)
         await until(lambda: isr_of(last) == [state.leader])
         assert await last.registry.withdraw([key, single]) == frozenset()
@@ -398,7 +399,7 @@ def test_a_damaged_replica_leaves_the_isr_and_another_leads(world: World) -> Non
     run(world, body)
 
 
-def test_a_broker_that_starts_with_a_damaged_log_leaves_the_isr_first(world: World) -> None:
+def test_broker_with_a_damaged_log_leaves_the_isr_before_it_registers(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 1, factor=3)
@@ -407,7 +408,7 @@ def test_a_broker_that_starts_with_a_damaged_log_leaves_the_isr_first(world: Wor
         dead = broker_of(cluster, leader)
         single = dead.registry.snapshot.topics["single"].partitions[0]
         await cluster.kill(dead)
-        # Before anybody noticed that it was gone.
+        # Before other brokers detect its failure.
         damaged = frozenset((PartitionKey(topic_id, 0), PartitionKey(single_id, 0)))
         back = await cluster.start(leader, damaged=damaged)
         assert leader not in isr_of(back)
@@ -419,7 +420,7 @@ def test_a_broker_that_starts_with_a_damaged_log_leaves_the_isr_first(world: Wor
 
 
 def test_an_older_broker_keeps_the_cluster_from_replicating(world: World) -> None:
-    """Nothing is written that it could not read; when it is upgraded, all works."""
+    """Until then no value is written that the older broker cannot read."""
 
     async def body(cluster: Cluster) -> None:
         old = await cluster.start(1, features={"metadata": 1, "columns": 1})
@@ -445,7 +446,7 @@ def test_an_older_broker_keeps_the_cluster_from_replicating(world: World) -> Non
     run(world, body)
 
 
-def test_a_topic_is_deleted_and_grows_while_a_broker_is_away(world: World) -> None:
+def test_topics_are_deleted_and_extended_while_a_broker_is_down(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         controller = cluster.controller()
@@ -468,8 +469,10 @@ def test_a_topic_is_deleted_and_grows_while_a_broker_is_away(world: World) -> No
 
 
 @pytest.mark.parametrize("name", ["n" * 249, "n" * 10])
-def test_as_many_partitions_as_a_topic_may_have(world: World, name: str) -> None:
-    """With real directory ids; then all of them move at once, and are deleted at once."""
+def test_topic_with_the_maximum_number_of_partitions_is_reassigned_and_deleted(
+    world: World, name: str
+) -> None:
+    """With directory ids of real length; each request is within ZooKeeper's limit."""
     most = partitions_max(name, 3)
 
     async def body(cluster: Cluster) -> None:

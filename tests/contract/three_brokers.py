@@ -1,4 +1,4 @@
-"""Three brokers that see each other, and what tests of replicated metadata ask of them."""
+"""Three brokers for tests of replicated metadata, with helpers to wait for and write states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def three(cluster: Cluster, *, rebalance_ms: int = -1) -> list[Broker]:
-    """Brokers 1, 2 and 3 that all see each other."""
+    """Start brokers 1, 2 and 3 and wait until each knows the others."""
     brokers = [await cluster.start(number, rebalance_ms=rebalance_ms) for number in (1, 2, 3)]
     await until(lambda: all(len(b.registry.snapshot.brokers) == 3 for b in brokers))
     return brokers
@@ -41,29 +41,30 @@ def isr_of(broker: Broker, partition: int = 0) -> list[int]:
 
 
 def suspect(cluster: Cluster, dead: int) -> None:
-    """Everybody's connection to it ended and is refused."""
+    """Make all running brokers report that connections to a broker are refused."""
     for broker in cluster.running:
         registry = broker.registry
         registry.suspect(dead, registry.snapshot.brokers[dead].broker_epoch)
 
 
 async def left(brokers: Sequence[Broker], dead: int, partition: int) -> None:
-    """Until all of these know that ``dead`` is not in sync any more."""
+    """Wait until ``dead`` has left the ISR in the snapshots of all these brokers."""
     await until(lambda: all(dead not in isr_of(b, partition) for b in brokers))
 
 
 async def drains(broker: Broker, number: int) -> None:
-    """Until this broker knows that the other is about to stop."""
+    """Wait until this broker's snapshot shows broker ``number`` as draining."""
     await until(lambda: broker.registry.snapshot.brokers[number].draining)
 
 
 async def has_version(broker: Broker, version: int) -> None:
-    """Until this broker knows this version of the state."""
+    """Wait until this broker's snapshot has this version of the state of t-0."""
     await until(lambda: view_of(broker).state.version == version)
 
 
 async def write(leader: Broker, isr: tuple[int, ...], **changes: int) -> LeaderAndIsr | None:
-    """What the leader of t-0 would have written; the outcome."""
+    """Write the state of t-0 as its leader, with this ISR; return the new state or None if
+    refused."""
     view = view_of(leader)
     topic = leader.registry.snapshot.topics["t"]
     replicas = tuple(ReplicaId(number, f"directory-{number}") for number in isr)

@@ -1,4 +1,4 @@
-"""Where the same suite of the metadata runs: simulated ZooKeeper, and a real one."""
+"""The environments of the metadata's contract tests: a simulated ZooKeeper and a real one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 
 
 class SimWorld:
-    """Deterministic; a test takes milliseconds of real time."""
+    """A simulated ZooKeeper in virtual time; deterministic."""
 
     name = "sim"
     session_timeout_ms = 2000
@@ -47,13 +47,13 @@ class SimWorld:
         store.expire()
 
     async def vanish(self, store: MetadataStore) -> None:
-        """The process is gone without a word."""
+        """Kill the store's process: its session is not closed."""
         assert isinstance(store, SimZk)
         store.kill()
 
 
 class RealWorld:
-    """One chroot of a real ZooKeeper."""
+    """A real ZooKeeper, with a chroot of its own for each test."""
 
     name = "zookeeper"
     session_timeout_ms = 2000
@@ -73,7 +73,7 @@ class RealWorld:
         client._call(_CONNECTION_DROP, client.handler.async_result())
 
     async def expire(self, store: MetadataStore) -> None:
-        """A second connection to the same session that closes it."""
+        """Close the store's session through a second connection to it."""
         assert isinstance(store, ZooKeeperStore)
         twin = KazooClient(hosts=store._hosts, client_id=store._client.client_id)
 
@@ -85,7 +85,7 @@ class RealWorld:
         await asyncio.get_running_loop().run_in_executor(None, close)
 
     async def vanish(self, store: MetadataStore) -> None:
-        """Its socket is shut and it never comes back: the session has to expire."""
+        """Shut the store's socket for good, so that its session must expire."""
         assert isinstance(store, ZooKeeperStore)
         store._closed = True
         client = store._client
@@ -102,7 +102,7 @@ World = SimWorld | RealWorld
 
 
 class Events:
-    """A store's listener that can be awaited."""
+    """A listener that collects a store's events, which tests can await."""
 
     def __init__(self) -> None:
         self.seen: list[StoreEvent] = []
@@ -113,7 +113,7 @@ class Events:
         self._more.set()
 
     async def until(self, event: StoreEvent | type) -> StoreEvent:
-        """The first one seen that equals it or is of its class; taken out."""
+        """Wait for an event equal to ``event``, or of that class; remove and return it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 for seen in self.seen:
@@ -125,7 +125,7 @@ class Events:
 
 
 async def until(condition: Callable[[], Any], *, every_s: float = 0.02) -> Any:
-    """Poll something that has no event; fails after a while."""
+    """Poll a condition until it holds and return its value; fail after PATIENCE_S seconds."""
     async with asyncio.timeout(PATIENCE_S):
         while not (value := condition()):
             await asyncio.sleep(every_s)
