@@ -49,8 +49,8 @@ class CorruptMessageError(RetriableError):
 
 
 class UndecodableBatchError(CorruptMessageError):
-    """A batch whose CRC is right but whose records cannot be decoded. Its producer wrote it so, and
-    every replica has the same: the disk is sound."""
+    """A batch has a correct CRC, but its records cannot be decoded. The producer wrote it this way,
+    so every replica has the same bytes; the disk is not at fault."""
 
     name = "UNDECODABLE_BATCH"
 

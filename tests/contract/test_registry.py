@@ -226,7 +226,8 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
 
 
 def test_a_deposed_controller_writes_nothing(world: World) -> None:
-    """ZooKeeper refuses its write, because /controller_epoch has changed."""
+    """ZooKeeper refuses the write of a controller that does not know of its successor yet, because
+    /controller_epoch has changed."""
 
     async def body(cluster: Cluster) -> None:
         broker = await cluster.start(1)

@@ -177,7 +177,7 @@ def test_draining_returns_without_waiting_if_zookeeper_is_down() -> None:
     run(SimWorld(), body)
 
 
-def test_drained_broker_joins_isrs_and_leads_after_a_restart(world: World) -> None:
+def test_drained_broker_may_join_isrs_after_a_restart(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         brokers = await three(cluster)
         await create(cluster.controller(), "t", 1, factor=3)
@@ -399,7 +399,7 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
     run(world, body)
 
 
-def test_broker_with_a_damaged_log_leaves_the_isr_before_it_registers(world: World) -> None:
+def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 1, factor=3)
@@ -420,7 +420,8 @@ def test_broker_with_a_damaged_log_leaves_the_isr_before_it_registers(world: Wor
 
 
 def test_an_older_broker_keeps_the_cluster_from_replicating(world: World) -> None:
-    """Until then no value is written that the older broker cannot read."""
+    """Brokers write nothing that the older broker cannot read. Replication works after its
+    upgrade."""
 
     async def body(cluster: Cluster) -> None:
         old = await cluster.start(1, features={"metadata": 1, "columns": 1})
