@@ -1,9 +1,9 @@
-"""logbus for Spark, and logbus itself: ``import pyspark_logbus as logbus``.
+"""logbus for Spark, and the client: ``import pyspark_logbus as logbus``.
 
-Spark finds ``DefaultSource`` here by name (any importable ``pyspark_*`` package is asked), in a
-process where an exception would disable every such package: so this module imports nothing until a
-name is used, and importing it never fails. ``connect``, ``aconnect``, ``LocalCluster``,
-``spark_conf``, ``register``, ``read`` and ``errors`` are the public face.
+Spark imports every ``pyspark_*`` package to find ``DefaultSource`` by name, in a process where one
+exception disables all of them. So this module imports nothing until a name is used, and its import
+never fails. The public names are ``connect``, ``aconnect``, ``LocalCluster``, ``spark_conf``,
+``register``, ``read`` and ``errors``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(home), name)
     except ImportError as error:
         if name in _SPARK_NAMES and (error.name or "").startswith("pyspark"):
-            # An AttributeError is what Spark's lookup takes as "no source here".
+            # Spark's lookup takes an AttributeError as "no source here".
             raise AttributeError(
                 f"{name} needs PySpark 4.2 or later (pip install 'pyspark-logbus[spark]'): {error}"
             ) from error

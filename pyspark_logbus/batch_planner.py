@@ -1,4 +1,4 @@
-"""Driver only: the ranges of a batch query, resolved once. Called in Spark's planning process."""
+"""The ranges of a batch query, resolved once. Driver only, in Spark's planning process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyspark_logbus.range_tasks import Task, make_tasks
 log = logging.getLogger("pyspark_logbus")
 
 NAMED_MAX = 5
-"""Partitions that an error names."""
+"""Maximum partitions in one error message."""
 
 
 def plan_batch(options: ReadOptions) -> list[Task]:
-    """The tasks of a batch query. Raises DataLossError for an explicit end that is not there, and
-    InvalidConfigError for a start behind the end."""
+    """Return the tasks of a batch query. Raises DataLossError for an explicit end beyond the
+    log, and InvalidConfigError for a start behind the end."""
     reader = OffsetReader(options)
     try:
         start, end = reader.bounds()
@@ -35,7 +35,8 @@ def plan_batch(options: ReadOptions) -> list[Task]:
 
 
 def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> SourceOffset:
-    """An explicit end beyond the log's is data loss, or is moved to it."""
+    """Return the end: an explicit end beyond the log's is data loss, or is moved to the log's
+    end."""
     latest = reader.listed(end.partitions(), LATEST_TIMESTAMP)
     losses = [
         Loss(plan.REGRESSED, where.topic, where.partition, latest[where].offset, at.offset,
@@ -65,7 +66,7 @@ def _existing(options: ReadOptions, reader: OffsetReader, end: SourceOffset) -> 
 def _check_order(
     options: ReadOptions, reader: OffsetReader, start: SourceOffset, end: SourceOffset
 ) -> None:
-    """Refuse a start behind its end. A range whose records were all deleted is empty instead."""
+    """Raise for a start behind its end. A range whose records were all deleted is empty instead."""
     first, last = options.starting, options.ending
     if (
         isinstance(first, offsets.GlobalTime)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LogbusReader(DataSourceReader):
-    """Reads what lies between two sets of offsets."""
+    """Reads the records between two sets of offsets."""
 
     def __init__(self, options: ReadOptions | None, plan: ReadPlan) -> None:
         self._options = options
@@ -35,7 +35,7 @@ class LogbusReader(DataSourceReader):
 
     @error_line()
     def partitions(self) -> Sequence[InputPartition]:
-        # Executors unpickle this class too and must not import what only planning needs.
+        # Executors unpickle this class, too, and must not import what only planning needs.
         from pyspark_logbus.batch_planner import plan_batch
 
         assert self._options is not None
@@ -46,6 +46,6 @@ class LogbusReader(DataSourceReader):
         from pyspark_logbus.partition_reader import read_ranges
 
         modules_are_no_garbage()
-        # Spark makes up a partition without ranges where there is nothing to read.
+        # Spark makes up a partition without ranges when there is nothing to read.
         with error_line():
             yield from read_ranges(getattr(partition, "ranges", ()), self._plan)

@@ -1,8 +1,7 @@
-"""Driver only: where a batch ends within ``maxBytesPerTrigger``, which brokers alone can tell.
+"""The end of a batch within ``maxBytesPerTrigger``, which only brokers know. Driver only.
 
-They are asked on threads of their own, so that planning need not wait for them; the answer to a
-question counts as long as the batch would begin at the same place. One instance for the whole run
-of a query, on its planner's thread.
+Threads ask the brokers, so planning need not wait. An answer counts as long as the batch begins at
+the same offsets. One instance serves a whole run of a query, on its planner's thread.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pyspark_logbus.offsets import SourceOffset
 from pyspark_logbus.query_options import ReadOptions
 
 BYTES_THREADS = 4
-"""One asks; others may still wait for what is gone, until their request times out."""
+"""Threads: one asks; others may still wait for deleted topics until their requests time out."""
 
 Reach = dict[TopicPartition, tuple[int, int]]
 
 
 class BytesLimit:
-    """Only where ``options.bytes_max`` is given. ``close`` it."""
+    """The limit of a query with ``options.bytes_max``. Close it."""
 
     def __init__(self, options: ReadOptions, reader: OffsetReader) -> None:
         self._options = options
@@ -35,9 +34,12 @@ class BytesLimit:
     def within(
         self, start: SourceOffset, end: SourceOffset, live: Live, *, patience_s: float | None
     ) -> SourceOffset:
-        """``end`` within the limit; ``start`` where that is not known after ``patience_s``. With
-        None it is waited for, and fails where no broker can tell. A question about a topic that is
-        gone by now is not waited for: clients give a topic time to appear."""
+        """Return ``end`` within the limit, or ``start`` if the brokers have not answered after
+        ``patience_s``.
+
+        With ``patience_s`` None the call waits, and fails if no broker answers. It never waits for
+        a deleted topic, although clients give new topics time to appear.
+        """
         asked = self._asked
         if (
             asked is None
@@ -61,7 +63,7 @@ class BytesLimit:
         return start if plan.same_place(start, capped) else capped
 
     def close(self) -> None:
-        """What is being asked is not waited for."""
+        """Stop without waiting for questions in flight."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -75,13 +77,13 @@ class BytesLimit:
 
         def ask(ranges: Reach) -> Reach:
             admin = self._reader.admin
-            # By id: of a topic that is made again meanwhile another answer would be another log's.
+            # By topic id: a recreated topic is another log.
             return self._reader.retrying(lambda: admin.offsets_for_bytes(ranges, topic_ids))
 
         try:
             reach = ask({where: (at, budget) for where, at in begins.items()}) if begins else {}
         except OffsetOutOfRangeError:
-            # Records aged out before they were read: the tasks say what that means.
+            # Records expired before they were read; the tasks report that.
             earliest = self._reader.listed(begins, EARLIEST_TIMESTAMP)
             begins = {where: max(at, earliest[where].offset) for where, at in begins.items()}
             reach = ask({where: (at, budget) for where, at in begins.items()})

@@ -1,8 +1,10 @@
-"""``format("logbus")``: wiring only. Spark finds it by name; ``register`` is for where it cannot.
+"""``format("logbus")``: wiring only. Spark finds it by name; ``register`` is for sessions that
+cannot.
 
-Made on the driver, in several processes, and pickled by reference. Options are checked here so that
-``load()`` fails early, and the cluster is resolved here, once, before anything is pickled. Readers
-and writers are imported when they are asked for: the processes that only plan or commit stay light.
+Spark creates the source on the driver, in several processes, and pickles it by reference. The
+options are checked and the cluster address is resolved here, once, before anything is pickled, so
+``load()`` fails early. Readers and writers are imported on demand, so that processes that only plan
+or commit stay light.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
 
 OLDEST_SPARK = (4, 2)
 RESOLVED_S = 60.0
-"""A sink is planned anew for every micro-batch: ZooKeeper is not asked each time."""
+"""Seconds for which an address is cached: Spark plans a sink for every micro-batch."""
 
 _resolved: dict[tuple[str | None, str | None], tuple[float, str]] = {}
 
 
 def resolve_once(servers: str | None, zookeeper: str | None) -> str:
-    """The brokers that the options, the environment or the last ``logbus up`` name."""
+    """Return the brokers that the options, the environment or the last ``logbus up`` name."""
     if servers:
         return resolve(servers)
     key = (servers, zookeeper)
@@ -98,7 +100,7 @@ class DefaultSource(DataSource):
         try:
             found, plan = self._plan(schema, streaming=True)
         except LogbusError as error:
-            # Raised here it would be hidden behind an error of Spark's runner.
+            # An error raised here would be hidden behind an error of Spark's runner.
             return LogbusStreamReader(None, None, error)
         return LogbusStreamReader(found, plan)
 
@@ -112,7 +114,7 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogbusStreamWriter:
         from pyspark_logbus.writers import LogbusStreamWriter
 
-        # Complete mode comes as overwrite: a log takes it as append, as Spark's Kafka sink does.
+        # Complete mode arrives as overwrite; the sink appends, as Spark's Kafka sink does.
         return LogbusStreamWriter.plan(self._write_options(), schema)
 
     def _write_options(self) -> WriteOptions:
@@ -144,6 +146,6 @@ def _parse(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("logbus")`` known to a session that was started before logbus was installed,
-    or whose Python does not see it by name."""
+    """Register ``format("logbus")`` in a session that was started before logbus was installed,
+    or whose Python does not find it by name."""
     spark.dataSource.register(DefaultSource)

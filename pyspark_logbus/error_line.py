@@ -1,10 +1,10 @@
-"""How Spark reports an error of logbus: by the error's own line, without a traceback around it.
+"""Spark reports an error of logbus as one line, without a traceback.
 
 A Python process of Spark that raises sends the exception's text to the JVM, and ends. The text is a
-traceback of 10 to 20 lines, unless the process has ``SPARK_HIDE_TRACEBACK`` in its environment. A
-``LogbusError`` names the object, the value and the cure, so its frames only hide it. The traceback
-of any other exception stays: its frames say what logbus did wrong. Every method that Spark calls is
-wrapped; on the thread that Spark calls it on.
+traceback of 10 to 20 lines unless ``SPARK_HIDE_TRACEBACK`` is in the process's environment. A
+``LogbusError`` names the object, the value and the cure, so its frames only hide it. Other
+exceptions keep their frames. Every method that Spark calls is wrapped, on the thread on which Spark
+calls it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HIDE = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def error_line() -> Iterator[None]:
-    """Let Spark report a LogbusError that leaves the block as one line. A decorator too."""
+    """Let Spark report a LogbusError that leaves the block as one line. Also a decorator."""
     try:
         yield
     except LogbusError:

@@ -1,8 +1,8 @@
-"""Driver only: an address at which nobody answers is told while it is still tried.
+"""Warnings about an address that does not answer, while it is still tried. Driver only.
 
-A cluster that is just starting answers within seconds, so it is tried for a while (a source for
-``fetchOffset.numRetries``); but an address that is wrong stays so, and whoever waits wants to know
-which one it is. Warnings go to the logger ``pyspark_logbus``, on Spark's driver its stderr.
+A starting cluster answers within seconds, so a source retries (``fetchOffset.numRetries``). A wrong
+address never answers, and the user needs its name soon. Warnings go to the logger
+``pyspark_logbus``: on the driver, stderr.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from broker_lite.errors import LogbusError, NoBrokersError
 log = logging.getLogger("pyspark_logbus")
 
 HINT_S = 1.0
-"""Who answers at all answers sooner."""
+"""Seconds without an answer before the first warning."""
 PATIENCE_S = 10.0
-"""Of a query that has read before: brokers that are started again are back by then."""
+"""Seconds for a query that has read before: restarted brokers are back by then."""
 AGAIN_S = 60.0
 
 CURE = "is the address right, and does the cluster run? (logbus status, logbus doctor)"
@@ -27,8 +27,8 @@ CURE = "is the address right, and does the cluster run? (logbus status, logbus d
 
 @contextmanager
 def told(servers: str, seconds: float) -> Iterator[None]:
-    """Around a first question, which is tried for so many ``seconds``: a warning after a second,
-    and NoBrokersError names the option."""
+    """Guard a first question that is tried for ``seconds``: warn after one second, and name the
+    option in NoBrokersError."""
     text = "bootstrap.servers=%s: no broker answers yet; trying for up to %.0f s: %s"
     hint = threading.Timer(HINT_S, log.warning, (text, servers, seconds, CURE))
     hint.daemon = True
@@ -42,7 +42,8 @@ def told(servers: str, seconds: float) -> Iterator[None]:
 
 
 class Silence:
-    """Warns of a running query's cluster that says nothing: it waits, and Spark shows no error."""
+    """Warns when the cluster of a running query stops answering: the query waits, and Spark
+    shows no error."""
 
     def __init__(self, servers: str, monotonic: Callable[[], float]) -> None:
         self._servers = servers
@@ -52,8 +53,8 @@ class Silence:
         self._told = False
 
     def look(self, problem: LogbusError | None, *, is_known: bool) -> None:
-        """``is_known``: the cluster has answered this query before; ``problem``: why it does not
-        now, where that is known. What the brokers themselves say is not silence."""
+        """Warn if due. ``is_known``: the cluster has answered this query before. ``problem``:
+        why it does not answer now, if known. An error that brokers return is no silence."""
         if is_known and not isinstance(problem, NoBrokersError):
             if self._told:
                 log.warning("bootstrap.servers=%s: brokers answer again", self._servers)

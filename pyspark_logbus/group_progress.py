@@ -1,11 +1,12 @@
-"""Driver only: a query's progress, committed to its consumer group so that lag tools see it.
+"""A query's progress, committed to its consumer group so that lag tools see it. Driver only.
 
-The checkpoint alone decides where a query goes on; this is for everybody else. A background thread
-commits (planning never waits for it); what piles up meanwhile is left out but for the newest. Each
-commit carries a lease in its metadata, renewed while the query runs, so that two queries do not
-overwrite each other's offsets: the second publishes nothing under a default group and says so, and
-fails before its first batch where ``group.id`` was given. The next run of a query has the same
-lease. Each commit names its topics' ids: a deleted topic's offsets never become its successor's.
+The checkpoint alone decides where a query resumes. A background thread commits, so planning never
+waits; it skips all but the newest offsets.
+
+Each commit carries a lease in its metadata, renewed while the query runs, so that two queries do
+not overwrite each other. Under a default group the second query publishes nothing and says so; with
+``group.id`` it fails before its first batch. Later runs of a query have the same lease. Commits
+name topic ids, so a deleted topic's offsets never apply to its successor.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RETRY_MS = 1_000
 
 
 class Offsets(Protocol):
-    """What of ``Admin`` this needs."""
+    """The part of ``Admin`` that this module uses."""
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -71,14 +72,14 @@ class GroupProgress:
         """Whether the other query renewed its lease while this one waited for it."""
         self._problem = ""
         self._replaced: dict[str, str] = {}
-        """Topics that are others by now, with the ids of those whose offsets were refused."""
+        """Recreated topics, with the ids whose offsets were refused."""
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    # -- the planner's thread
+    # Planner's thread.
 
     def publish(self, at: SourceOffset) -> None:
-        """Let the group's offsets be ``at``, soon."""
+        """Publish ``at`` as the group's offsets, soon."""
         with self._wake:
             if at is self._wanted or at == self._wanted:
                 return
@@ -91,11 +92,11 @@ class GroupProgress:
             self._thread.start()
 
     def claim(self) -> None:
-        """Wait until the lease of a ``group.id`` that was given is this query's.
+        """Wait until this query has the lease of a given ``group.id``.
 
-        A killed query renews no lease, so its lease ends by itself. Raises GroupLeaseHeldError
-        once another query renews. Gives up waiting where the coordinator does not answer: the
-        background thread goes on trying, and ``check`` raises later.
+        A killed query renews no lease, so its lease expires. Raises GroupLeaseHeldError once
+        another query renews its lease. Stops waiting if the coordinator does not answer: the
+        background thread keeps trying, and ``check`` raises later.
         """
         if self._explicit:
             with self._wake:
@@ -108,7 +109,7 @@ class GroupProgress:
             self.check()
 
     def check(self) -> None:
-        """Raises GroupLeaseHeldError where ``group.id`` was given and is a running query's."""
+        """Raise GroupLeaseHeldError if ``group.id`` was given and a running query has its lease."""
         if self._explicit and self._holder_runs:
             raise GroupLeaseHeldError(
                 f"another running query ({self._holder}) publishes its progress to group.id="
@@ -117,8 +118,8 @@ class GroupProgress:
 
     @property
     def state(self) -> str:
-        """``published``, ``pending``, ``held by another query``, ``not published: …`` for topics
-        that were made again, or what went wrong."""
+        """Return ``published``, ``pending``, ``held by another query``, ``not published: …`` for
+        recreated topics, or the error."""
         if self._holder:
             return f"held by another query ({self._holder})"
         if self._problem:
@@ -129,21 +130,21 @@ class GroupProgress:
         return f"not published: {replaced} was made again" if replaced else "published"
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until everything is published; False if it is not by then."""
+        """Wait until everything is published; return False after the timeout."""
         with self._wake:
             return self._wake.wait_for(
                 lambda: self._published is self._wanted or bool(self._holder), timeout_s
             )
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Publish what is pending, give the lease back, end the thread."""
+        """Publish the pending offsets, release the lease, end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    # -- the background thread
+    # Background thread.
 
     def _loop(self) -> None:
         while True:
@@ -164,7 +165,7 @@ class GroupProgress:
         return self._renew_ms
 
     def _turn(self, wanted: SourceOffset | None, *, release: bool) -> None:
-        """Publish once; whatever goes wrong is remembered and tried again, never raised."""
+        """Publish once. Errors are remembered and retried, never raised."""
         if wanted is None:
             return
         try:
@@ -184,7 +185,7 @@ class GroupProgress:
             self._wake.notify_all()
 
     def _acquire(self, wanted: SourceOffset) -> bool:
-        """Take the lease: look, commit, look again; the last who committed has it."""
+        """Acquire the lease: read, commit, read again; the last committer has it."""
         holder, until_ms = self._foreign()
         if not holder:
             self._commit(wanted, release=False)
@@ -236,7 +237,7 @@ class GroupProgress:
         self._until_ms = 0 if release else until_ms
 
     def _note_replaced(self, replaced: dict[str, str]) -> None:
-        """That will not pass: say it once, and go on with the other topics."""
+        """Warn once about recreated topics and continue with the others."""
         for topic, topic_id in replaced.items():
             if self._replaced.get(topic) != topic_id:
                 log.warning(

@@ -1,8 +1,8 @@
-"""Driver only: the ends of a source's partitions at any time, without waiting.
+"""The end offsets of a source's partitions, available at once. Driver only.
 
-One background long poll keeps them fresh. A topic that is missing from a broker's answer counts as
-gone only after the retries' time: a broker that has just started may not know it yet. The planner's
-thread reads; nothing here is pickled.
+One background long poll keeps them fresh. A topic that is missing from an answer counts as deleted
+only after the retry time, since a starting broker may not know it yet. The planner's thread reads;
+nothing here is pickled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNKNOWN_END = OffsetAndEpoch(-1)
 
 
 class LiveOffsets:
-    """The ends of a source's partitions as known now. Reading them never waits."""
+    """The known end offsets of a source's partitions. Reading them never waits."""
 
     def __init__(self, options: ReadOptions, monotonic: Callable[[], float] = time.monotonic):
         self._options = options
@@ -45,14 +45,14 @@ class LiveOffsets:
         self._live: Live | None = None
         self._missing_since: dict[str, float] = {}
         self.seen: dict[tuple[str, int], int] = {}
-        """The last known ends by topic id and partition, of topics that are gone too."""
+        """The last known ends by topic id and partition, including deleted topics."""
 
     def close(self) -> None:
         self._watch.close()
 
     @property
     def problem(self) -> LogbusError | None:
-        """What keeps the ends from being known better, or None."""
+        """Return the error that keeps the ends stale, or None."""
         return self._watch.error
 
     @property
@@ -60,12 +60,13 @@ class LiveOffsets:
         return self._watch.snapshot().view
 
     def wait(self, timeout_s: float) -> Live | None:
-        """As ``now``, but waits for the first answer."""
+        """Like ``now``, but wait for the first answer."""
         self._watch.wait_ready(timeout_s)
         return self.now()
 
     def now(self) -> Live | None:
-        """What is known; None before the first answer. The same object while nothing changed."""
+        """Return the known ends; None before the first answer. The object stays the same while
+        nothing changes."""
         snapshot = self._watch.snapshot()
         if not snapshot.view.cluster_id:
             return None
@@ -93,7 +94,8 @@ class LiveOffsets:
         return LiveTopic(snapshot.topic_ids[name], ends)
 
     def _keep_missing_for_a_while(self, before: Live | None, topics: dict[str, LiveTopic]) -> None:
-        """A broker that has just started may not know a topic yet: that is no loss."""
+        """Keep topics that are missing for a short time: a starting broker may not know them
+        yet."""
         now = self._monotonic()
         for name in list(self._missing_since):
             if name in topics:

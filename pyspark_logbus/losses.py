@@ -1,7 +1,7 @@
-"""Driver only: which losses of a streaming query are certain, and what becomes of them.
+"""Confirmed data losses of a streaming query and their consequences. Driver only.
 
-Under ``failOnDataLoss`` a loss ends the query; else it is logged and counted, each once, and the
-query goes on behind it. One instance for the whole run of a query, on its planner's thread.
+Under ``failOnDataLoss`` a loss ends the query. Otherwise it is logged and counted once, and the
+query continues behind it. One instance serves a whole run, on the planner's thread.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = logging.getLogger("pyspark_logbus")
 
 
 class Losses:
-    """``row_count``: how many records the query has gone on without."""
+    """The losses of a query. ``row_count`` is the number of lost records."""
 
     def __init__(self, options: ReadOptions, monotonic: Callable[[], float]) -> None:
         self.row_count = 0
         self.grace_s = options.retries * options.retry_interval_ms / 1000
-        """How long something must be missing before it is taken for gone."""
+        """Seconds for which a topic or record must be missing before it counts as lost."""
         self._ends_query = options.fail_on_data_loss
         self._monotonic = monotonic
         self._suspects: dict[tuple[str, str, int], float] = {}
@@ -31,11 +31,11 @@ class Losses:
 
     @property
     def are_suspected(self) -> bool:
-        """Whether an end has gone back, and it is not known yet whether it stays there."""
+        """Return whether an end moved back and may yet return."""
         return bool(self._suspects)
 
     def confirmed(self, losses: list[Loss]) -> list[Loss]:
-        """An end may go back for a moment while leaders change: only one that stays is loss."""
+        """Return the losses that have lasted: an end may move back briefly while leaders change."""
         if not losses and not self._suspects:
             return losses
         now = self._monotonic()
@@ -52,8 +52,8 @@ class Losses:
         return found
 
     def judge(self, losses: list[Loss]) -> frozenset[TopicPartition]:
-        """The partitions that are cut back, once each loss is logged and counted; raises
-        DataLossError where a loss ends the query."""
+        """Log and count each loss; return the partitions whose position moves back. Raises
+        DataLossError if a loss ends the query."""
         if losses and self._ends_query:
             raise plan.data_loss(losses)
         for loss in losses:

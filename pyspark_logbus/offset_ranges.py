@@ -1,8 +1,8 @@
-"""From where a query stands and what is there, to the ranges that tasks read. All of it pure.
+"""From a query's position and the live ends to the ranges that tasks read. Pure.
 
-``find_losses`` compares, ``Admission`` decides how far a trigger goes (rows, at least so many rows,
-Once, AvailableNow), ``split_ranges`` and ``join_ranges`` make tasks. Spark's Kafka source is the
-model; sums are in whole numbers, so nothing overflows or rounds twice. Driver only, one thread.
+``find_losses`` compares, ``Admission`` limits a trigger (rows, minimum rows, Once, AvailableNow),
+``split_ranges`` and ``join_ranges`` make tasks. Spark's Kafka source is the model. Sums are
+integers, so nothing overflows or rounds twice. Driver only, one thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from pyspark_logbus.query_options import Topics
 
 
 class OffsetRange(NamedTuple):
-    """What a task reads of one partition: ``start`` to ``end`` (exclusive), and whom to ask.
+    """A range of one partition, ``start`` to ``end`` (exclusive), and the leader to fetch it
+    from.
 
-    ``start_epoch`` is the leader epoch under which ``start`` was the log's end: the record before
-    has no later one, unless the log was cut and written anew (-1: not known, or within a range).
-    ``end_epoch`` is the same for ``end``: so no record of the range has a later one.
-    ``stored_bytes`` is about how much the log stores of the range (-1: not asked).
+    ``start_epoch`` is the leader epoch when ``start`` was the log's end. The preceding record has
+    no later epoch unless the log was truncated and rewritten (-1: unknown, or within a range).
+    ``end_epoch`` is the same for ``end``. ``stored_bytes`` estimates the stored size (-1: not
+    asked).
     """
 
     topic: str
@@ -45,10 +46,8 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as it is now; ends are high watermarks with the leader's epoch.
-
-    An end of -1 is not known yet: the partition is there, but its leader has not answered.
-    """
+    """A topic's present ends: high watermarks with leader epochs. -1: the leader has not
+    answered yet."""
 
     topic_id: str
     ends: Mapping[int, OffsetAndEpoch]
@@ -56,19 +55,19 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What the brokers hold now. ``version`` grows with every change."""
+    """The present content of the brokers. ``version`` grows with every change."""
 
     cluster_id: str
     topics: Mapping[str, LiveTopic] = field(default_factory=dict)
     version: int = 0
 
     def offset(self) -> SourceOffset:
-        """All of it as an end, unknown ends included."""
+        """Return all ends as an offset, including unknown ones."""
         topics = {name: TopicOffsets(t.topic_id, t.ends) for name, t in self.topics.items()}
         return SourceOffset(self.cluster_id, topics)
 
     def is_complete(self) -> bool:
-        """Whether every end is known."""
+        """Return whether every end is known."""
         return all(end.offset >= 0 for topic in self.topics.values() for end in topic.ends.values())
 
 
@@ -77,7 +76,7 @@ UNSUBSCRIBED = "unsubscribed"
 
 
 class Loss(NamedTuple):
-    """Records that cannot be read: ``first`` to ``end`` (exclusive; -1 unknown)."""
+    """Records that cannot be read: ``first`` to ``end`` (exclusive; -1: unknown)."""
 
     kind: str
     topic: str
@@ -88,7 +87,7 @@ class Loss(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Records known to be lost."""
+        """Return the number of records known to be lost."""
         return max(0, self.end - self.first) if self.end >= 0 else 0
 
     def __str__(self) -> str:
@@ -109,7 +108,7 @@ RESUBSCRIBE = (
 
 
 def data_loss(losses: Collection[Loss]) -> DataLossError:
-    """The error that names every lost range."""
+    """Return an error that names every lost range."""
     are_there = all(loss.kind == UNSUBSCRIBED for loss in losses)
     return DataLossError(f"{'; '.join(map(str, losses))}. {RESUBSCRIBE if are_there else CURE}")
 
@@ -117,11 +116,11 @@ def data_loss(losses: Collection[Loss]) -> DataLossError:
 def find_losses(
     start: SourceOffset, live: Live, topics: Topics, seen: Mapping[tuple[str, int], int]
 ) -> list[Loss]:
-    """What of ``start`` the brokers do not hold any more (topics, partitions, ends gone back), and
-    what the query does not read any more (``topics``: those of its options now).
+    """Return the parts of ``start`` that are lost: deleted topics and partitions, ends that
+    moved back, and topics that the options (``topics``) no longer include.
 
-    A topic of another id is another topic, however many records it holds. ``seen`` has the last
-    ends by topic id and partition, so that lost ranges have an end.
+    A topic with another id is another topic. ``seen`` has the last ends by topic id and partition,
+    so that lost ranges have an end.
     """
     losses = []
     for name in sorted(start.topics):
@@ -150,7 +149,7 @@ def find_losses(
 
 
 def unsubscribed(topics: Topics) -> str:
-    """Why a partition of the checkpoint is not read."""
+    """Return why a partition of the checkpoint is not read."""
     return f"the query no longer subscribes to it, but to {topics.describe()}"
 
 
@@ -167,8 +166,8 @@ def _regression(name: str, number: int, at: OffsetAndEpoch, now: OffsetAndEpoch)
 
 
 def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[Loss]:
-    """Losses at the end of a batch: where the topic is gone or no longer read, the batch's own
-    range is lost too."""
+    """Add the batch's own ranges to losses at its end, for topics that are deleted or no longer
+    read."""
     of = {(item.topic, item.partition): item for item in ranges}
     found = []
     for loss in losses:
@@ -180,7 +179,7 @@ def with_ranges(losses: Iterable[Loss], ranges: Iterable[OffsetRange]) -> list[L
 
 
 def still_there(start: SourceOffset, live: Live) -> SourceOffset:
-    """``start`` without topics that are gone or others by now; itself if all are there."""
+    """Return ``start`` without deleted or recreated topics; the same object if all exist."""
     topics = {
         name: topic
         for name, topic in start.topics.items()
@@ -190,7 +189,7 @@ def still_there(start: SourceOffset, live: Live) -> SourceOffset:
 
 
 def starts_in(start: SourceOffset, topic: str, topic_id: str, number: int) -> int | None:
-    """Where ``start`` stands in that very topic; None if it does not know it."""
+    """Return the offset of ``start`` in that partition of that topic id; None if it has none."""
     at = _start_of(start, topic, topic_id, number)
     return None if at is None else at.offset
 
@@ -202,7 +201,7 @@ def _start_of(start: SourceOffset, topic: str, topic_id: str, number: int) -> Of
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far one trigger may go; 0 is no limit."""
+    """Limits of one trigger; 0 is no limit."""
 
     rows_max: int = 0
     rows_min: int = 0
@@ -211,7 +210,7 @@ class Limits:
 
 
 class Admission:
-    """Decides each trigger's end. Keeps only when the last batch was let through."""
+    """Decides each trigger's end. Its only state is the time of the last batch."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -226,10 +225,8 @@ class Admission:
         unlimited: bool = False,
         cut_back: frozenset[TopicPartition] = frozenset(),
     ) -> SourceOffset:
-        """How far to go from ``start``; ``start`` itself when there is nothing to do.
-
-        Ends in ``cut_back`` were lost for good, and are followed where they went.
-        """
+        """Return the end of the next batch; ``start`` if there is nothing to do. Ends in
+        ``cut_back`` moved back for good, and the query follows them."""
         wanted = settle(start, target, cut_back)
         if same_place(start, wanted):
             return start
@@ -253,10 +250,8 @@ def settle(
     target: SourceOffset,
     cut_back: frozenset[TopicPartition] = frozenset(),
 ) -> SourceOffset:
-    """``target``, where an end that did not move keeps its epoch, and none goes back.
-
-    So an offset's text changes only when there is something to read, or a topic is new or gone.
-    """
+    """Return ``target`` with unchanged epochs for unchanged ends, and no end moved back. So the
+    offset's text changes only for new records and for new or deleted topics."""
     topics: dict[str, TopicOffsets] = {}
     for name, topic in target.topics.items():
         before = start.topics.get(name)
@@ -278,7 +273,7 @@ def settle(
 
 
 def same_place(one: SourceOffset, other: SourceOffset) -> bool:
-    """Whether two offsets say the same but for ``begin``."""
+    """Return whether two offsets agree, apart from ``begin``."""
     return one.cluster_id == other.cluster_id and one.topics == other.topics
 
 
@@ -299,7 +294,7 @@ def limit_rows(
     rows_max: int,
     new_partitions: str = "earliest",
 ) -> dict[TopicPartition, int]:
-    """Share ``rows_max`` by what each partition holds; at least one row each, so none starves."""
+    """Share ``rows_max`` in proportion to the partitions' sizes; at least one row each."""
     total = sum(sizes.values())
     ends = {}
     for partition, to in end.partitions().items():
@@ -317,10 +312,8 @@ def limit_rows(
 def share_bytes(
     bytes_max: int, reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int] | None:
-    """Split a budget by the bytes that each partition holds within it; None if all of it fits.
-
-    ``reach`` is the answer to "how far does the whole budget go": (end offset, bytes).
-    """
+    """Split a byte budget in proportion to the partitions' sizes; None if everything fits.
+    ``reach`` has the end offset and bytes of each partition within the whole budget."""
     total = sum(size for _, size in reach.values())
     if total <= bytes_max:
         return None
@@ -328,7 +321,7 @@ def share_bytes(
 
 
 def cap(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceOffset:
-    """``end``, but in no partition further than ``ends`` allows."""
+    """Return ``end`` limited to ``ends``."""
     capped = {tp: min(at.offset, ends.get(tp, at.offset)) for tp, at in end.partitions().items()}
     return _with_ends(end, capped)
 
@@ -349,11 +342,11 @@ def _with_ends(end: SourceOffset, ends: Mapping[TopicPartition, int]) -> SourceO
 def ranges_between(
     start: SourceOffset, end: SourceOffset, new_partitions: str = "earliest"
 ) -> list[OffsetRange]:
-    """The non-empty ranges, by topic and partition. A partition new in ``end`` begins at 0.
+    """Return the non-empty ranges, ordered by topic and partition.
 
-    The first batch's end says itself where it began, so repeating it gives the same rows.
-
-    With ``newPartitionOffsets=latest`` it begins where it was first seen, so it is empty here.
+    A partition that is new in ``end`` starts at 0. The first batch's end records its start, so that
+    a repetition gives the same rows. With ``newPartitionOffsets=latest`` a partition starts where
+    it was first seen, so its range is empty here.
     """
     if end.begin is not None:
         start = SourceOffset(end.cluster_id, end.begin)
@@ -384,10 +377,8 @@ def ranges_between(
 def split_ranges(
     ranges: Iterable[OffsetRange], partitions_min: int = 0, rows_max: int = 0
 ) -> list[OffsetRange]:
-    """Split so that no range exceeds ``rows_max`` and there are about ``partitions_min`` of them.
-
-    Small ranges stay whole and leave the proportion to the large ones. 0 is no wish.
-    """
+    """Split ranges to at most ``rows_max`` rows and about ``partitions_min`` ranges. Small
+    ranges stay whole. 0: no limit."""
     whole = [item for item in ranges if item.size > 0]
     if rows_max:
         whole = [part for item in whole for part in _divide(item, -(-item.size // rows_max))]
@@ -407,7 +398,7 @@ def split_ranges(
 
 
 def _parts(size: int, total: int, wanted: int) -> int:
-    """Rounded half up, as Scala rounds; at least one."""
+    """Return the share, rounded half up as Scala does; at least one."""
     return max((2 * size * wanted + total) // (2 * total), 1)
 
 
@@ -427,20 +418,21 @@ def _divide(item: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 TASKS_MIN = 8
-"""Ranges up to this count are a task each. Spark tells a source nothing of its parallelism."""
+"""Up to this number of ranges each is a task of its own. Spark does not tell a source its
+parallelism."""
 TASK_BYTES = 4 << 20
-"""Of stored records: a few times what Spark reads while it starts one task of Python's."""
+"""Stored bytes of a task: a few times what Spark reads while it starts one Python task."""
 RANGE_BYTES = 24 << 10
-"""What a range costs beside its own bytes: about the time that so many bytes take."""
+"""Fixed cost of a range in bytes: about what takes as long to read."""
 
 
 def join_ranges(
     ranges: Sequence[OffsetRange], partitions_max: int
 ) -> list[tuple[OffsetRange, ...]]:
-    """Ranges as tasks: one each, or at most ``partitions_max`` tasks of about equal cost.
+    """Join ranges to at most ``partitions_max`` tasks of similar cost.
 
-    Each range goes, most costly first, to the task with the least cost; within a task the order
-    stays. The cost is in bytes, or in rows where the bytes are not known.
+    The most expensive range goes first, to the cheapest task; within a task the order stays. The
+    cost is in bytes, or in rows if bytes are unknown.
     """
     if not partitions_max or len(ranges) <= partitions_max:
         return [(item,) for item in ranges]
@@ -455,8 +447,8 @@ def join_ranges(
 
 
 def join_small_ranges(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-    """Ranges as tasks of about ``TASK_BYTES``: a larger range is a task of its own, smaller ones
-    are joined. Up to ``TASKS_MIN`` ranges are a task each."""
+    """Join small ranges to tasks of about ``TASK_BYTES``; a larger range is a task of its own.
+    Up to ``TASKS_MIN`` ranges are a task each."""
     if len(ranges) <= TASKS_MIN:
         return [(item,) for item in ranges]
     small = [item for item in ranges if 0 <= item.stored_bytes < TASK_BYTES]
@@ -472,8 +464,8 @@ def _cost(item: OffsetRange) -> int:
 def with_stored_bytes(
     ranges: Iterable[OffsetRange], reach: Mapping[TopicPartition, tuple[int, int]]
 ) -> list[OffsetRange]:
-    """The ranges with their bytes, by the density of the log behind each start. ``reach`` answers
-    how far ``TASK_BYTES`` go: (end offset, bytes)."""
+    """Return the ranges with their estimated bytes. ``reach`` has how far ``TASK_BYTES`` go from
+    each start: (end offset, bytes)."""
     found = []
     for item in ranges:
         end, size = reach.get(TopicPartition(item.topic, item.partition), (item.start, 0))

@@ -1,8 +1,7 @@
-"""Driver only: where partitions begin, end and stand, asked of the brokers.
+"""Questions to the brokers: where partitions begin, end and stand. Driver only.
 
-Answers the questions of a query's start and of a batch query, and may wait, within
-``fetchOffset.numRetries``. Keeps nothing but the last view of the cluster; never pickled. Called by
-the planner's thread.
+Serves the start of a query and batch queries, and may wait within ``fetchOffset.numRetries``. It
+keeps only the last view of the cluster and is never pickled. Planner's thread.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ T = TypeVar("T")
 
 
 def default_group(options: ReadOptions, cluster_id: str) -> str:
-    """The group of a query that names none: the same for the same source of the same cluster."""
+    """Return the default group: the same for the same source of the same cluster."""
     text = json.dumps([cluster_id, *options.identity])
     return f"{options.group_prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def matching(topics: Topics, names: Iterable[str]) -> list[str]:
-    """Which of these topics a source reads."""
+    """Return the topics that a source reads."""
     if topics.pattern:
         pattern = re.compile(topics.pattern)
         return sorted(name for name in names if pattern.fullmatch(name))
@@ -58,7 +57,7 @@ def matching(topics: Topics, names: Iterable[str]) -> list[str]:
 
 
 class OffsetReader:
-    """Questions about a source's topics. Every call asks; nothing is kept but the last view."""
+    """Questions about a source's topics. Each call asks the brokers."""
 
     def __init__(self, options: ReadOptions, admin: Admin | None = None) -> None:
         self.options = options
@@ -73,7 +72,7 @@ class OffsetReader:
         self.admin.close()
 
     def retrying(self, question: Callable[[], T]) -> T:
-        """Ask up to ``fetchOffset.numRetries`` times again, as long as errors are retriable."""
+        """Ask, and repeat up to ``fetchOffset.numRetries`` times while errors are retriable."""
         for attempt in range(self.options.retries + 1):
             try:
                 return question()
@@ -85,7 +84,7 @@ class OffsetReader:
         raise AssertionError("the last attempt returns or raises")
 
     def _first_contact(self) -> AbstractContextManager[None]:
-        """Around a question that may be the first one to this cluster."""
+        """Guard a question that may be the first one to this cluster."""
         options = self.options
         if self.view.cluster_id:
             return nullcontext()
@@ -95,11 +94,11 @@ class OffsetReader:
         return first_contact.told(options.bootstrap_servers, seconds)
 
     def partitions(self, known: Collection[str] = ()) -> dict[TopicPartition, str]:
-        """The partitions to read, with their topics' ids.
+        """Return the partitions to read with their topic ids.
 
-        Raises UnknownTopicOrPartitionError for a missing topic or partition that was named; a
-        pattern may match nothing. What is missing of topics ``known`` to the caller, who stands in
-        them, is left out: that is loss, which only the caller can judge.
+        Raises UnknownTopicOrPartitionError for a missing topic or partition that the options name;
+        a pattern may match nothing. Missing partitions of ``known`` topics are left out: the caller
+        has read them and decides about the loss.
         """
         topics = self.options.topics
         names = None if topics.pattern else matching(topics, named_topics(topics))
@@ -125,7 +124,7 @@ class OffsetReader:
         return found
 
     def _missing(self, name: str, topic: TopicMetadata | None) -> LogbusError:
-        """Why a topic that was named cannot be read, with names that are like it."""
+        """Return why a named topic cannot be read, with similar names."""
         error = (topic.error if topic is not None else None) or unknown_topic(name)
         if not isinstance(error, UnknownTopicOrPartitionError):
             return error
@@ -138,7 +137,7 @@ class OffsetReader:
     def listed(
         self, wheres: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, ListedOffset]:
-        """Offsets by time, -1 latest, -2 earliest."""
+        """Return offsets by time; -1 latest, -2 earliest."""
         asked = dict.fromkeys(wheres, timestamp_ms)
         if not asked:
             return {}
@@ -146,11 +145,11 @@ class OffsetReader:
         return self.retrying(lambda: self.admin.list_offsets(asked, isolation=isolation))
 
     def start(self) -> SourceOffset:
-        """Where a query begins that has no checkpoint."""
+        """Return the start of a query without a checkpoint."""
         return self._start(self.partitions())
 
     def bounds(self) -> tuple[SourceOffset, SourceOffset]:
-        """Where a batch query begins and ends, of the same partitions."""
+        """Return start and end of a batch query, with the same partitions."""
         ids = self.partitions()
         start, options = self._start(ids), self.options
         at = self._resolve(options.ending, options.ending_option, ids, late="latest")
@@ -168,7 +167,7 @@ class OffsetReader:
         names: dict[str, str] = {}
         for where, offset in at.items():
             names[where.topic] = ids[where]
-            # Without an epoch: leaders may have changed between the questions that led here.
+            # No epoch: leaders may have changed between the questions.
             topics.setdefault(where.topic, {})[where.partition] = OffsetAndEpoch(offset)
         return SourceOffset(
             self.view.cluster_id,
@@ -183,7 +182,8 @@ class OffsetReader:
         *,
         late: str | None,
     ) -> dict[TopicPartition, int]:
-        """A wish as offsets. ``late``: what no record at or after a timestamp means (None: ask)."""
+        """Resolve a specification to offsets. ``late`` is used where no record is at or after a
+        timestamp (None: ask)."""
         match spec:
             case offsets.Everywhere("group"):
                 return self._from_group(ids)
@@ -201,7 +201,7 @@ class OffsetReader:
     def _check_origin(
         self, spec: offsets.PerPartition, option: str, ids: Mapping[TopicPartition, str]
     ) -> None:
-        """Refuse reported offsets of another cluster, or of a topic that was made again since."""
+        """Refuse reported offsets of another cluster or of a recreated topic."""
         if spec.cluster_id not in ("", self.view.cluster_id):
             raise InconsistentClusterIdError(
                 f"{option} holds offsets of cluster {spec.cluster_id}, but "
@@ -257,7 +257,8 @@ class OffsetReader:
         return found
 
     def _within_the_log(self, at: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """A start outside of the log is data loss, or is moved to the log's nearest end."""
+        """Return the start offsets: one outside of the log is data loss, or moves to the nearest
+        end."""
         if isinstance(self.options.starting, offsets.PerPartition) or (
             self.options.starting == offsets.GROUP
         ):

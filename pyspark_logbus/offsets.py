@@ -1,8 +1,9 @@
-"""Offsets as values: what a user asks for, and what Spark's checkpoint keeps.
+"""Offsets as values: a user's specification, and the content of Spark's checkpoint. Pure, driver
+only.
 
-``SourceOffset`` is exclusive ends with topic ids and leader epochs, so that a topic deleted and
-made again, or a log cut short, is seen. Its JSON is canonical: Spark compares the text, and another
-key order would be "new data" for ever. Pure; used on the driver only.
+``SourceOffset`` has exclusive ends with topic ids and leader epochs, which reveal a recreated topic
+or a truncated log. Its JSON is canonical: Spark compares the text, so another key order would count
+as new data for ever.
 """
 
 from __future__ import annotations
@@ -35,10 +36,8 @@ class Everywhere:
 
 @dataclass(frozen=True, slots=True)
 class PerPartition:
-    """Offsets by topic and partition; a topic's ``*`` stands for the partitions not named.
-
-    Offsets pasted from a progress report also carry its cluster and its topics' ids.
-    """
+    """Offsets by topic and partition; a topic's ``*`` is for the partitions not named. Offsets
+    from a progress report also carry its cluster and topic ids."""
 
     topics: Mapping[str, Mapping[str, int]]
     cluster_id: str = ""
@@ -75,11 +74,11 @@ class TopicOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """Where a query stands: per topic and partition the next offset to read.
+    """A query's position: the next offset to read of each partition.
 
-    Spark keeps the ends of batches only, and asks for the initial offset again when it repeats the
-    first batch. So the first batch's end carries where it began, as ``begin``. ``query`` tells a
-    checkpoint's runs from other queries: every offset of a checkpoint has the same.
+    Spark keeps only the ends of batches, and asks for the initial offset again to repeat the first
+    batch. So the first batch's end carries its start as ``begin``. ``query`` tells the runs of a
+    checkpoint from other queries; all offsets of a checkpoint have the same.
     """
 
     cluster_id: str
@@ -88,7 +87,7 @@ class SourceOffset:
     query: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The canonical form: topics by name, partitions by number."""
+        """Return the canonical form: topics by name, partitions by number."""
         document: dict[str, Any] = {"version": FORMAT_VERSION, "cluster": self.cluster_id}
         if self.query:
             document["query"] = self.query
@@ -110,7 +109,8 @@ class SourceOffset:
 
 
 def from_json(document: Any) -> SourceOffset:
-    """Read a checkpoint's offset; a later version or another source's offset is a clear error."""
+    """Decode a checkpoint's offset. Raises InvalidConfigError for a later version or another
+    source's offset."""
     if not isinstance(document, dict) or "version" not in document:
         raise UnsupportedVersionError(
             "the checkpoint holds an offset that logbus did not write: "
@@ -165,8 +165,8 @@ def _topics_from_json(document: Any) -> dict[str, TopicOffsets]:
 
 
 def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec:
-    """One of ``words``, JSON such as ``{"t": {"0": 23, "*": -2}, "u": "earliest"}``, or an offset
-    as a progress report of a query prints it (``SourceOffset.to_json``)."""
+    """Parse one of ``words``, JSON such as ``{"t": {"0": 23, "*": -2}, "u": "earliest"}``, or an
+    offset of a progress report (``SourceOffset.to_json``)."""
     word = text.strip().lower()
     allowed = tuple(words)
     if word in allowed:
@@ -194,7 +194,7 @@ def parse_offsets(option: str, text: str, *, words: Iterable[str]) -> OffsetSpec
 
 
 def _reported(option: str, document: Mapping[str, Any]) -> PerPartition:
-    """The offsets of a progress report. Its ``cluster`` is text, so it is no topic's offsets."""
+    """Return the offsets of a progress report; its ``cluster`` is text, so it cannot be a topic."""
     try:
         offset = from_json(document)
     except UnsupportedVersionError as error:
@@ -210,7 +210,7 @@ def _reported(option: str, document: Mapping[str, Any]) -> PerPartition:
 
 
 def parse_timestamps(option: str, text: str) -> PerPartitionTime:
-    """JSON ``{"t": {"0": 1700000000000}}``, milliseconds."""
+    """Parse JSON ``{"t": {"0": 1700000000000}}``, milliseconds."""
     topics: dict[str, Mapping[str, int]] = {}
     for topic, value in _json_object(option, text).items():
         if not isinstance(value, dict):
@@ -229,7 +229,7 @@ def parse_timestamps(option: str, text: str) -> PerPartitionTime:
 
 
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
-    """JSON ``{"t": [0, 1]}``."""
+    """Parse JSON ``{"t": [0, 1]}``."""
     if not text.lstrip().startswith("{"):
         raise InvalidConfigError(f'{option}={text!r}: give JSON such as {{"topic":[0,1]}}')
     found = set()
@@ -251,7 +251,8 @@ def expand(
     topics: Mapping[str, Mapping[str, int]],
     assigned: Iterable[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Every assigned partition's value, or an error that names those missing and those too many."""
+    """Return every assigned partition's value. Raises InvalidConfigError with the missing and
+    the surplus partitions."""
     wanted = sorted(assigned)
     values: dict[TopicPartition, int] = {}
     for partition in wanted:
@@ -308,7 +309,7 @@ def _is_whole(value: Any, least: int, most: int) -> bool:
 
 
 def _check_number(option: str, topic: str, number: str) -> None:
-    # "00" would be partition 0 a second time.
+    # "00" would be a second partition 0.
     if not re.fullmatch("0|[1-9][0-9]{0,9}", number) or int(number) > PARTITION_MAX:
         raise InvalidConfigError(
             f"{option}: {topic!r} has the partition {number!r}; give a number such as 0 or 12"

@@ -1,7 +1,7 @@
-"""How each kind of option is read from its text: one function a kind, used by the table only.
+"""Parsers of option values, one for each kind, for the table in ``options``. Pure.
 
-Every function takes the option's name and its text, gives the value, and raises InvalidConfigError
-that names both and the cure. Pure.
+Each takes the option's name and text, returns the value, and raises InvalidConfigError with name,
+text and cure.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LONG_UNITS = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "
 
 
 def text(name: str, value: str) -> str:
-    """Anything but blanks."""
+    """Return any text but blanks."""
     if not value.strip():
         raise InvalidConfigError(f"{name} is empty; give a value or leave it out")
     return value.strip()
 
 
 def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
-    """A whole number within these bounds, both inclusive."""
+    """Return a parser of whole numbers within inclusive bounds."""
 
     def parse(name: str, value: str) -> int:
         is_number = re.fullmatch(r"[+-]?\d{1,19}", value.strip())
@@ -51,20 +51,20 @@ def whole(at_least: int, at_most: int = LONG_MAX) -> Callable[[str, str], int]:
 
 
 def at_least(least: int) -> Callable[[str, str], int]:
-    """A whole number from 1 on; a number below ``least`` becomes ``least``."""
+    """Return a parser of whole numbers from 1 on that raises values below ``least`` to it."""
     number = whole(1)
     return lambda name, value: max(least, number(name, value))
 
 
 def flag(name: str, value: str) -> bool:
-    """``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in any case."""
     if value.strip().lower() not in ("true", "false"):
         raise InvalidConfigError(f"{name}={value!r}: give true or false")
     return value.strip().lower() == "true"
 
 
 def no_pushed_filters(name: str, value: str) -> bool:
-    """``false`` alone."""
+    """Accept only ``false``."""
     if flag(name, value):
         raise InvalidConfigError(
             f"{name}={value!r} is refused: Spark 4.3.0 keeps the filters of one query for all "
@@ -75,7 +75,7 @@ def no_pushed_filters(name: str, value: str) -> bool:
 
 
 def one_of(*choices: str) -> Callable[[str, str], str]:
-    """One of these lower-case words, in any case."""
+    """Return a parser of these lower-case words, in any case."""
 
     def parse(name: str, value: str) -> str:
         if value.strip().lower() not in choices:
@@ -86,7 +86,8 @@ def one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 def duration_ms(name: str, value: str) -> int:
-    """As Spark spells it: ``15m``, ``5s``, ``2 minutes``; a bare number is milliseconds."""
+    """Parse a duration as Spark does: ``15m``, ``5s``, ``2 minutes``; a bare number is
+    milliseconds."""
     match = _DURATION.fullmatch(value.strip().lower())
     unit = match.group(2) if match else None
     if unit is not None:
@@ -112,14 +113,14 @@ def topics(name: str, value: str) -> tuple[str, ...]:
 
 
 _ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
-"""An escape, or a set of characters as Python delimits it."""
+"""An escape, or a character class as Python delimits it."""
 
 
 def pattern(name: str, value: str) -> str:
-    """A regular expression that Python compiles, and that means the same to Java.
+    """Parse a regular expression that means the same in Python and in Java.
 
-    Spark's Kafka source takes Java's syntax. Python refuses most of what only Java has (``\\Q``,
-    ``\\p{L}``). Python takes the rest literally, so it would match no topic and raise no error.
+    Spark's Kafka source takes Java's syntax. Python refuses most Java-only syntax (``\Q``,
+    ``\p{L}``) and takes the rest literally, so it would match no topic without an error.
     """
     for found in _ESCAPE_OR_SET.finditer(value):
         members = re.sub(r"\\.", "", found[1] or "")
@@ -145,12 +146,12 @@ def pattern(name: str, value: str) -> str:
 
 
 def starting(name: str, value: str) -> OffsetSpec:
-    """Where to begin: a word for all partitions, or JSON with an offset for each."""
+    """Parse a start: a word for all partitions, or JSON with an offset for each."""
     return offsets.parse_offsets(name, value, words=("earliest", "latest", "group"))
 
 
 def ending(name: str, value: str) -> OffsetSpec:
-    """Where to end: as where to begin, but nowhere at the earliest."""
+    """Parse an end: like a start, without earliest."""
     spec = offsets.parse_offsets(name, value, words=("latest", "earliest"))
     if spec == offsets.EARLIEST_EVERYWHERE or (
         isinstance(spec, offsets.PerPartition)
@@ -163,24 +164,24 @@ def ending(name: str, value: str) -> OffsetSpec:
 
 
 def acks(name: str, value: str) -> str:
-    """``all``, ``1`` or ``0``; ``-1`` is Kafka's other word for ``all``."""
+    """Parse ``all``, ``1`` or ``0``; ``-1`` is Kafka's other word for ``all``."""
     word = {"-1": "all"}.get(value.strip().lower(), value.strip().lower())
     return one_of("all", "1", "0")(name, word)
 
 
 COMPRESSIONS = ("none", "lz4", "zstd")
 NEAREST_COMPRESSION = {"gzip": "zstd", "snappy": "lz4"}
-"""Kafka's codecs that the sink does not write: the one as strong, and the one as quick."""
+"""Kafka's codecs that the sink does not write, each with a codec of similar strength or speed."""
 
 
 def compression(name: str, value: str) -> str:
-    """A codec of the sink's, or the nearest to one of Kafka's others."""
+    """Return a codec of the sink, or the nearest to one of Kafka's others."""
     word = value.strip().lower()
     return NEAREST_COMPRESSION.get(word) or one_of(*COMPRESSIONS)(name, value)
 
 
 def plaintext(name: str, value: str) -> str:
-    """``PLAINTEXT`` alone."""
+    """Accept only ``PLAINTEXT``."""
     if value.strip().upper() != "PLAINTEXT":
         raise InvalidConfigError(
             f"{name}={value!r}: TLS and SASL are not built yet; only PLAINTEXT is served, and it "
