@@ -117,7 +117,7 @@ _ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)\]", re.DOTALL)
 
 
 def pattern(name: str, value: str) -> str:
-    """Parse a regular expression that means the same in Python and in Java.
+    r"""Parse a regular expression that means the same in Python and in Java.
 
     Spark's Kafka source takes Java's syntax. Python refuses most Java-only syntax (``\Q``,
     ``\p{L}``) and takes the rest literally, so it would match no topic without an error.

@@ -1,9 +1,10 @@
 """Every option of the source and the sink, once: name, spellings, check, default, effect.
 
-Four classes: ours; Kafka's, mapped to ours; Kafka's, accepted and ignored with one warning; and
-unknown, an error that names the nearest. Keys arrive lower-cased from Spark, all values as text.
-``parse`` runs in ``DataSource.__init__`` (so ``load()`` fails early), ``read_options`` and
-``write_options`` where the direction is known. Driver only; pure but for the one warning.
+There are four classes: logbus's options; Kafka's, mapped to logbus's; Kafka's, accepted and ignored
+with one warning; unknown ones, an error with the nearest name. Spark lower-cases the keys, and all
+values are text. ``parse`` runs in ``DataSource.__init__``, so ``load()`` fails early;
+``read_options`` and ``write_options`` run once the direction is known. Driver only; pure but for
+the warning.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Parser = Callable[[str, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row. ``spellings`` are further names; ``source`` options tell one source from another."""
+    """One option. ``spellings`` are further names; ``source`` options distinguish one source
+    from another."""
 
     name: str
     parse: Parser
@@ -263,7 +265,7 @@ OPTIONS: tuple[Option, ...] = (
         "kafka.enable.idempotence",
     ),
 )
-"""The table. The documentation and the nearest-name message are made from it."""
+"""The table of all options, from which documentation and nearest names are made."""
 
 _IGNORED_LINES = (
     "allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup",
@@ -282,7 +284,8 @@ _IGNORED_LINES = (
     "compression.zstd.level",
 )
 KAFKA_IGNORED = frozenset(line for words in _IGNORED_LINES for line in words.split())
-"""Kafka's tuning that has no meaning here: accepted under ``kafka.``, ignored, said once."""
+"""Kafka's tuning options without meaning here: accepted under ``kafka.``, ignored, warned about
+once."""
 
 _PLACEMENT = (
     "rows with a key go to the partition that Kafka's default partitioner chooses; to choose "
@@ -310,14 +313,14 @@ _CATALOG_TABLE = (
     "source in Python none of them when the table is read. Use CREATE TEMPORARY VIEW name USING "
     "logbus OPTIONS (...)"
 )
-"""Spark lists a table's provider among the options of CREATE TABLE only."""
+"""Spark lists a table's provider only among the options of CREATE TABLE."""
 _SECURE = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
 _SPARK_LINES = (
     "path paths checkpointlocation queryname outputmode asyncprogresstrackingenabled",
     "asyncprogresstrackingcheckpointintervalms _asyncprogresstrackingoverridesinksupportcheck",
 )
 SPARK_KEYS = frozenset(line for words in _SPARK_LINES for line in words.split())
-"""What Spark itself puts among the options, or reads there."""
+"""Options that Spark itself adds or reads."""
 
 _BY_KEY: Mapping[str, Option] = {
     spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.spellings)
@@ -326,11 +329,11 @@ _SPELLINGS = {s.lower(): s for o in OPTIONS for s in (o.name, *o.spellings)}
 _warned: set[str] = set()
 
 Parsed = Mapping[str, Any]
-"""Values of the options that were given, by the row's name."""
+"""The values of the given options, by option name."""
 
 
 def parse(given: Mapping[str, str]) -> dict[str, Any]:
-    """Check every option that was given; raises InvalidConfigError, warns once of ignored ones."""
+    """Check every given option. Raises InvalidConfigError; warns once about ignored options."""
     if any(key.lower() == "provider" for key in given):
         raise InvalidConfigError(_CATALOG_TABLE)
     values: dict[str, Any] = {}
@@ -422,7 +425,7 @@ def _check_limits(values: Parsed) -> None:
 
 
 def require_topics(values: Parsed) -> Topics:
-    """The topics to read; raises InvalidConfigError if none are named."""
+    """Return the topics to read. Raises InvalidConfigError if none are named."""
     if "subscribe" in values:
         return Topics(names=values["subscribe"])
     if "subscribePattern" in values:
@@ -435,7 +438,8 @@ def require_topics(values: Parsed) -> Topics:
 
 
 def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> ReadOptions:
-    """A source's settings; raises InvalidConfigError for what fits the other kind of query only."""
+    """Return a source's settings. Raises InvalidConfigError for options of the other kind of
+    query."""
     starting_option, starting = _start_of(values, streaming)
     ending_option, ending = _end_of(values, streaming)
     if not streaming:
@@ -487,7 +491,7 @@ def read_options(values: Parsed, bootstrap_servers: str, *, streaming: bool) -> 
 
 
 def write_options(values: Parsed, bootstrap_servers: str) -> WriteOptions:
-    """A sink's settings."""
+    """Return a sink's settings."""
     get = _with_defaults(values)
     acks = get("acks")
     return WriteOptions(

@@ -1,9 +1,9 @@
-"""Executor only: offset ranges to Arrow batches with exactly the schema that Spark expects.
+"""Offset ranges to Arrow batches in the schema that Spark expects. Executor only.
 
-Stateless but for the process's connection pool and cached constant columns. Batches of the log are
-passed on as they are stored; only small ones are put together. Records that are gone are an error,
-or, under failOnDataLoss=false, skipped, logged and counted. Runs on the worker's main thread; the
-client fetches ahead on one of its own.
+The module keeps no state but the process's connection pool and cached constant columns. Large
+batches pass as they are stored; small ones are joined. Lost records are an error, or, under
+failOnDataLoss=false, skipped, logged and counted. Runs on the worker's main thread, while the
+client fetches ahead on a thread of its own.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from pyspark_logbus.read_task import ReadPlan
 log = logging.getLogger("pyspark_logbus")
 
 SMALL_ROWS = 1_000
-"""Batches with fewer rows are put together: each costs Spark about as much as a thousand rows."""
+"""Batches with fewer rows are joined: a batch costs Spark about as much as a thousand rows."""
 SMALL_RANGE_BYTES = 256 << 10
-"""Ranges up to this size are fetched many at once; larger ones may be read out of files."""
+"""Stored bytes up to which many ranges share one fetch; larger ranges may be read in place."""
 JOINED_ROWS = 10_000
 JOINED_BYTES = 4 << 20
-"""Of decoded rows: what the log stores may be a thousand times smaller."""
+"""Decoded bytes of joined batches; the log may store a thousandth of them."""
 ROWS_MAX = 1 << 16
-"""Of a batch for Spark. The log's may hold millions of rows in a few bytes; with their topic's name
-beside each they would be more than the 2 GiB that a column of Arrow's addresses."""
+"""Maximum rows of a batch for Spark. A few bytes of the log can hold millions of rows; with the
+topic's name in each row they would exceed the 2 GiB of an Arrow column."""
 ROW_BYTES = 48
-"""Of a row's topic, partition, offset and times, with the offsets of its other columns."""
+"""Bytes of a row's topic, partition, offset and times, and the offsets of its other columns."""
 OFFSET_MAX = (1 << 63) - 1
 MILLIS_MAX = OFFSET_MAX // 1000
 
@@ -59,20 +59,21 @@ PLANNED_ONCE = (
     "A DataFrame or temporary view keeps the offsets of its first action: load() it again to read "
     "the records that the topic holds now"
 )
-"""Spark plans the partitions of a Python source once for each load(), whatever the source does."""
+"""Spark plans the partitions of a Python source once for each load()."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 @dataclass
 class Skipped:
-    """What this worker process went past under failOnDataLoss=false."""
+    """The records that this worker process skipped under failOnDataLoss=false."""
 
     records: int = 0
     ranges: int = 0
 
     def add(self, where: TopicPartition, first: int, end: int, reason: str) -> None:
-        """Count and say it: there is no other way from an executor to the driver."""
+        """Count and log skipped records; an executor has no other way to report them to the
+        driver."""
         self.ranges += 1
         self.records += max(0, end - first)
         log.warning(
@@ -85,7 +86,8 @@ skipped = Skipped()
 
 
 def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """The ranges' rows. Raises DataLossError where rows are gone and must not be."""
+    """Yield the rows of the ranges. Raises DataLossError for lost rows unless they may be
+    skipped."""
     schema = to_arrow_schema(plan.schema, timezone="UTC")
     builders = [_BUILDERS[name] for name in schema.names]
 
@@ -102,8 +104,8 @@ def read_ranges(ranges: Iterable[OffsetRange], plan: ReadPlan) -> Iterator[pa.Re
 
 
 def _size(rows: FetchedBatch) -> int:
-    """About the bytes of rows as Spark gets them, at least those of their keys, values and headers.
-    ``RecordBatch.nbytes`` takes longer than to read a small batch."""
+    """Estimate the bytes of rows for Spark, from keys, values and headers.
+    ``RecordBatch.nbytes`` takes longer than reading a small batch."""
     columns = rows.columns
     size = ROW_BYTES * rows.row_count
     for column in (columns.key, columns.value, columns.headers):
@@ -115,7 +117,7 @@ def _size(rows: FetchedBatch) -> int:
 def _with_first_answers(
     ranges: Iterable[OffsetRange], plan: ReadPlan
 ) -> Iterator[tuple[OffsetRange, FetchedPartition | None]]:
-    """The ranges in their order, small ones with an answer that was fetched for many at once."""
+    """Yield the ranges in order, small ones with the first answer of a shared fetch."""
     left = deque(ranges)
     while left:
         group = [left.popleft()]
@@ -160,7 +162,7 @@ def _first_answers(
 
 
 def _parts(rows: FetchedBatch) -> Iterator[FetchedBatch]:
-    """The rows again, at most ROWS_MAX at a time, without a copy."""
+    """Split rows into parts of at most ROWS_MAX, without a copy."""
     if rows.row_count <= ROWS_MAX:
         yield rows
         return
@@ -200,11 +202,11 @@ def _fetch(
 
 
 def _check_continuity(where: TopicPartition, item: OffsetRange, plan: ReadPlan) -> None:
-    """After a change of leaders: is the record before the range the one that was there before?
+    """Check after a leader change that the record before the range is still the same.
 
-    A log that lost its tail and has grown again beyond the checkpoint looks whole otherwise. The
-    record itself was read by an earlier batch: that it has aged out or is damaged by now is no
-    loss of this range's, and leaves nothing to compare.
+    A log that lost its tail and grew again beyond the checkpoint looks intact otherwise. An earlier
+    batch has read that record; if it has expired or is corrupt now, this range loses nothing, and
+    there is nothing to compare.
     """
     if item.start == 0:
         return
@@ -220,7 +222,7 @@ def _check_continuity(where: TopicPartition, item: OffsetRange, plan: ReadPlan) 
 
 
 def _rewritten(rows: FetchedBatch, what: str, epoch: int) -> str:
-    """Why rows are not those that were there: the log that held them was cut, and has grown."""
+    """Return why rows are not the planned ones: the log was truncated and has grown again."""
     return (
         f"the log was cut and written anew: {what} has leader epoch {rows.header.leader_epoch}, "
         f"at most {epoch} when its end was known"
@@ -260,7 +262,8 @@ def _range(
 def _clip(
     where: TopicPartition, item: OffsetRange, plan: ReadPlan, error: OffsetOutOfRangeError
 ) -> int:
-    """Where the range's rows begin now; all of them may be gone, or the log may end before."""
+    """Return where the range's rows begin now; all of them may be lost, or the log may end
+    before."""
     admin = Admin(
         plan.bootstrap_servers,
         client_id=plan.client_id,
@@ -268,7 +271,7 @@ def _clip(
         pool=shared_pool(plan.client_id),
     )
     end = item.end
-    with contextlib.suppress(UnknownTopicOrPartitionError):  # then it is deleted by now
+    with contextlib.suppress(UnknownTopicOrPartitionError):  # the topic is deleted by now
         earliest = admin.list_offsets({where: EARLIEST_TIMESTAMP})[where].offset
         end = min(item.end, earliest) if earliest > item.start else item.end
     _lose(where, item.start, end, error.message, plan)
@@ -372,15 +375,16 @@ _BUILDERS: dict[str, Builder] = {
 }
 
 _CONSTANTS_MAX = 64
-"""Of at most ROWS_MAX rows each: a megabyte or two for a topic's name."""
+"""Maximum cached constant columns, each of at most ROWS_MAX rows: a megabyte or two for a topic
+name."""
 _constants: dict[tuple[object, int], pa.Array] = {}
 _slices: dict[tuple[object, int], pa.Array] = {}
-"""The last slice of each: batches are mostly of one size."""
+"""The last slice of each column: most batches have the same size."""
 
 
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    """``count`` times the same value: a slice of a column made once in this process."""
-    key = (value, kind.id)  # a type's own hash is that of its text
+    """Return a column with ``count`` equal values: a slice of a column cached in this process."""
+    key = (value, kind.id)  # hash by id; a type's own hash is that of its text
     part = _slices.get(key)
     if part is not None and len(part) == count:
         return part
@@ -397,14 +401,14 @@ def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
 
 
 class _Counting:
-    """Offsets one after the other: slices of a stretch of them, made anew where it ends."""
+    """Columns of consecutive offsets: slices of a cached stretch, which is replaced at its end."""
 
     def __init__(self) -> None:
-        # Replaced as one, so that tasks on several threads do not see halves of two.
+        # Replaced as one object, so that tasks on several threads never see parts of two.
         self._stretch = (0, fixed(np.zeros(0, np.int64), pa.int64()))
 
     def slice(self, first: int, count: int) -> pa.Array:
-        """``count`` offsets from ``first`` on."""
+        """Return ``count`` offsets from ``first``."""
         base, column = self._stretch
         if first < base or first + count > base + len(column):
             size = max(count, min(_STRETCH, OFFSET_MAX - first))
@@ -414,7 +418,7 @@ class _Counting:
 
 
 _STRETCH = 1 << 15
-"""A quarter of a megabyte of offsets."""
+"""Offsets of a stretch: a quarter of a megabyte."""
 _counting = _Counting()
 
 
@@ -431,11 +435,10 @@ def _repeat(value: object, kind: pa.DataType, size: int) -> pa.Array:
 
 
 def _resize(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """Put small batches together, by their rows and decoded bytes; rows stay in order.
+    """Join small batches by rows and decoded bytes, in order.
 
-    Each batch comes with its bytes.
-
-    What is put together is under twice JOINED_BYTES, however well it was compressed in the log.
+    Each batch comes with its bytes. A joined batch stays below twice JOINED_BYTES, however well the
+    log compressed it.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
@@ -454,7 +457,7 @@ def _resize(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.Record
 
 
 def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """One batch of all, or as many as Arrow's 2 GiB of a column ask for."""
+    """Join batches into one, or into several within Arrow's 2 GiB a column."""
     if len(batches) < 2:
         return batches
     whole: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -1,10 +1,9 @@
-"""Executor only: a task's Arrow batches to partitions, acknowledged before the task ends.
+"""A task's Arrow batches to partitions, acknowledged before the task ends. Executor only.
 
-Producers are kept in the worker process, one for each of the last sets of options, and shared by
-the tasks that come one after another. Routing is vectorised: no row is looked at in Python. Before
-any row of a batch is sent all of it is checked: topics and partitions that are not there, headers
-without a key; only what a producer refuses (too large, not acknowledged) is found later. Runs on
-the worker's main thread.
+The worker process keeps a producer for each of the last sets of options; consecutive tasks share
+it. Routing is vectorised: no Python runs per row. The whole batch is checked before any of its rows
+is sent: missing topics and partitions, headers without a key. Only a producer's errors (too large,
+not acknowledged) come later. Runs on the worker's main thread.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.worker_memory import keep_for_next_rows
 
 SINKS_MAX = 4
-"""A worker of Spark's lives on when a query ends, and each sink holds connections and a thread."""
+"""Maximum sinks of a process: a Spark worker outlives its queries, and each sink holds
+connections and a thread."""
 PARTITIONS_KNOWN_S = 60.0
-"""Topics are only looked up again after this, or for a partition that is not known yet."""
+"""Seconds between lookups of a topic, except for an unknown partition."""
 
 
 class Sink:
-    """A producer and what is known of topics, for one set of options in one process."""
+    """A producer and the known topics, for one set of options in one process."""
 
     def __init__(self, options: WriteOptions) -> None:
         keep_for_next_rows()
@@ -59,8 +59,8 @@ class Sink:
         self._partitions: dict[str, tuple[int, float]] = {}
 
     def partitions(self, topic: str, at_least: int = 0) -> int:
-        """How many partitions a topic has, looked up anew if too few of them are known; raises
-        UnknownTopicOrPartitionError."""
+        """Return the partition count of a topic, looked up again if it is below ``at_least``.
+        Raises UnknownTopicOrPartitionError."""
         known = self._partitions.get(topic)
         now = time.monotonic()
         if known is None or known[0] < at_least or now - known[1] > PARTITIONS_KNOWN_S:
@@ -68,7 +68,7 @@ class Sink:
             if found is None or found.error is not None:
                 raise (found.error if found and found.error else unknown_topic(topic))
             if known is not None and len(found.partitions) > known[0]:
-                # The producer looks at a topic as seldom, and refuses what it does not know.
+                # The producer refreshes topics as rarely, and refuses unknown ones.
                 self.producer.flush()
                 self.producer.close()
                 self.producer = Producer(
@@ -82,7 +82,7 @@ _sinks: dict[WriteOptions, Sink] = {}
 
 
 def producer_config(options: WriteOptions) -> ProducerConfig:
-    """The producer's settings, as the sink's options say."""
+    """Return the producer's settings for the sink's options."""
     return ProducerConfig(
         acks=options.acks,
         linger_ms=options.linger_ms,
@@ -100,8 +100,8 @@ def producer_config(options: WriteOptions) -> ProducerConfig:
 
 
 def sink_for(options: WriteOptions) -> Sink:
-    """This process's sink; a forked child makes one of its own. The one that was not used for
-    longest is given up for another."""
+    """Return this process's sink; a forked child makes its own. The least recently used sink
+    makes space for a new one."""
     sink = _sinks.pop(options, None)
     if sink is None or sink.process != os.getpid():
         sink = Sink(options)
@@ -117,10 +117,10 @@ def sink_for(options: WriteOptions) -> Sink:
 def write_batches(
     batches: Iterable[pa.RecordBatch], options: WriteOptions, columns: SinkColumns
 ) -> dict[str, int]:
-    """Write a task's rows and wait for their acknowledgement; rows by topic.
+    """Write a task's rows and wait for their acknowledgements; return rows by topic.
 
     Raises NullTopicError, UnknownTopicOrPartitionError, InvalidPartitionsError,
-    MessageTooLargeError, DeliveryTimedOutError and what the brokers refused.
+    MessageTooLargeError, DeliveryTimedOutError and refusals of the brokers.
     """
     sink = sink_for(options)
     written: dict[str, int] = {}
@@ -133,7 +133,7 @@ def write_batches(
                 written[topic] = written.get(topic, 0) + rows.row_count
         sink.producer.flush()
     except BaseException:
-        # What a failed producer still holds must not be counted to the next task.
+        # Records that a failed producer still holds must not count for the next task.
         _sinks.pop(options, None)
         with contextlib.suppress(LogbusError):
             sink.producer.close(0)
@@ -144,7 +144,7 @@ def write_batches(
 def by_topic(
     batch: pa.RecordBatch, topic: str, columns: SinkColumns
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """A batch's rows by topic, in their order; raises NullTopicError before the first."""
+    """Split a batch's rows by topic, in order. Raises NullTopicError before the first."""
     if not batch.num_rows:
         return
     if topic:
@@ -169,7 +169,8 @@ def by_topic(
 def _check(
     sink: Sink, topic: str, batch: pa.RecordBatch, columns: SinkColumns
 ) -> tuple[Columns, npt.NDArray[np.int32] | None]:
-    """A topic's rows as the producer takes them, and their partitions; raises what is wrong."""
+    """Return a topic's rows as the producer takes them, and their partitions. Raises for invalid
+    rows."""
     count = sink.partitions(topic)
     rows = to_columns(batch, columns)
     if columns.partition < 0:
@@ -181,20 +182,20 @@ def _check(
     check_partitions(topic, wanted, count)
     chosen = numpy_of(wanted, np.int32)
     if wanted.null_count:
-        # -1 lets the key, or the producer, choose.
+        # -1: the key or the producer chooses.
         chosen = np.where(_nulls(wanted), np.int32(-1), chosen)
     return rows, chosen
 
 
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where a column that has nulls has them."""
+    """Return a mask of a column's nulls."""
     bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
     found: npt.NDArray[np.bool_] = bits[column.offset : column.offset + len(column)] == 0
     return found
 
 
 def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
-    """Raises InvalidPartitionsError for a partition that the topic does not have."""
+    """Raise InvalidPartitionsError for a partition that the topic does not have."""
     bounds = pc.min_max(wanted).as_py()
     low, high = bounds["min"], bounds["max"]
     if low is not None and (low < 0 or high >= count):
@@ -206,7 +207,7 @@ def check_partitions(topic: str, wanted: pa.Array, count: int) -> None:
 
 
 def to_columns(batch: pa.RecordBatch, columns: SinkColumns) -> Columns:
-    """A batch's columns as the log stores them; strings are their bytes, without a copy."""
+    """Return a batch's columns as the log stores them; strings become bytes without a copy."""
     return Columns(
         batch.num_rows,
         None if columns.key < 0 else _binary(batch.column(columns.key)),
@@ -232,7 +233,7 @@ def _headers(column: pa.Array) -> pa.Array | None:
 
 
 def _millis(column: pa.Array) -> pa.Array:
-    """Spark's microseconds as milliseconds, rounded down; null is now."""
+    """Convert Spark's microseconds to milliseconds, rounded down; null is now."""
     millis = numpy_of(column, np.int64) // 1000
     if column.null_count:
         millis[_nulls(column)] = int(time.time() * 1000)

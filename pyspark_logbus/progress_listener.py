@@ -1,9 +1,9 @@
-"""The lag of running queries, for whoever wants it on the driver: a listener of Spark's progress.
+"""The lag of running queries on the driver: a listener of Spark's progress.
 
-``spark.streams.addListener(LagListener(print))``. Reads what the source reports as its latest
-offset with every batch; asks no broker. What tasks went past they can tell nobody but their log, so
-it is found here: a record of a logbus topic has an offset of its own, and Spark counts the rows.
-Called on Spark's listener thread; the callback must not block.
+``spark.streams.addListener(LagListener(print))``. The listener reads the latest offset that the
+source reports with every batch, and asks no broker. Skipped records, which executors can only log,
+are found from the batch: its offsets less the rows that Spark counts. It runs on Spark's listener
+thread; the callback must not block.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """Where a query stood after a batch.
+    """A query's position after a batch.
 
-    ``lost_records`` is what planning went past since the query started. ``missing_rows`` is what
-    this batch's tasks went past under failOnDataLoss=false: offsets of the batch that gave no row,
-    since they were damaged or gone (an executor's log names them). It is None where that cannot be
-    told: the batch has no end, or Spark counted more rows than it has offsets, since the query
-    reads each batch more than once.
+    ``lost_records`` counts the records that planning skipped since the query started.
+    ``missing_rows`` counts the offsets of the batch without a row under failOnDataLoss=false:
+    damaged or deleted records, which an executor's log names. It is None if unknown: the batch has
+    no end, or the query reads each batch more than once, so that Spark counts more rows than
+    offsets.
 
-    A batch that Spark repeats after a restart comes without a report of the source: its
-    ``records_behind`` is None, its ``by_partition`` and ``group`` are empty, and its
-    ``lost_records`` is 0. ``missing_rows`` has what the batch went past. What its planning went
-    past is in ``lost_records`` of the next batch too.
+    Spark repeats a batch after a restart without a report of the source. Then ``records_behind`` is
+    None, ``by_partition`` and ``group`` are empty, and ``lost_records`` is 0. ``missing_rows`` has
+    the batch's skipped records; the next batch's ``lost_records`` includes those that planning
+    skipped.
     """
 
     query_id: str
@@ -56,7 +56,8 @@ class QueryLag:
 
 
 def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
-    """The lag of each logbus source in a progress document (``json.loads(progress.json)``)."""
+    """Return the lag of each logbus source in a progress document
+    (``json.loads(progress.json)``)."""
     found = []
     for source in progress.get("sources", ()):
         latest, ends = _document(source.get("latestOffset")), _document(source.get("endOffset"))
@@ -84,7 +85,7 @@ def lag_of(progress: Mapping[str, Any]) -> list[QueryLag]:
 
 
 def _document(offset: Any) -> dict[str, Any]:
-    """An offset of a progress, which may be JSON in JSON; empty where there is none."""
+    """Return an offset of a progress, which may be JSON in JSON; empty without one."""
     offset = json.loads(offset) if isinstance(offset, str) else offset
     return offset if isinstance(offset, dict) else {}
 
@@ -92,7 +93,7 @@ def _document(offset: Any) -> dict[str, Any]:
 def _after(
     topics: Mapping[str, Mapping[str, int]], ends: Mapping[str, Any]
 ) -> dict[str, dict[str, int]]:
-    """What is left behind the batch that the progress is about."""
+    """Return the lag behind the batch of the progress."""
     read = ends.get("topics", {})
     return {
         name: {
@@ -104,12 +105,12 @@ def _after(
 
 
 def _missing(start: Mapping[str, Any], end: Mapping[str, Any], rows: int) -> int | None:
-    """The offsets of a batch that gave no row."""
+    """Return the number of the batch's offsets without a row."""
     if not end:
         return None
     until = offsets.from_json(end)
     begin = offsets.from_json(start) if start else SourceOffset(until.cluster_id)
-    # A progress does not say which newPartitionOffsets holds: it matters to a new partition only.
+    # A progress does not name newPartitionOffsets; it matters only for a new partition.
     planned = {
         sum(item.size for item in ranges_between(begin, until, new))
         for new in ("earliest", "latest")
@@ -128,14 +129,14 @@ class LagListener(StreamingQueryListener):
         self._on_lag = on_lag
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         for lag in lag_of(json.loads(event.progress.json)):
             self._on_lag(lag)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing."""
+        """Do nothing."""

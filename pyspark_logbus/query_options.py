@@ -1,6 +1,6 @@
-"""What one query asked for, whole and checked: values that cross to planners and executors.
+"""The checked settings of one query: values that cross to planners and executors.
 
-``options`` makes them, on the driver; whoever unpickles them needs no table of options.
+``options`` makes them on the driver; whatever unpickles them needs no table of options.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pyspark_logbus.offsets import OffsetSpec
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What a source reads: exactly one of the three is set."""
+    """The subscription of a source: exactly one of the three is set."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
     partitions: tuple[TopicPartition, ...] = ()
 
     def reads(self, where: TopicPartition) -> bool:
-        """Whether the source reads this partition, if it exists."""
+        """Return whether the source reads this partition, if it exists."""
         if self.pattern:
             return re.fullmatch(self.pattern, where.topic) is not None
         return where.topic in self.names or where in self.partitions
@@ -36,7 +36,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """A source's settings, whole and checked. Picklable; times in ms, sizes in bytes."""
+    """A source's checked settings. Picklable; times in ms, sizes in bytes."""
 
     bootstrap_servers: str
     topics: Topics
@@ -71,7 +71,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """A sink's settings, whole and checked. Picklable and hashable (producers are pooled by it)."""
+    """A sink's checked settings. Picklable and hashable, since producers are pooled by it."""
 
     bootstrap_servers: str
     topic: str

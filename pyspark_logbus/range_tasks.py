@@ -1,7 +1,8 @@
-"""Driver only: offset ranges as the tasks of a batch or micro-batch, with the leaders to ask.
+"""Offset ranges as the tasks of a batch or micro-batch, with the leaders to fetch from. Driver
+only.
 
-A task costs Spark some ten milliseconds, a thousand tasks of a few records each many seconds. So
-small ranges are joined, by the bytes that the brokers store of them. Called by the planners.
+A task costs Spark some ten milliseconds, so small ranges are joined by the bytes that the brokers
+store. The planners call this module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Task = tuple[OffsetRange, ...]
 def make_tasks(
     ranges: Sequence[OffsetRange], options: ReadOptions, reader: OffsetReader, view: ClusterView
 ) -> list[Task]:
-    """At most ``maxPartitions`` tasks; without any wish, small ranges are joined."""
+    """Return at most ``maxPartitions`` tasks; by default small ranges are joined."""
     has_least = bool(options.partitions_min or options.partition_rows_max)
     if len(ranges) > (options.partitions_max or plan.TASKS_MIN) and (
         options.partitions_max or not has_least
@@ -39,7 +40,7 @@ def make_tasks(
 
 
 def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence[OffsetRange]:
-    """The ranges with their stored bytes, or as they are where a broker cannot tell."""
+    """Return the ranges with their stored bytes, or unchanged if a broker cannot tell."""
     asked = {
         TopicPartition(item.topic, item.partition): (item.start, plan.TASK_BYTES) for item in ranges
     }
@@ -53,6 +54,6 @@ def _with_sizes(ranges: Sequence[OffsetRange], reader: OffsetReader) -> Sequence
 
 
 def _located(item: OffsetRange, view: ClusterView) -> OffsetRange:
-    """The range with its leader's address, so that its task need not ask."""
+    """Return the range with its leader's address, so that its task need not ask."""
     where = TopicPartition(item.topic, item.partition)
     return item._replace(leader=view.leader(where), leader_epoch=view.leader_epoch(where))

@@ -1,7 +1,7 @@
-"""What a task is given to read: picklable, small, and the same for batch and streaming queries.
+"""The work of a task: picklable, and the same for batch and streaming queries.
 
-The plan travels once with the read function, the ranges once per task. Made on the driver, read on
-executors; so this module imports no more than they have anyway.
+The plan travels once with the read function, the ranges once with each task. Executors import this
+module, so it imports only what they have anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark_logbus.offset_ranges import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What every task of a query shares. Times in ms, sizes in bytes."""
+    """The settings that every task of a query shares. Times in ms, sizes in bytes."""
 
     bootstrap_servers: str
     schema: StructType
@@ -28,7 +28,7 @@ class ReadPlan:
     request_timeout_ms: int
     client_id: str
     reads_once: bool = False
-    """Of streams: a record is read once, so the page cache need not keep what the disk gave."""
+    """Streams read a record once, so the page cache need not keep its pages."""
 
 
 class ReadTask(InputPartition):

@@ -1,8 +1,9 @@
-"""The eight columns that Spark reads, and the checks of a reader's schema and a sink's columns.
+"""The eight columns of the source, and checks of a reader's schema and a sink's columns. Pure,
+driver only.
 
-Spark checks nothing of a user's ``.schema(…)`` nor of a sink's columns: this module does, before a
-row moves. Pure; called on the driver. Arrow's side of the schema is made by Spark's own
-``to_arrow_schema`` where it is needed, so that both agree on types and nullability.
+Spark checks neither a user's ``.schema(…)`` nor a sink's columns, so this module does before a row
+moves. Spark's own ``to_arrow_schema`` makes the Arrow schema, so that both agree on types and
+nullability.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _NEVER_NULL = frozenset(("topic", "partition", "offset", "timestampType"))
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """The schema of a source that was given none."""
+    """Return the schema of a source without ``.schema(…)``."""
     return StructType(
         [
             StructField(name, kind)
@@ -57,7 +58,8 @@ def source_schema(include_headers: bool) -> StructType:
 
 
 def check_user_schema(schema: StructType) -> None:
-    """Any of the eight columns, each once, with its exact type; raises InvalidSchemaError."""
+    """Accept any of the eight columns, each once, with its exact type. Raises
+    InvalidSchemaError."""
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:
@@ -76,7 +78,8 @@ def check_user_schema(schema: StructType) -> None:
 
 
 def _same(given: DataType, wanted: DataType) -> bool:
-    """Equal but for nullability inside; Spark's ``==`` takes names, so headers' fields count."""
+    """Return whether two types agree, apart from inner nullability; the names of header fields
+    count."""
     if isinstance(wanted, ArrayType):
         return (
             isinstance(given, ArrayType)
@@ -91,7 +94,7 @@ def _same(given: DataType, wanted: DataType) -> bool:
 
 
 class SinkColumns(NamedTuple):
-    """Where a sink finds its columns in each Arrow batch; -1 where there is none."""
+    """The positions of a sink's columns in each Arrow batch; -1: absent."""
 
     value: int
     key: int = -1
@@ -105,10 +108,8 @@ _TEXT = (StringType, VarcharType, CharType)
 
 
 def sink_columns(schema: StructType, *, topic_option: str, use_timestamp: bool) -> SinkColumns:
-    """Check a DataFrame's columns as Spark's Kafka sink does; extra columns are ignored.
-
-    Raises InvalidSchemaError before a row is written.
-    """
+    """Check a DataFrame's columns as Spark's Kafka sink does, and ignore extra columns. Raises
+    InvalidSchemaError before a row is written."""
     where: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
         name = field.name.lower()

@@ -1,7 +1,7 @@
-"""The Spark settings that halve the latency of a Python source and sink, in code.
+"""The Spark settings that halve the latency of a Python source and sink.
 
-``conf/spark-defaults.conf`` has the same two for whoever configures Spark by file; a test holds the
-two together. Imports nothing of Spark; call before the session is built.
+``conf/spark-defaults.conf`` has the same two; a test holds them together. Imports nothing of Spark;
+call it before the session is built.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 SOCKET_PATH_MAX = 104
-"""Of an AF_UNIX address on macOS; Linux allows 108."""
+"""Maximum bytes of an AF_UNIX address on macOS; Linux allows 108."""
 SOCKET_NAME_BYTES = 45
-"""What Spark appends: a slash, a dot, a UUID and ``.sock``."""
+"""Bytes that Spark appends: a slash, a dot, a UUID and ``.sock``."""
 
 
 def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:
-    """Settings for ``SparkSession.builder.config(map=…)``.
+    """Return settings for ``SparkSession.builder.config(map=…)``.
 
-    Sockets between the JVM and Python save 40 ms a hop; the checkpoint manager saves half of each
-    commit, and is right where a rename is atomic: it is left out for a ``checkpoint_location`` that
-    is neither local nor HDFS (by default it is taken to be local).
+    Unix sockets between the JVM and Python save 40 ms a hop. The checkpoint manager saves half of
+    each commit, and needs atomic renames: it is left out for a ``checkpoint_location`` that is
+    neither local (the default) nor HDFS.
     """
     conf = {SOCKETS: "true"}
     folder = _short_folder(tempfile.gettempdir())
@@ -39,7 +39,7 @@ def spark_conf(checkpoint_location: str | None = None) -> dict[str, str]:
 
 
 def _short_folder(temporary: str) -> str | None:
-    """A folder short enough for a socket's path; None where the temporary one already is."""
+    """Return a folder short enough for a socket's path; None if the temporary folder already is."""
     if len(os.fsencode(temporary)) + SOCKET_NAME_BYTES <= SOCKET_PATH_MAX:
         return None
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):

@@ -1,9 +1,9 @@
-"""Driver only: what a streaming source does in its runner process, call by call.
+"""The calls of a streaming source in its runner process. Driver only.
 
-One instance for the whole run of a query, on the runner's main thread; never pickled. Spark calls
-``latest_offset`` every 12 ms while idle, and every other source waits for it: so it never waits
-longer than 20 ms once the ends were known for the first time and the group is claimed. A transient
-failure is no news; only data loss and a wrong request end the query, since Spark retries nothing.
+One instance serves a whole run of a query, on the runner's main thread. Spark calls
+``latest_offset`` every 12 ms while idle, and every other source waits for it. So it never blocks
+longer than 20 ms once the ends were known and the group is claimed. Spark retries nothing, so
+transient failures are not raised; only data loss and invalid requests end the query.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pyspark_logbus.range_tasks import Task, make_tasks
 from pyspark_logbus.termination import stop_on_terminate, termination_waits
 
 PATIENCE_S = 0.02
-"""Longest that planning waits for anything once a query runs."""
+"""Seconds that planning may wait once a query runs."""
 
 Document = dict[str, Any]
 
@@ -81,14 +81,15 @@ class StreamPlanner:
         self._bytes_limit = BytesLimit(options, self._reader)
         stop_on_terminate()
 
-    # -- Spark's calls
+    # Spark's calls.
 
     def initial_offset(self) -> Document:
-        """Where a query without a checkpoint begins; the same again within a run (Spark asks twice
-        in the first batch).
+        """Return the start of a query without a checkpoint; the same again within a run, since
+        Spark asks twice in the first batch.
 
-        Spark asks too before it repeats a first batch, which says itself where it began. So what
-        keeps a query from starting, a missing topic say, is raised by the call that needs a start.
+        Spark also asks before it repeats a first batch, whose end records its start. So an error
+        that keeps a query from starting, such as a missing topic, is raised by the call that needs
+        a start.
         """
         if self._initial is None:
             try:
@@ -100,14 +101,17 @@ class StreamPlanner:
         return self._initial
 
     def prepare_for_available_now(self) -> None:
-        """The target is fixed by the first ``latest_offset`` of the run, not here: a repeated batch
-        must get past planning even where partitions were added since. Spark takes a call without
-        news for the end of the run: so nothing may wait for more rows, or for a later answer."""
+        """Prepare a run that ends at the present ends.
+
+        The first ``latest_offset`` of the run fixes the target: a repeated batch must be planned
+        even if partitions were added since. Spark ends the run at a call without new data, so no
+        call may wait for more rows or a later answer.
+        """
         self._is_available_now = True
         self._admission = Admission(replace(self._admission.limits, rows_min=0))
 
     def latest_offset(self, document: Document, *, unlimited: bool) -> Document:
-        """How far the next batch goes; ``document`` itself when there is nothing to do."""
+        """Return the end of the next batch; ``document`` itself if there is nothing to do."""
         self._check_start(document)
         start = self._parse(document)
         live = self._ends_now(start, unlimited)
@@ -126,13 +130,13 @@ class StreamPlanner:
             self._planned_end = start
         else:
             end = self._next(document, start, live, unlimited)
-        # Behind the judgement: where records are lost, ``start`` may stand in what is gone.
+        # After the loss check: ``start`` may lie in lost records.
         if not self._losses.are_suspected:
             self._publish(start, live)
         return end
 
     def report(self) -> Document | None:
-        """The log ends, the records behind the planned batch, and the losses: Spark prints it as
+        """Return log ends, lag behind the planned batch and losses; Spark prints them as
         ``sources[].latestOffset``."""
         live, at = self._live.now(), self._planned_end
         if live is None or at is None:
@@ -164,7 +168,7 @@ class StreamPlanner:
         return self._report[2]
 
     def ranges(self, start: Document, end: Document) -> list[Task]:
-        """The tasks of a batch, with whom to ask."""
+        """Return the tasks of a batch."""
         begin, until = offsets.from_json(start), offsets.from_json(end)
         if until.begin is None:
             self._check_start(start)
@@ -172,7 +176,7 @@ class StreamPlanner:
         self._check_cluster(until, live)
         found = plan.ranges_between(begin, until, self.options.new_partitions)
         if not self._checked:
-            # A batch that is repeated after a restart: nobody has looked at these offsets yet.
+            # A batch repeated after a restart: its offsets are not checked yet.
             self._checked = True
             held = SourceOffset(until.cluster_id, until.topics)
             self._losses.judge(plan.with_ranges(self._find_losses(held, live), found))
@@ -181,13 +185,13 @@ class StreamPlanner:
             found = self._check_begins(begin, until, found, is_repeated=False)
         found = [item for item in found if self._is_there(item, live)]
         if self._progress is None:
-            # A batch that is repeated after a restart: no planning call has claimed the group.
+            # A batch repeated after a restart: no planning call has claimed the group.
             committed = begin.topics if until.begin is None else until.begin
             self._publish(SourceOffset(until.cluster_id, committed, query=until.query), live)
         return make_tasks(found, self.options, self._reader, self._live.view)
 
     def stop(self) -> None:
-        """Publish what is pending and close everything; a second call does nothing."""
+        """Publish pending offsets and close everything; a second call does nothing."""
         with termination_waits():
             if self._progress is not None:
                 self._progress.close()
@@ -195,7 +199,7 @@ class StreamPlanner:
             self._live.close()
             self._reader.close()
 
-    # -- planning
+    # Planning.
 
     def _next(
         self, document: Document, start: SourceOffset, live: Live, unlimited: bool
@@ -221,10 +225,11 @@ class StreamPlanner:
         self._planned_end = end
         query = start.query or _new_query()
         if is_first:
-            # Spark keeps no initial offset: the first batch's end says where it began.
+            # Spark keeps no initial offset, so the first batch's end records its start.
             return SourceOffset(end.cluster_id, end.topics, start.topics, query).to_json()
         if end is start:
-            # With a minimum, time alone may be news; so may an answer about bytes, or another try.
+            # With a minimum of rows, elapsed time alone may end a batch; so may an answer about
+            # bytes, or a retry.
             if nothing_new and not self.options.rows_min:
                 self._idle = (start, live)
             return document
@@ -240,7 +245,7 @@ class StreamPlanner:
         return self._parsed[1]
 
     def _ends_now(self, start: SourceOffset, unlimited: bool) -> Live | None:
-        """The ends; the first time, and where a run reads once and ends, they are waited for."""
+        """Return the ends; wait for them the first time, and in runs that read once and end."""
         live = self._live.now()
         patient = unlimited or self._is_available_now
         if live is None and not patient:
@@ -252,8 +257,8 @@ class StreamPlanner:
         return live
 
     def _complete(self, start: SourceOffset) -> Live:
-        """Every end, known after this call began: what was acknowledged before is seen. A topic of
-        ``start`` is taken for gone only when it stays so: a broker may have just begun."""
+        """Return every end as of this call, so that all acknowledged records are seen. A topic
+        of ``start`` counts as deleted only if it stays missing, since a broker may be starting."""
         options = self.options
         deadline = self._monotonic() + options.request_timeout_ms / 1000
         grace_until = self._monotonic() + self._losses.grace_s
@@ -284,8 +289,8 @@ class StreamPlanner:
         return live
 
     def _available_now_target(self, start: SourceOffset, live: Live) -> Live:
-        """What was there at the start of the run; that it is still there holds whatever
-        failOnDataLoss says, or the run would never end."""
+        """Return the ends at the start of the run. The check for losses since applies under any
+        failOnDataLoss; the run would never end otherwise."""
         if self._target is None:
             self._target = live
         for name, topic in self._target.topics.items():
@@ -307,12 +312,11 @@ class StreamPlanner:
                     )
         return self._target
 
-    # -- the group
+    # Group.
 
     def _publish(self, start: SourceOffset, live: Live) -> None:
-        """``start`` is the end of the last batch that Spark has committed. Topics that are gone, or
-        others by now, are left out. The first call of a run claims the group: no batch is read
-        before."""
+        """Publish ``start``, the end of the last committed batch, without deleted or recreated
+        topics. The first call of a run claims the group, before any batch is read."""
         is_first = self._progress is None
         if self._progress is None:
             group = self.options.group_id or default_group(self.options, live.cluster_id)
@@ -320,7 +324,7 @@ class StreamPlanner:
                 self._reader.admin,
                 group,
                 explicit=bool(self.options.group_id),
-                # The same for the next run: it need not wait for a lease of the last.
+                # The next run has the same run id, so it need not wait for this lease.
                 run=start.query or _new_query(),
                 lease_ms=group_progress.LEASE_MS,
                 renew_ms=group_progress.RENEW_MS,
@@ -333,7 +337,7 @@ class StreamPlanner:
             # This may be the run's last call.
             self._progress.wait(PATIENCE_S)
 
-    # -- loss
+    # Losses.
 
     def _check_cluster(self, at: SourceOffset, live: Live) -> None:
         if at.cluster_id and at.cluster_id != live.cluster_id:
@@ -349,9 +353,11 @@ class StreamPlanner:
     def _check_begins(
         self, start: SourceOffset, end: SourceOffset, found: list[OffsetRange], *, is_repeated: bool
     ) -> list[OffsetRange]:
-        """The ranges without records that were deleted before they were read. Asks the brokers
-        about partitions that were found later, and about all of a batch that is repeated: Spark
-        asks for no report with that one, so the next report counts what is lost here."""
+        """Return the ranges without records that were deleted before they were read.
+
+        Asks the brokers about partitions that were found later, and about all of a repeated batch.
+        Spark asks for no report with a repeated batch, so the next report counts its losses.
+        """
         begin = start if end.begin is None else SourceOffset(end.cluster_id, end.begin)
         asked = {TopicPartition(item.topic, item.partition): item for item in found}
         fresh = {
@@ -390,8 +396,8 @@ class StreamPlanner:
     def _earliest(
         self, asked: Mapping[TopicPartition, OffsetRange]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Where partitions begin. Those of a topic that was deleted since its ends were seen are
-        left out, once that is certain: a broker may not know a topic yet, or not any more."""
+        """Return the partitions' earliest offsets, without topics that are certainly deleted: a
+        broker may not know a topic yet."""
         try:
             return self._reader.listed(asked, EARLIEST_TIMESTAMP)
         except UnknownTopicOrPartitionError as error:

@@ -1,8 +1,9 @@
-"""The streaming source as Spark sees it: a proxy, pickled to executors, that plans in its runner.
+"""The streaming source as Spark sees it: a proxy, pickled to executors, that plans in its
+runner.
 
-Spark makes one instance in the runner process, which lives for the query, and others that it only
-pickles: so ``__init__`` opens nothing and the planner is made at the first call that needs it.
-Trouble with the options is kept until then, since Spark hides what ``streamReader`` raises.
+Spark makes one instance in the runner process, which lives as long as the query, and others only to
+pickle them. So ``__init__`` opens nothing, and the first call that needs a planner makes it. Errors
+in options are raised then, since Spark hides errors of ``streamReader``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._problem is not None:
             raise self._problem
         if self._planner is None:
-            # Executors unpickle this class too and must not import what only planning needs.
+            # Executors unpickle this class, too, and must not import what only planning needs.
             from pyspark_logbus.stream_planner import StreamPlanner
 
             assert self._options is not None
@@ -62,7 +63,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @error_line()
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Not "all available": so Trigger.Once, which says that, can be told from the others."""
+        """Return a limit other than "all available", so that Trigger.Once, which uses that, can
+        be told from the others."""
         self._planning()
         return ReadMaxRows(NO_LIMIT)
 
@@ -88,7 +90,7 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [ReadTask(ranges) for ranges in self._planning().ranges(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # pyarrow and the fetching client belong to executors; this module is planned with, too.
+        # Only executors import pyarrow and the fetching client; planning imports this module, too.
         from pyspark_logbus.partition_reader import read_ranges
 
         assert self._plan is not None
@@ -97,8 +99,8 @@ class LogbusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_ranges(getattr(partition, "ranges", ()), self._plan)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark calls this a batch late and never for the last one. Progress goes to the
-        group with the next planning call."""
+        """Do nothing: Spark calls this one batch late, and never for the last one. The next
+        planning call publishes the progress."""
 
     def stop(self) -> None:
         if self._planner is not None:

@@ -1,7 +1,7 @@
-"""Driver only: SIGTERM, by which Spark ends the runner of a source.
+"""SIGTERM, with which Spark ends the runner of a source. Driver only.
 
-It becomes the end of the program, so that what is open is closed, but for the moments in which that
-is being done. Only the main thread can; a handler that somebody else has set is left alone.
+The signal ends the program, so that open resources are closed. Only the main thread can install the
+handler; one that the user installed stays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import FrameType
 
 
 def stop_on_terminate() -> None:
-    """Spark ends the runner with SIGTERM and does not call ``stop()``: let it come to that."""
+    """Exit on SIGTERM: Spark ends the runner with it and does not call ``stop()``."""
     if threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
     ):
@@ -24,8 +24,8 @@ def stop_on_terminate() -> None:
 
 @contextlib.contextmanager
 def termination_waits() -> Iterator[None]:
-    """Spark closes the connection too, so SIGTERM may find the runner already at its end: what is
-    left to be done takes two seconds at most, and would not be done at all."""
+    """Delay SIGTERM during a shutdown that takes at most two seconds: Spark closes the
+    connection, too, so the runner may already be closing."""
     ours = threading.current_thread() is threading.main_thread() and (
         signal.getsignal(signal.SIGTERM) is _leave
     )

@@ -1,8 +1,8 @@
-"""A pytest plugin for people who test their streams: a cluster, a bus and a topic as fixtures.
+"""A pytest plugin for tests of your streams: a cluster, a bus and a topic as fixtures.
 
-Loaded by pytest in every session where logbus is installed, so it imports nothing until a fixture
-is used. ``logbus_cluster`` is one cluster a session (environment LOGBUS_TEST_BROKERS, 1 by
-default), ``logbus`` a bus on it, ``logbus_topic`` a fresh topic of one partition.
+pytest loads it in every session where logbus is installed, so it imports nothing until a fixture is
+used. ``logbus_cluster`` is one cluster a session (LOGBUS_TEST_BROKERS brokers, 1 by default),
+``logbus`` a bus on it, ``logbus_topic`` a new topic of one partition.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BROKERS = "LOGBUS_TEST_BROKERS"
 
 @pytest.fixture(scope="session")
 def logbus_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A real cluster: ZooKeeper and brokers as child processes, gone at the session's end."""
-    # Every pytest session loads this module: brokers are imported only where one is wanted.
+    """A real cluster: ZooKeeper and brokers as child processes that end with the session."""
+    # Every pytest session loads this module; brokers are imported only on use.
     from broker_lite.local.cluster import LocalCluster
 
     directory = tmp_path_factory.mktemp("logbus")
@@ -44,7 +44,7 @@ def logbus(logbus_cluster: LocalCluster) -> Iterator[Bus]:
 
 @pytest.fixture
 def logbus_topic(logbus: Bus, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A fresh topic of one partition; its name tells the test."""
+    """A new topic of one partition, named for the test."""
     test = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:60]
     name = f"{test}-{uuid.uuid4().hex[:8]}"
     logbus.create_topic(name, partitions=1)

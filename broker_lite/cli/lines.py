@@ -29,7 +29,7 @@ COLUMNS = ("key", "value", "timestamp", "headers")
 PASSED_OVER = ("topic", "partition", "offset", "timestampType")
 """Columns that ``consume -o arrow`` and ``-o parquet`` add."""
 JSON_GROWTH = 6
-"""Maximum bytes of one byte in JSON: \u0000."""
+r"""Maximum bytes of one byte in JSON: \u0000."""
 
 
 @dataclass(frozen=True, slots=True)
