@@ -1,11 +1,17 @@
 """How long a partition takes nothing when a broker dies, hangs or is restarted; prints JSON.
 
-    python benchmarks/failover.py [--kills 50] [--pauses 10] [--partitions 1000] [--only NAME,…]
+    python benchmarks/failover.py [--kills 50] [--foreign-kills 12] [--pauses 10]
+        [--partitions 1000] [--only NAME,…]
 
 Three brokers, RF 3, acks=all. One client sends 100 B records at 1,000/s to one partition; what
 counts is the longest gap between two acknowledgements around each event, in ms, for the same client
 and without an error reaching it. ``many_partitions``: from the kill of a third of the leaders until
 a record for each partition is acknowledged. Everything shares the machine's cores.
+
+The rows of librdkafka, Apache Kafka's Java client and franz-go send 600 records/s to 6 partitions
+and kill each broker in turn. Each partition that the broker led counts by itself. ``quick`` rows
+shorten the client's retry backoff and its least time between two metadata requests to 20 ms.
+The Java client needs Maven and a JDK, franz-go needs Go; without them their rows are skipped.
 """
 
 from __future__ import annotations
@@ -15,20 +21,26 @@ import itertools
 import json
 import os
 import statistics
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import clients
+from peers.fetch import Cannot
+
 from broker_lite.bus import Bus, connect
 from broker_lite.client.operations.cluster import TopicMetadata
 from broker_lite.client.producing.futures import RecordFuture
-from broker_lite.errors import LogbusError
 from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 
 RATE = 1000
+FOREIGN_RATE = 100
+"""Records a second to each partition, by a client of another project."""
+FOREIGN_PARTITIONS = 6
 SETTLED_S = 0.5
 """Acknowledgements must come as usual for so long before and after an event."""
 WAIT_S = 60.0
@@ -36,12 +48,37 @@ REBALANCE_MS = "300"
 _NUMBERS = itertools.count()
 
 
+class Acks:
+    """When each record of one partition was acknowledged, in Unix time, and which failed."""
+
+    def __init__(self, rate: int) -> None:
+        self.times: list[float] = []
+        self.failures: list[str] = []
+        self._rate = rate
+
+    def wait_flowing(self, since: float = 0.0) -> None:
+        """Wait until acknowledgements come as usual, a second's worth of them after ``since``."""
+        until = time.time() + WAIT_S
+        while time.time() < until:
+            now = time.time()
+            recent = self.times[-self._rate :]
+            usual = sum(at > now - SETTLED_S for at in recent) > self._rate * SETTLED_S / 2
+            if usual and len(recent) == self._rate and recent[0] > since:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"nothing is acknowledged: {self.failures[-1:]}")
+
+    def longest_gap_ms(self, since: float) -> float:
+        """The longest time between two acknowledgements from ``since`` on."""
+        times = [since, *(at for at in self.times if at > since)]
+        return max(later - earlier for earlier, later in itertools.pairwise(times)) * 1000
+
+
 class Load:
-    """One producer that sends to one partition at a pace; when each record was acknowledged."""
+    """One producer of ours that sends to one partition at a pace."""
 
     def __init__(self, bus: Bus, topic: str, partition: int) -> None:
-        self.acks: list[float] = []
-        self.failures: list[LogbusError] = []
+        self.acks = Acks(RATE)
         self.sent = 0
         self._bus, self._topic, self._partition = bus, topic, partition
         self._over = threading.Event()
@@ -49,7 +86,7 @@ class Load:
 
     def __enter__(self) -> Load:
         self._thread.start()
-        self.wait_flowing()
+        self.acks.wait_flowing()
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -71,26 +108,50 @@ class Load:
     def _done(self, future: RecordFuture) -> None:
         error = future.exception(0)
         if error is None:
-            self.acks.append(time.monotonic())
+            self.acks.times.append(time.time())
         else:
-            self.failures.append(error)
+            self.acks.failures.append(str(error))
+
+
+class ForeignLoad:
+    """Another project's producer that sends to each partition of a topic at a pace."""
+
+    def __init__(self, client: str, servers: str, topic: str, settings: tuple[str, ...]) -> None:
+        self.partitions = [Acks(FOREIGN_RATE) for _ in range(FOREIGN_PARTITIONS)]
+        rate = FOREIGN_RATE * FOREIGN_PARTITIONS
+        given = [servers, topic, str(FOREIGN_PARTITIONS), str(rate), *settings]
+        self._command = [*clients.command(client), *given]
+
+    def __enter__(self) -> ForeignLoad:
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        self.wait_flowing()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            partition, at, *error = line.split(maxsplit=2)
+            acks = self.partitions[int(partition)]
+            if error:
+                acks.failures.append(error[0])
+            else:
+                acks.times.append(float(at))
 
     def wait_flowing(self, since: float = 0.0) -> None:
-        """Wait until acknowledgements come as usual, a second's worth of them after ``since``."""
-        until = time.monotonic() + WAIT_S
-        while time.monotonic() < until:
-            now = time.monotonic()
-            recent = self.acks[-RATE:]
-            usual = sum(at > now - SETTLED_S for at in recent) > RATE * SETTLED_S / 2
-            if usual and len(recent) == RATE and recent[0] > since:
-                return
-            time.sleep(0.02)
-        raise AssertionError("nothing is acknowledged")
+        """Wait until each partition takes records as usual."""
+        for acks in self.partitions:
+            acks.wait_flowing(since)
 
-    def longest_gap_ms(self, since: float) -> float:
-        """The longest time between two acknowledgements from ``since`` on."""
-        times = [since, *(at for at in self.acks if at > since)]
-        return max(later - earlier for earlier, later in itertools.pairwise(times)) * 1000
+    @property
+    def failed(self) -> int:
+        return sum(len(acks.failures) for acks in self.partitions)
 
 
 class Bench:
@@ -156,13 +217,13 @@ class Bench:
         for _ in range(count):
             partition, broker = self.victim(who)
             with Load(self.bus, self.topic, partition) as load:
-                since = time.monotonic()
+                since = time.time()
                 strike(broker)
-                load.wait_flowing(since)
-                gaps.append(load.longest_gap_ms(since))
+                load.acks.wait_flowing(since)
+                gaps.append(load.acks.longest_gap_ms(since))
             broker.resume()
             broker.start()
-            failed += len(load.failures)
+            failed += len(load.acks.failures)
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
 
     def restarts(self, count: int) -> dict[str, Any]:
@@ -171,14 +232,38 @@ class Bench:
         for _ in range(count):
             partition, broker = self.victim("leader")
             with Load(self.bus, self.topic, partition) as load:
-                since = time.monotonic()
+                since = time.time()
                 broker.stop()
                 broker.start()
                 self.settle(self.topic)
-                load.wait_flowing(since)
-                gaps.append(load.longest_gap_ms(since))
-            failed += len(load.failures)
+                load.acks.wait_flowing(since)
+                gaps.append(load.acks.longest_gap_ms(since))
+            failed += len(load.acks.failures)
         return {"events": count, "failed_sends": failed, **percentiles(gaps)}
+
+    def foreign_gaps(self, client: str, settings: tuple[str, ...], count: int) -> dict[str, Any]:
+        """``count`` brokers killed in turn under another project's producer.
+
+        The gaps are those of the partitions that the killed broker led; ``others_max_ms`` is the
+        longest one of the rest, which lose a follower.
+        """
+        topic = self.make_topic(FOREIGN_PARTITIONS)
+        gaps: list[float] = []
+        others = [0.0]
+        with ForeignLoad(client, self.cluster.bootstrap_servers, topic, settings) as load:
+            for broker in itertools.islice(itertools.cycle(self.cluster.brokers), count):
+                rows = self.settle(topic).partitions
+                time.sleep(0 if settings else clients.REST_S.get(client, 0))
+                load.wait_flowing(time.time())
+                since = time.time()
+                broker.kill()
+                load.wait_flowing(since)
+                for row, acks in zip(rows, load.partitions, strict=True):
+                    found = gaps if row.leader == broker.id else others
+                    found.append(acks.longest_gap_ms(since))
+                broker.start()
+        found = {"failed_sends": load.failed, "others_max_ms": round(max(others))}
+        return {"events": count, **found, **percentiles(gaps)}
 
     def many_partitions(self, count: int) -> dict[str, Any]:
         """Seconds until all of so many partitions take records after a third was orphaned."""
@@ -209,6 +294,7 @@ def percentiles(samples: list[float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--foreign-kills", type=int, default=12)
     parser.add_argument("--pauses", type=int, default=10)
     parser.add_argument("--partitions", type=int, default=1000)
     parser.add_argument("--only", default="")
@@ -222,9 +308,17 @@ def main() -> None:
         }
         rows["graceful_restart"] = lambda: bench.restarts(options.pauses)
         rows["many_partitions"] = lambda: bench.many_partitions(options.partitions)
+        for client, quick in clients.QUICK.items():
+            for name, settings in ((client, ()), (f"{client}_quick", quick)):
+                rows[f"killed_leader_{name}"] = lambda client=client, settings=settings: (
+                    bench.foreign_gaps(client, settings, options.foreign_kills)
+                )
         for name, row in rows.items():
             if not only or name in only:
-                results[name] = row()
+                try:
+                    results[name] = row()
+                except Cannot as error:
+                    results[name] = {"skipped": str(error)}
                 print(name, results[name], file=sys.stderr)
     if not only or "paused_leader_1s_session" in only:
         with Bench(session_ms=1000) as bench:

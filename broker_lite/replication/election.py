@@ -41,6 +41,13 @@ def has_live_leader(state: LeaderAndIsr, live: Live) -> bool:
     )
 
 
+def is_election_due(state: LeaderAndIsr, live: Live) -> bool:
+    """Whether the controller is about to write another leader, given that these brokers live."""
+    if has_live_leader(state, live):
+        return False
+    return state.leader != NO_BROKER or any(_lives(replica, live) for replica in state.isr)
+
+
 def elect(
     state: LeaderAndIsr,
     replicas: Sequence[int],

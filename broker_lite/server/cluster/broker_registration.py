@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import CoordinationUnavailableError, LogbusError
@@ -29,7 +29,7 @@ from broker_lite.metadata.store import (
     Suspended,
 )
 from broker_lite.model import NO_BROKER, NO_EPOCH, BrokerView, StateChange, TopicView
-from broker_lite.replication.election import can_be_left, leaderless_reason
+from broker_lite.replication.election import can_be_left, is_election_due, leaderless_reason
 from broker_lite.replication.topics import REPLICATION_LEVEL
 from broker_lite.server.cluster.controller import ControllerShell
 
@@ -39,6 +39,11 @@ RETRY_S = 0.2
 """Before the keeper tries again what failed although there is a connection."""
 HELD_DELAY_S = 0.2
 """Changes of the partitions held are gathered so long before the registration names them."""
+
+ELECTION_S = 1.0
+"""How long after a broker came or went a metadata answer may wait for the elections that follow.
+
+librdkafka asks once when a leader's connection ends, and then once a second."""
 
 
 class Membership:
@@ -67,6 +72,10 @@ class Membership:
         self._broker_epochs: frozenset[int] = frozenset()
         self._suspects: dict[int, int] = {}
         """Broker id to the broker epoch of the process that seems to be dead."""
+        self._lost: dict[int, int] = {}
+        """Likewise, of the processes to which this broker's connection ended."""
+        self._elected_by_s = 0.0
+        """The time on the loop's clock until which elections may be due."""
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
         self._connected = asyncio.Event()
@@ -179,6 +188,11 @@ class Membership:
 
     # Suspicions.
 
+    def lost(self, broker_id: int, broker_epoch: int) -> None:
+        """Expect an election: the connection to a peer ended, and its process may be dead."""
+        self._lost[broker_id] = broker_epoch
+        self._expect_elections()
+
     def suspect(self, broker_id: int, broker_epoch: int) -> None:
         """A peer's connection ended and it refuses another: its process seems to be dead.
 
@@ -192,6 +206,7 @@ class Membership:
             return
         _log.warning("broker %d seems to be dead: it refuses connections", broker_id)
         self._suspects[broker_id] = broker_epoch
+        self._expect_elections()
         self._controller.suspects_changed(self._suspects)
         if broker_id == self._fresh.controller_id:
             self._depose_due = True
@@ -199,10 +214,40 @@ class Membership:
 
     def trust(self, broker_id: int, broker_epoch: int) -> None:
         """The same process is reachable again."""
+        if self._lost.get(broker_id) == broker_epoch:
+            del self._lost[broker_id]
+            self._wake_waiting()
         if self._suspects.get(broker_id) == broker_epoch:
             _log.info("broker %d is reachable again", broker_id)
             del self._suspects[broker_id]
             self._controller.suspects_changed(self._suspects)
+
+    async def wait_elections(
+        self, topics: Callable[[MetadataSnapshot], Iterable[TopicView]]
+    ) -> None:
+        """Wait until the snapshot shows who leads these topics after brokers came or went.
+
+        Returns at once where no election is due, or where ZooKeeper does not answer. Waits no
+        longer than ``ELECTION_S`` after the last of these brokers came or went.
+        """
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            while loop.time() < self._elected_by_s and self._is_election_due(topics(self.snapshot)):
+                async with asyncio.timeout_at(self._elected_by_s):
+                    await self._published.wait()
+
+    def _is_election_due(self, topics: Iterable[TopicView]) -> bool:
+        live = {
+            broker_id: broker
+            for broker_id, broker in self.live_brokers().items()
+            if self._lost.get(broker_id) != broker.broker_epoch
+        }
+        return self._store.connected and any(
+            is_election_due(view.state, live) for topic in topics for view in topic.partitions
+        )
+
+    def _expect_elections(self) -> None:
+        self._elected_by_s = asyncio.get_running_loop().time() + ELECTION_S
 
     def live_brokers(self) -> Mapping[int, BrokerView]:
         """The registered ones that are not suspected."""
@@ -376,10 +421,13 @@ class Membership:
         except BaseException:
             self._brokers_due = True
             raise
+        if brokers != self._fresh.brokers:
+            self._expect_elections()
         self._fresh = dataclasses.replace(self._fresh, brokers=brokers)
-        for broker_id, epoch in list(self._suspects.items()):
-            if broker_id not in brokers or brokers[broker_id].broker_epoch != epoch:
-                del self._suspects[broker_id]
+        for broken in (self._suspects, self._lost):
+            for broker_id, epoch in list(broken.items()):
+                if broker_id not in brokers or brokers[broker_id].broker_epoch != epoch:
+                    del broken[broker_id]
         self._controller.brokers_changed(self._suspects)
 
     async def _read_controller(self) -> None:

@@ -1,8 +1,9 @@
 """One connection to every other broker: it carries fetches, and its end is a hint.
 
-Loop thread only. A connection that ends and whose renewal is refused says that the process behind
-it died: the kernel refuses for a port that nobody listens on, and does so at once. That is told to
-the registry (``suspect``), and taken back (``trust``) when a connection is there again. A time-out
+Loop thread only. The end of a connection is reported to the registry (``lost``). A connection that
+ends and whose renewal is refused says that the process behind it died: the kernel refuses for a
+port that nobody listens on, and does so at once. That is told to the registry as well
+(``suspect``). Both are taken back (``trust``) when a connection is there again. A time-out
 says nothing: the session with ZooKeeper decides about brokers that hang. Wrong guesses cost
 availability only. A connection is made anew, ever more slowly, for as long as its broker is
 registered.
@@ -42,6 +43,8 @@ SWEEP_S = 1.0
 
 class Judge(Protocol):
     """Who acts on hints: the registry."""
+
+    def lost(self, broker_id: int, broker_epoch: int) -> None: ...
 
     def suspect(self, broker_id: int, broker_epoch: int) -> None: ...
 
@@ -133,6 +136,7 @@ class _Peer:
         "_connection",
         "_descriptor",
         "_gives_hints",
+        "_lost",
         "_open_since_ms",
         "_owner",
         "_suspected",
@@ -147,7 +151,7 @@ class _Peer:
         self._broker = broker
         self._attempt = 0
         self._closed = False
-        self._suspected = False
+        self._lost = self._suspected = False
         self._gives_hints = gives_hints
         self.is_draining = broker.draining
         self._open_since_ms = -1
@@ -231,8 +235,9 @@ class _Peer:
         broker, owner = self._broker, self._owner
         self._open_since_ms = owner.clock.monotonic_ms()
         if self._suspected:
-            self._suspected = False
             logger.info("broker %d answers again", broker.broker_id)
+        if self._lost or self._suspected:
+            self._lost = self._suspected = False
             owner.judge.trust(broker.broker_id, broker.broker_epoch)
 
     def _ended(self, refused: bool) -> None:
@@ -246,6 +251,8 @@ class _Peer:
             if self._gives_hints:
                 owner.metrics.count("peer_connections_lost")
                 logger.info("broker %d: the connection ended", broker.broker_id)
+                self._lost = True
+                owner.judge.lost(broker.broker_id, broker.broker_epoch)
         elif refused and self._gives_hints and not self._suspected:
             self._suspected = True
             owner.metrics.count("peers_suspected")

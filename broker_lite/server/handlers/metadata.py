@@ -1,12 +1,13 @@
 """Metadata 0-12: live brokers, controller, topics by name or by id, who leads what.
 
 With ``auto.create.topics.enable`` unknown topics are created first. A topic that stays unknown, and
-a partition without a living leader, carry their errors while the rest is answered.
+a partition without a living leader, carry their errors while the rest is answered. An answer waits
+for elections that are due.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from broker_lite.errors import (
@@ -41,15 +42,24 @@ NULL_NAME_FROM = 12
 
 
 async def handle(parts: Parts, request: RequestContext, message: Any) -> Any:
-    """Answer from the snapshot, without ZooKeeper unless topics are to be created."""
+    """Answer from the snapshot, without ZooKeeper unless topics are to be created.
+
+    A client asks when a leader's connection ends, often before the controller has elected another
+    leader. An answer that names the dead leader sends the client to a closed port, and the client
+    asks again after a backoff, or a second later.
+    """
     wanted = message.topics
     failed: dict[str, int] = {}
     if wanted and parts.config.auto_create_topics and message.allow_auto_topic_creation:
         known = parts.registry.snapshot.topics
         missing = [row.name for row in wanted if row.name is not None and row.name not in known]
         failed = await create_missing(parts, missing)
+    asks_all = wanted is None or (not wanted and request.api_version <= ALL_WHEN_EMPTY_UNTIL)
+    await parts.registry.wait_elections(
+        lambda now: now.topics.values() if asks_all else _found(wanted, now)
+    )
     snapshot = parts.registry.snapshot
-    if wanted is None or (not wanted and request.api_version <= ALL_WHEN_EMPTY_UNTIL):
+    if asks_all:
         topics = [_topic(view, snapshot) for view in snapshot.topics.values()]
     else:
         topics = [_wanted(row, snapshot, request.api_version, failed) for row in wanted]
@@ -82,6 +92,18 @@ def brokers(parts: Parts, snapshot: MetadataSnapshot, kind: Any, id_field: str) 
 def controller(snapshot: MetadataSnapshot) -> int:
     """The controller's id, -1 while it is not one of the live brokers: clients then ask again."""
     return snapshot.controller_id if snapshot.controller_id in snapshot.brokers else NO_BROKER
+
+
+def _found(wanted: Iterable[Any], snapshot: MetadataSnapshot) -> Iterator[TopicView]:
+    """The topics of a request that exist."""
+    for row in wanted:
+        view = (
+            snapshot.topics_by_id.get(row.topic_id)
+            if row.name is None
+            else snapshot.topics.get(row.name)
+        )
+        if view is not None:
+            yield view
 
 
 def _wanted(row: Any, snapshot: MetadataSnapshot, version: int, failed: Mapping[str, int]) -> Any:

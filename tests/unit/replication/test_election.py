@@ -12,6 +12,7 @@ from broker_lite.replication.election import (
     elect_preferred,
     elect_unclean,
     has_live_leader,
+    is_election_due,
     leaderless_reason,
     leads,
     withdrawn,
@@ -87,6 +88,15 @@ def test_only_a_live_replica_of_the_isr_is_elected(
             view = brokers.get(earlier)
             assert view is None or ReplicaId(earlier, view.directory_id) not in state.isr
     assert elect(elected, replicas, brokers, 7) is None
+
+
+@given(states, assignments, live_brokers)
+def test_an_election_is_due_exactly_where_it_changes_the_leader_epoch(
+    state: LeaderAndIsr, replicas: list[int], brokers: dict[int, BrokerView]
+) -> None:
+    elected = elect(state, replicas, brokers, 7) or state
+    assert is_election_due(state, brokers) == (elected.leader_epoch != state.leader_epoch)
+    assert not is_election_due(elected, brokers)
 
 
 def test_an_earlier_process_of_the_broker_does_not_lead() -> None:

@@ -73,6 +73,9 @@ class Here:
             metrics=Metrics(),
         )
 
+    def lost(self, broker_id: int, broker_epoch: int) -> None:
+        self.hints.append(("lost", broker_id, broker_epoch))
+
     def suspect(self, broker_id: int, broker_epoch: int) -> None:
         self.hints.append(("suspect", broker_id, broker_epoch))
 
@@ -112,16 +115,16 @@ def test_a_fetch_is_answered_and_a_process_that_dies_is_suspected_until_it_is_ba
         assert isinstance(await here.fetch(view), wire.FetchResponse)
         assert here.hints == []
         other.die()
-        await until(lambda: here.hints == [("suspect", 2, 77)])
+        await until(lambda: here.hints == [("lost", 2, 77), ("suspect", 2, 77)])
         assert isinstance(await here.fetch(view), LogbusError)
         await other.start()
-        await until(lambda: here.hints[1:] == [("trust", 2, 77)])
+        await until(lambda: here.hints[2:] == [("trust", 2, 77)])
         assert isinstance(await here.fetch(view), wire.FetchResponse)
 
     run(test)
 
 
-def test_a_connection_that_is_ended_by_a_process_that_lives_says_nothing() -> None:
+def test_a_process_that_lives_is_trusted_once_the_connection_is_renewed() -> None:
     async def test(here: Here, other: Other) -> None:
         view = BrokerView(2, await other.start(), "D2", 77)
         here.know(view)
@@ -129,7 +132,7 @@ def test_a_connection_that_is_ended_by_a_process_that_lives_says_nothing() -> No
         other.drop()
         await until(lambda: other.connection_count == 1)
         assert isinstance(await here.fetch(view), wire.FetchResponse)
-        assert here.hints == []
+        assert here.hints == [("lost", 2, 77), ("trust", 2, 77)]
 
     run(test)
 

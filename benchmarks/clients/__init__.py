@@ -1,0 +1,62 @@
+"""Producers of other projects as programs: each prints a line for each acknowledgement.
+
+``command`` builds a program with its own package manager, once, into the cache of ``peers.fetch``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from peers.fetch import Cannot, cache
+from peers.servers import kafka_java
+
+HERE = Path(__file__).parent
+QUICK: dict[str, tuple[str, ...]] = {
+    "librdkafka": (
+        "retry.backoff.ms=20",
+        "retry.backoff.max.ms=100",
+        "topic.metadata.refresh.fast.interval.ms=20",
+        "reconnect.backoff.ms=20",
+    ),
+    "java": ("retry.backoff.ms=20", "reconnect.backoff.ms=20"),
+    "franz-go": ("retry-backoff=20", "metadata-min-age=20"),
+}
+"""Each client with the settings that shorten its waits after a broker's death."""
+
+REST_S = {"franz-go": 5.5}
+"""How long a client with default settings must see no change of leaders before a kill: franz-go
+asks for metadata at most once in 5 s, and each restarted broker takes its leadership back."""
+
+
+def command(client: str) -> list[str]:
+    """Return the command that runs a client. Raises Cannot where its toolchain is missing."""
+    if client == "librdkafka":
+        if importlib.util.find_spec("confluent_kafka") is None:
+            raise Cannot("confluent-kafka is missing: pip install confluent-kafka")
+        return [sys.executable, str(HERE / "librdkafka.py")]
+    if client == "java":
+        return [*kafka_java("-Xmx128m"), str(HERE / "Produce.java")]
+    return [_built_by_go(HERE / "franz-go")]
+
+
+def _built_by_go(folder: Path) -> str:
+    mark = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        mark.update(file.read_bytes())
+    program = cache() / f"{folder.name}-{mark.hexdigest()[:12]}"
+    if not program.exists():
+        # Go's own installer does not put it on the path.
+        go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+        if go is None:
+            raise Cannot("Go is missing: https://go.dev/dl")
+        program.parent.mkdir(parents=True, exist_ok=True)
+        build = [go, "build", "-o", str(program), "."]
+        done = subprocess.run(build, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Cannot(f"go build {folder}: {done.stderr.strip()[-300:]}")
+    return str(program)

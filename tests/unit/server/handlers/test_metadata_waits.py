@@ -1,0 +1,135 @@
+"""Metadata while elections are due: when an answer waits, what ends the wait, and its limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from handler_world import World, run, struct
+
+from broker_lite.server.cluster.broker_registration import ELECTION_S
+from broker_lite.server.cluster.registry import Registry
+
+
+async def start(world: World) -> tuple[Registry, int]:
+    """Brokers 1 to 3, and "t", led by 3, which 2 follows; the registry of 2, and 3's epoch."""
+    await world.start(3)
+    assigned = struct(
+        "CreateTopics", "CreatableTopic.CreatableReplicaAssignment", partition_index=0,
+        broker_ids=[3, 2],
+    )  # fmt: skip
+    row = struct(
+        "CreateTopics", "CreatableTopic", name="t", num_partitions=-1, replication_factor=-1,
+        assignments=[assigned], configs=[],
+    )  # fmt: skip
+    await world.ask("CreateTopics", 7, topics=[row], timeout_ms=5000)
+    registry = world.brokers[2].registry
+    while "t" not in registry.snapshot.topics:
+        await asyncio.sleep(0.01)
+    return registry, registry.snapshot.brokers[3].broker_epoch
+
+
+async def leader(world: World) -> int:
+    """The leader of t-0 in broker 2's answer to a request for all topics."""
+    (topic,) = (await world.ask("Metadata", 12, broker=2, topics=None)).topics
+    found: int = topic.partitions[0].leader_id
+    return found
+
+
+def by_name(topic_id: Any) -> list[Any]:
+    return [struct("Metadata", "MetadataRequestTopic", topic_id=None, name="t")]
+
+
+def by_id(topic_id: Any) -> list[Any]:
+    return [struct("Metadata", "MetadataRequestTopic", topic_id=topic_id, name=None)]
+
+
+def everything(topic_id: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize("wanted", [by_name, by_id, everything])
+def test_metadata_names_the_next_leader_when_a_leaders_connection_ended(
+    wanted: Callable[[Any], Any],
+) -> None:
+    async def body(world: World) -> None:
+        registry, epoch = await start(world)
+        (topic,) = (await world.ask("Metadata", 12, broker=2, topics=by_name(None))).topics
+        registry.lost(3, epoch)
+        asking = asyncio.ensure_future(
+            world.ask("Metadata", 12, broker=2, topics=wanted(topic.topic_id))
+        )
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        # Brokers 1, the controller, and 2 find the port of broker 3 closed.
+        for number in (1, 2):
+            world.brokers[number].registry.suspect(3, epoch)
+        (topic,) = (await asking).topics
+        assert (topic.partitions[0].error_code, topic.partitions[0].leader_id) == (0, 2)
+
+    run(body)
+
+
+def test_metadata_waits_when_a_leaders_session_ended() -> None:
+    async def body(world: World) -> None:
+        registry, _ = await start(world)
+        world.stores[3].kill()
+        while 3 in registry.snapshot.brokers:
+            await asyncio.sleep(0.001)
+        assert await leader(world) == 2
+
+    run(body)
+
+
+def test_metadata_is_answered_at_once_when_the_connection_is_back() -> None:
+    async def body(world: World) -> None:
+        registry, epoch = await start(world)
+        registry.lost(3, epoch)
+        asking = asyncio.ensure_future(leader(world))
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        registry.trust(3, epoch)
+        async with asyncio.timeout(0.1):
+            assert await asking == 3
+
+    run(body)
+
+
+def test_metadata_waits_for_an_election_once_and_for_a_bounded_time() -> None:
+    async def body(world: World) -> None:
+        registry, epoch = await start(world)
+        registry.lost(3, epoch)
+        async with asyncio.timeout(ELECTION_S + 0.1):
+            assert await leader(world) == 3
+        async with asyncio.timeout(0.1):
+            assert await leader(world) == 3
+
+    run(body)
+
+
+def test_metadata_does_not_wait_for_elections_without_zookeeper() -> None:
+    async def body(world: World) -> None:
+        registry, epoch = await start(world)
+        registry.lost(3, epoch)
+        asking = asyncio.ensure_future(leader(world))
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        world.service.stop()
+        while registry.connected:
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(0.1):
+            assert await asking == 3
+
+    run(body)
+
+
+def test_metadata_of_topics_with_living_leaders_does_not_wait() -> None:
+    async def body(world: World) -> None:
+        registry, _ = await start(world)
+        registry.lost(1, registry.snapshot.brokers[1].broker_epoch)
+        async with asyncio.timeout(0.1):
+            assert await leader(world) == 3
+
+    run(body)
