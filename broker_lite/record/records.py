@@ -54,12 +54,14 @@ def decode_rows(buffer: Buffer, header: BatchHeader) -> list[Row]:
     return rows
 
 
-def rows_body(buffer: Buffer, header: BatchHeader) -> memoryview:
-    """The decompressed body of a batch of rows."""
+def rows_body(
+    buffer: Buffer, header: BatchHeader, limit: int = fmt.DECOMPRESSED_BYTES_MAX
+) -> memoryview:
+    """The decompressed body of a batch of rows, at most ``limit`` bytes where it is compressed."""
     if header.magic != fmt.MAGIC_ROWS or len(buffer) < header.size_bytes:
         raise CorruptMessageError("not a whole batch of rows")
     body = memoryview(buffer)[fmt.HEADER_BYTES : header.size_bytes]
-    return memoryview(decompress(header.codec, body))
+    return memoryview(decompress(header.codec, body, limit))
 
 
 def encode_rows(

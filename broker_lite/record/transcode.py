@@ -54,10 +54,10 @@ def rows_to_columns(buffer: Buffer, header: BatchHeader) -> Columns:
     )
 
 
-def newest_timestamp(buffer: Buffer, header: BatchHeader) -> int:
+def newest_timestamp(buffer: Buffer, header: BatchHeader, limit: int) -> int:
     """The newest time of the records of a batch of rows, milliseconds, as they say it, whatever
     the header says. Raises as ``rows_to_columns``."""
-    body = np.frombuffer(rows_body(buffer, header), np.uint8)
+    body = np.frombuffer(rows_body(buffer, header, limit), np.uint8)
     attributes, _ = find_records(body, header.record_count)
     deltas, _ = varints.decode(body, attributes + 1)
     return int((deltas + header.base_timestamp).max())

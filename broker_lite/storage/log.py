@@ -22,7 +22,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_PRODUCER, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
-from broker_lite.record.batch import BatchHeader, set_log_append_time, set_max_timestamp, stamp
+from broker_lite.record.batch import BatchHeader, set_log_append_time, stamp
 from broker_lite.storage import paths
 from broker_lite.storage.bounds import LogBounds
 from broker_lite.storage.directory import DataDirectory
@@ -116,8 +116,6 @@ class Log(LogBounds):
             header = set_log_append_time(buffer, header, now_ms)
             append_time = now_ms
         else:
-            if header.max_timestamp < header.base_timestamp and not header.is_columns:
-                header = _with_newest_time(buffer, header)
             _check_timestamps(header, config, now_ms)
         base = self._tail[0]
         latest = self.leader_epochs.latest
@@ -412,17 +410,6 @@ class Log(LogBounds):
             self._tail[1].save_indexes(sync=True)
             self.save_snapshot(sync=True)
         self._closed = True
-
-
-def _with_newest_time(buffer: WritableBuffer, header: BatchHeader) -> BatchHeader:
-    """Return the header with its newest timestamp computed from the rows.
-
-    Some clients leave it out, such as sarama before 1.46.
-    """
-    # Imported here because it loads numpy and pyarrow, which few brokers need.
-    from broker_lite.record.transcode import newest_timestamp
-
-    return set_max_timestamp(buffer, header, newest_timestamp(buffer, header))
 
 
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:

@@ -89,6 +89,12 @@ def resident_bytes(pid: int) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def resident_peak_bytes(pid: int) -> int:
+    """The most that a process has ever had resident."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
 def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 

@@ -6,19 +6,22 @@ import os
 from collections.abc import Callable
 
 import pytest
-from data_calls import ROWS_ONLY, batches, make_topic, read
+from data_calls import ROWS_ONLY, batches, make_topic, read, rows_batch, send_batch
 from faults.hostile_clients import (
     MIB,
     ROWS,
     descriptors,
     fill_with_columns,
+    inflated_batch,
     resident_bytes,
+    resident_peak_bytes,
     unfinished,
     unread_fetches,
 )
 from patience import until
 from plain_connection import PlainConnection
 
+from broker_lite.errors import InvalidRecordError
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.wire.calls.cluster import ApiVersionsRequest
 
@@ -54,6 +57,21 @@ def test_answers_that_nobody_reads_are_not_built(make_cluster: Make) -> None:
     assert resident_bytes(pid) - before < 200 * MIB
     for sock in hostile:
         sock.close()
+
+
+def test_small_batches_that_decompress_to_500_mb_are_refused_unread(make_cluster: Make) -> None:
+    """Without a maximum timestamp, which the broker reads from the records of a batch."""
+    cluster = make_cluster(1)
+    pid = cluster.brokers[0].pid
+    assert pid is not None
+    place = make_topic(cluster, f"inflated-{os.getpid()}")
+    batch = inflated_batch()
+    with PlainConnection(place.address) as connection:
+        for _ in range(4):
+            refused = send_batch(connection, place, batch)
+            assert refused.error_code == InvalidRecordError.code
+        assert resident_peak_bytes(pid) < 250 * MIB
+        assert send_batch(connection, place, rows_batch([b"good"])).base_offset == 0
 
 
 def test_declared_lengths_of_requests_take_no_memory(broker: tuple[str, int]) -> None:

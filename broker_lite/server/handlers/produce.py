@@ -9,6 +9,7 @@ the connection is ended, which is how Kafka's clients learn that they must refre
 from __future__ import annotations
 
 import contextlib
+import logging
 from functools import partial
 
 from broker_lite.errors import (
@@ -22,6 +23,7 @@ from broker_lite.errors import (
     wire_code,
 )
 from broker_lite.model import PartitionKey
+from broker_lite.record import newest_time
 from broker_lite.record.batch import read_header
 from broker_lite.replication.events import Appended
 from broker_lite.server.broker_context import Parts
@@ -32,6 +34,8 @@ from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire import produce as wire
 from broker_lite.wire.api import BY_TOPIC_ID
 
+logger = logging.getLogger("logbus.produce")
+
 ACKS = (wire.ACKS_ALL, wire.ACKS_LEADER, wire.ACKS_NONE)
 ACKS_NONE_TIMEOUT_MS = 30_000
 """Without an answer nobody waits, and clients send any timeout; the memory is held until then."""
@@ -41,13 +45,22 @@ def handle(parts: Parts, request: RequestContext, frame: memoryview, reply: Repl
     """Start every append of the request. Raises ProtocolError."""
     message = wire.decode_request(frame, request.api_version, request.body_at)
     call = _Produce(parts, request, message, reply)
-    call.start()
+    untimed = [
+        (t, p, records)
+        for t, topic in enumerate(message.topics)
+        for p, (_, records) in enumerate(topic.partitions)
+        if records is not None and newest_time.is_left_out(records)
+    ]
+    if untimed:
+        call.fill_in_times(untimed)
+    else:
+        call.start()
 
 
 class _Produce:
     """One request under way: an answer row per partition, filled as outcomes come."""
 
-    __slots__ = ("_left", "_message", "_parts", "_reply", "_request", "_rows")
+    __slots__ = ("_left", "_message", "_parts", "_reply", "_request", "_rows", "_unreadable")
 
     def __init__(
         self, parts: Parts, request: RequestContext, message: wire.ProduceRequest, reply: Reply
@@ -61,6 +74,35 @@ class _Produce:
         ]
         # One more than there are partitions, so that it cannot end before all were started.
         self._left = 1 + sum(len(row) for row in self._rows)
+        self._unreadable: dict[tuple[int, int], LogbusError] = {}
+        """Why a batch has no maximum timestamp, by its place in the message."""
+
+    def fill_in_times(self, untimed: list[tuple[int, int, memoryview]]) -> None:
+        """Complete the headers of these batches on a read thread, then start. The requests behind
+        wait, so batches of a partition stay in their order."""
+
+        def fill_in() -> dict[tuple[int, int], LogbusError]:
+            errors: dict[tuple[int, int], LogbusError] = {}
+            for t, p, records in untimed:
+                try:
+                    newest_time.fill_in(records)
+                except LogbusError as error:
+                    errors[t, p] = error
+            return errors
+
+        def filled(
+            errors: dict[tuple[int, int], LogbusError] | None, error: BaseException | None
+        ) -> None:
+            self._reply.go_on()
+            if errors is None:
+                logger.error("%s: maximum timestamps", self._request, exc_info=error)
+                self._reply.refuse("the broker met an error that it has no name for")
+                return
+            self._unreadable = errors
+            self.start()
+
+        self._reply.hold()
+        self._parts.disk.read(fill_in, filled)
 
     def start(self) -> None:
         message, replicas = self._message, self._parts.replicas
@@ -79,6 +121,8 @@ class _Produce:
         try:
             find = replicas.find_by_id if by_id else replicas.find
             replica = find(name, partition)
+            if (t, p) in self._unreadable:
+                raise self._unreadable[t, p]
             batch = self._batch(replica, records)
         except LogbusError as error:
             self._refused(t, p, partition, error)

@@ -62,6 +62,14 @@ class Reply:
     def session(self) -> Session:
         return self._connection.session
 
+    def hold(self) -> None:
+        """Begin no further request of the connection until ``go_on``."""
+        self._connection.held = True
+
+    def go_on(self) -> None:
+        self._connection.held = False
+        self._connection.resume_soon()
+
     def build(self, size: int, start: Callable[[], None]) -> None:
         """Call ``start``, which leads to ``answer``, once an answer of ``size`` bytes may be built:
         when its client has read nearly all answers before it, and its memory is free. Never, if
@@ -131,6 +139,7 @@ class Connection:
         "budget",
         "closed",
         "frame_began_ms",
+        "held",
         "sent_ms",
         "session",
     )
@@ -174,6 +183,8 @@ class Connection:
         self._flush_due = False
         self.budget = budget
         self.closed = False
+        self.held = False
+        """Whether a request must come further before the next one may begin."""
         self.session = session
         self.active_ms = clock.monotonic_ms()
         self.frame_began_ms = 0
@@ -271,7 +282,11 @@ class Connection:
         return not self.closed
 
     def _may_begin(self) -> bool:
-        return len(self._replies) < self._requests_max and self._unsent_bytes < UNSENT_BYTES_MAX
+        return (
+            not self.held
+            and len(self._replies) < self._requests_max
+            and self._unsent_bytes < UNSENT_BYTES_MAX
+        )
 
     def resume_soon(self) -> None:
         """``resume`` in the loop's next turn: whoever makes room is in the middle of its own."""

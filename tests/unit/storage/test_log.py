@@ -32,10 +32,8 @@ from broker_lite.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from broker_lite.record import format as fmt
-from broker_lite.record.batch import read_header, set_max_timestamp
+from broker_lite.record.batch import read_header
 from broker_lite.record.crc32c import crc32c
-from broker_lite.record.records import Row, encode_rows
 from broker_lite.storage import LogManager, OsFiles
 from broker_lite.storage.directory import ROOM_BYTES
 
@@ -346,22 +344,6 @@ def test_timestamps_outside_the_limits_are_refused(timestamp: int, good: bool) -
         with pytest.raises(InvalidTimestampError, match=str(timestamp)):
             append(log, batch(timestamp=timestamp), now_ms=1000)
         assert log.log_end_offset == 0
-
-
-def test_missing_max_timestamp_is_computed_from_the_records() -> None:
-    rows = [Row(at, time, None, b"v", ()) for at, time in enumerate((7, 9, 8))]
-    sent = encode_rows(rows, codec=fmt.CODEC_GZIP)
-    set_max_timestamp(sent, read_header(sent), -1)
-    disk = Disk(dataclasses.replace(SMALL, message_timestamp_after_max_ms=0))
-    append(disk.log, bytearray(sent), now_ms=9)
-    assert [header.max_timestamp for header in stored(disk.log)] == [9]
-    with pytest.raises(InvalidTimestampError, match="9 is outside"):
-        append(disk.log, bytearray(sent), now_ms=8)
-    nonsense = batch()
-    set_max_timestamp(nonsense, read_header(nonsense), -1)
-    with pytest.raises(CorruptMessageError):
-        append(disk.log, nonsense, now_ms=9)
-    assert disk.log.log_end_offset == 3
 
 
 def test_batch_marked_log_append_time_by_its_producer_is_refused() -> None:

@@ -17,7 +17,7 @@ from stored import FOLDER, KEY, SMALL, Disk, append, batch, offsets, segment_nam
 from broker_lite.config import TopicConfig
 from broker_lite.errors import CorruptMessageError, OffsetOutOfRangeError, StorageError
 from broker_lite.model import ListedOffset
-from broker_lite.record import arrow
+from broker_lite.record import arrow, newest_time
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, set_max_timestamp
 from broker_lite.record.records import Row, encode_rows
@@ -148,9 +148,10 @@ def rows(*times: int) -> bytearray:
 
 
 def rows_of_old_sarama(*times: int) -> bytearray:
-    """Before 1.46 it left the newest time out; Kafka's brokers read it from the records."""
+    """Before 1.46 it left the newest time out; brokers read it from the records."""
     data = rows(*times)
     set_max_timestamp(data, read_header(data), -1)
+    newest_time.fill_in(memoryview(data))
     return data
 
 

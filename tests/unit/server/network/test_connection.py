@@ -413,6 +413,30 @@ def test_announced_answers_share_the_budget_and_a_closed_connection_gives_its_sh
     run(main)
 
 
+def test_a_held_connection_begins_no_further_request() -> None:
+    async def main() -> None:
+        replies: list[Reply] = []
+
+        def begin(frame: memoryview, reply: Reply) -> None:
+            replies.append(reply)
+            if frame == b"first":
+                reply.hold()
+            else:
+                reply.answer([b"2"])
+
+        peer = Peer(begin)
+        await peer.send(framed(b"first") + framed(b"second"))
+        await turns()
+        assert len(replies) == 1
+        replies[0].go_on()
+        await peer.until(lambda: len(replies) == 2)
+        replies[0].answer([b"1"])
+        assert await peer.receive(2) == b"12"
+        peer.close()
+
+    run(main)
+
+
 def test_what_a_closed_connection_held_is_given_back() -> None:
     async def main() -> None:
         budget = Budget(10_000)

@@ -1,0 +1,55 @@
+"""A maximum timestamp that a producer left out is read from the records, at bounded cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_lite.errors import CorruptMessageError, InvalidRecordError
+from broker_lite.record import format as fmt
+from broker_lite.record import newest_time
+from broker_lite.record.batch import check_crc, read_header, set_max_timestamp
+from broker_lite.record.records import Row, decode_rows, encode_rows
+
+
+def untimed(value: bytes, codec: int = fmt.CODEC_GZIP) -> memoryview:
+    rows = [Row(at, time, None, value, ()) for at, time in enumerate((7, 9, 8))]
+    sent = encode_rows(rows, codec=codec)
+    assert not newest_time.is_left_out(memoryview(sent))
+    set_max_timestamp(sent, read_header(sent), -1)
+    assert newest_time.is_left_out(memoryview(sent))
+    return memoryview(sent)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_maximum_timestamp_that_is_left_out_is_read_from_the_records(codec: int) -> None:
+    sent = untimed(b"value", codec)
+    newest_time.fill_in(sent)
+    header = read_header(sent)
+    check_crc(sent, header)
+    assert header.max_timestamp == 9
+    assert [row.timestamp_ms for row in decode_rows(sent, header)] == [7, 9, 8]
+
+
+def test_a_small_batch_may_not_decompress_to_much_more() -> None:
+    newest_time.fill_in(untimed(bytes(300_000)))
+    bomb = untimed(bytes(400_000))
+    assert len(bomb) < 10_000
+    with pytest.raises(InvalidRecordError, match=r"sarama from 1\.46"):
+        newest_time.fill_in(bomb)
+    assert newest_time.is_left_out(bomb)
+
+
+def test_a_large_batch_may_decompress_to_sixteen_times_its_size() -> None:
+    content = bytes(range(256)) * 2000
+    sent = untimed(content, fmt.CODEC_NONE)
+    newest_time.fill_in(sent)
+    assert read_header(sent).max_timestamp == 9
+
+
+def test_a_batch_that_is_damaged_stays_so() -> None:
+    damaged = untimed(b"value")
+    damaged[-1] ^= 1
+    before = bytes(damaged)
+    with pytest.raises(CorruptMessageError):
+        newest_time.fill_in(damaged)
+    assert damaged == before
