@@ -1,7 +1,9 @@
-"""The controller driven by lines of text. Words that every verb takes:
+"""The controller, driven by lines of text.
 
-``now=`` sets the clock; ``conflict=t-0:1:A+2:B`` has the step's first write of states refused,
-since t-0's ISR is that by now; the step is taken again, then all is decided anew, as by the shell.
+Every verb takes these words:
+- ``now=`` sets the clock.
+- ``conflict=t-0:1:A+2:B`` refuses the step's first write of states, because t-0 has that ISR by
+  now. The step is then repeated, and all decisions are made again, as the shell does.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _CREATION = ("name", "partitions", "factor", "assignment", "validate_only", "now
 
 
 class ControllerMachine:
-    """``controller``: writes are done as soon as they are asked for."""
+    """The verb ``controller``: each write is completed at once."""
 
     def __init__(self, words: Words) -> None:
         self.machine = Controller(int(words.get("rebalance", "-1")))
@@ -102,7 +104,7 @@ class ControllerMachine:
         return ev.StatesRead([self._by_leader(words["state"])])
 
     def _late_notice(self, words: Words) -> ev.ControllerEvent:
-        """A state that was read long ago."""
+        """A state of an old version, read late."""
         change = self._by_leader(words["state"])
         version = int(words["version"])
         return ev.StatesRead(
@@ -159,11 +161,14 @@ class ControllerMachine:
     def _retire(self, words: Words) -> ev.ControllerEvent:
         return ev.RetirementRequested(self._next_token(), int(words["broker"]))
 
-    # What words mean.
+    # Parsing of words.
 
     def _set_brokers(self, words: Words) -> None:
-        """``live=1:A@10,2:B@11/rack,3:C@12~``: directory, broker epoch, rack, ``~`` draining, ``!``
-        full."""
+        """Set the live brokers from ``live=1:A@10,2:B@11/rack,3:C@12~``.
+
+        Id, directory, broker epoch, rack; ``~`` marks a draining broker, and an exclamation mark a
+        full one.
+        """
         features = dict(_FEATURES)
         if "features" in words:
             rows = (word.partition(":") for word in words["features"].split(","))
@@ -186,14 +191,17 @@ class ControllerMachine:
         self._set_suspects(words)
 
     def _set_suspects(self, words: Words) -> None:
-        """``suspected=2@11``: the process that registered as 2 in broker epoch 11."""
+        """Set the suspects: ``suspected=2@11`` is the process that registered as 2 in broker epoch
+        11.
+        """
         rows = (word.partition("@") for word in words.get("suspected", "").split(",") if word)
         self.suspects = {int(broker): int(epoch) for broker, _, epoch in rows}
 
     def _by_leader(self, word: str) -> StateChange:
-        """``t-0:1:A+2:B``: the state that is held, with this ISR and the next version.
+        """Return a leader's write: ``t-0:1:A+2:B`` is the held state with this ISR and the next
+        version.
 
-        ``t-0!:2:B``: the leader handed leadership on, since its log is damaged.
+        ``t-0!:2:B``: the leader resigned because its log is damaged.
         """
         name, _, isr = word.partition(":")
         key = _key(name.rstrip("!"))

@@ -1,10 +1,12 @@
-"""A Kafka group driven by lines of text. ``now=`` sets the clock and stays.
+"""A Kafka group, driven by lines of text. ``now=`` sets the clock until it is set again.
 
-``group generation=0 delay=0 size=1000`` begins, with ``former=2 until=5000`` where a coordinator
-takes over a group of two members; ``join who=a`` is a member's first join, and with
-``id=a-1`` a later one; ``protocols=range:t+u,sticky:t`` is what it knows and subscribes to,
-``owned=t-0+t-1`` what it has; ``has=t-3`` says that there are three partitions. ``assign=a-1:work``
-are bytes; ``share=a-1:t-0`` are partitions.
+- ``group generation=0 delay=0 size=1000`` creates the group. With ``former=2 until=5000`` the
+  coordinator takes over a group of two members.
+- ``join who=a`` is a member's first join, with ``id=a-1`` a later one.
+- ``protocols=range:t+u,sticky:t``: its protocols and subscriptions; ``owned=t-0+t-1``: its
+  partitions.
+- ``has=t-3``: the topic has three partitions.
+- ``assign=a-1:work`` assigns bytes, ``share=a-1:t-0`` partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Words = Mapping[str, str]
 
 
 class GroupMachine:
-    """``group``: one group. Generations are written when the line ``written`` says so."""
+    """The verb ``group``: one group. The line ``written`` completes the write of a generation."""
 
     def __init__(self, words: Words) -> None:
         limits = ev.Limits(
@@ -129,7 +131,7 @@ class GroupMachine:
     def _token(self) -> int:
         return len(self._labels)
 
-    # What comes back.
+    # Output.
 
     def _line(self, effect: fx.Effect) -> str:
         if isinstance(effect, fx.WriteGeneration):
@@ -191,7 +193,7 @@ def _work(assignment: bytes) -> str:
 
 
 def _counts(text: str) -> dict[str, int]:
-    """``t-3`` is three partitions."""
+    """Parse partition counts: ``t-3`` means three partitions."""
     return dict(_wheres(text))
 
 
@@ -201,7 +203,10 @@ def _wheres(text: str) -> list[TopicPartition]:
 
 
 def _subscription(topics: str, owned: str = "") -> bytes:
-    """A consumer's, version 0 if it owns nothing; ``!`` is something else, ``-`` nothing."""
+    """Return a consumer's subscription, of version 0 if it owns no partition.
+
+    An exclamation mark gives undecodable bytes, ``-`` none.
+    """
     if topics == "!":
         return b"\0\0?"
     if topics == "-":

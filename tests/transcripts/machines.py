@@ -34,7 +34,7 @@ _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class PartitionMachine:
-    """``partition``: one replica. ``now`` is set by ``now=`` and stays."""
+    """The verb ``partition``: one replica. ``now=`` sets the clock until it is set again."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -206,7 +206,7 @@ def _state(state: LeaderAndIsr) -> str:
 
 
 def _state_in(words: Words) -> LeaderAndIsr:
-    """The state that a line names; ``elected=7`` is the registration of this process."""
+    """Return the state of a line; ``elected=7`` is the elected registration of the leader."""
     return LeaderAndIsr(
         int(words["leader"]),
         int(words["epoch"]),
@@ -218,7 +218,7 @@ def _state_in(words: Words) -> LeaderAndIsr:
 
 
 def _isr(isr: IsrState) -> str:
-    """Nothing while a leader is alone; ``+`` joins, ``-`` leaves."""
+    """Return the ISR as text: empty for a leader alone; ``+`` joins, ``-`` leaves."""
     match isr:
         case CommittedIsr((_,)):
             return ""
@@ -236,7 +236,7 @@ def _names(replicas: Sequence[ReplicaId]) -> str:
 
 
 def _end(word: str | None) -> OffsetAndEpoch | None:
-    """``EPOCH@OFFSET``, or None."""
+    """Parse ``EPOCH@OFFSET``; None stays None."""
     if word is None:
         return None
     epoch, _, offset = word.partition("@")

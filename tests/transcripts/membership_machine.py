@@ -1,9 +1,9 @@
-"""A Kafka group's member (the consumer's side) driven by lines of text.
+"""A member of a Kafka group (the consumer's side), driven by lines of text.
 
-What it asks of the coordinator is answered by the lines ``joined``, ``synced``, ``beaten`` and
-``left``, or not at all by ``broken of=…``; its questions for the coordinator and for topics are
-answered at once, while ``coordinator`` and ``topics`` say so. ``at`` lets time pass, with a reader
-who asks for records unless it is ``stuck``.
+The lines ``joined``, ``synced``, ``beaten`` and ``left`` answer its requests; ``broken of=…`` fails
+one. Its lookups of the coordinator and of topics are answered at once, from the lines
+``coordinator`` and ``topics``. ``at`` lets time pass, while a reader asks for records unless it is
+``stuck``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TURNS_MAX = 1000
 
 
 class MembershipMachine:
-    """``membership topics=t assignors=range session=10000 beat=1000 poll=60000``: one consumer."""
+    """One consumer: ``membership topics=t assignors=range session=10000 beat=1000 poll=60000``."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -61,10 +61,10 @@ class MembershipMachine:
         getattr(self, f"_{verb}")(words)
         return [*self.lines, self._state()]
 
-    # What happens.
+    # Events.
 
     def _topics(self, words: Words) -> None:
-        """``t=3``, ``t=3/b`` for another topic of the name, ``t=0`` for none."""
+        """Set topics: ``t=3`` partitions, ``t=3/b`` with another topic id, ``t=0`` deletes it."""
         for name, text in words.items():
             count, _, topic_id = text.partition("/")
             if int(count):
@@ -142,7 +142,7 @@ class MembershipMachine:
             self._step(ev.Tick("stuck" not in words))
         raise AssertionError("it turns without end")
 
-    # What it does.
+    # Effects.
 
     def _answer(self, name: str, answer: Any) -> None:
         self._step(ev.Answered(self.asked.pop(name), answer))

@@ -37,7 +37,7 @@ PLACES = (znodes.consumers_path, znodes.owners_path, znodes.offsets_path)
 
 
 class NativeMachine:
-    """``native``: one consumer. ``now=`` sets the clock, and ``at`` lets the time pass."""
+    """The verb ``native``: one consumer. ``now=`` sets the clock; ``at`` lets time pass."""
 
     def __init__(self, words: Words) -> None:
         self.now_ms = 0
@@ -56,7 +56,7 @@ class NativeMachine:
         self.machine = Machine(GROUP, self.name, _subscription(words))
 
     def deliver(self, event: Any) -> None:
-        """What a watch says."""
+        """Queue a watch's event."""
         self.inbox.append(event)
 
     def do(self, verb: str, words: Words) -> list[str]:
@@ -69,7 +69,9 @@ class NativeMachine:
     # The consumer's connection, its readers, and time.
 
     def _connect(self, words: Words) -> None:
-        """``unanswered``: what is written on this connection is, and its answer lost."""
+        """Connect. ``unanswered``: writes on this connection succeed, but their answers
+        are lost.
+        """
         self.is_deaf_to_writes = "unanswered" in words
         is_new = self.session is None
         if is_new:
@@ -78,7 +80,7 @@ class NativeMachine:
         self._step(ev.Connected(self.session.session_id, is_new, TIMEOUT_MS))
 
     def _suspend(self, words: Words) -> None:
-        """``deaf``: what is written until then is written, and its answer lost."""
+        """Disconnect. ``deaf``: earlier writes succeed, but their answers are lost."""
         self.session.connected = False
         self.service.forget_watches(self.session)
         self.inbox.clear()
@@ -123,10 +125,10 @@ class NativeMachine:
             self._drain()
         self.now_ms = until_ms
 
-    # What others do.
+    # Other members and brokers.
 
     def _kind(self, words: Words) -> None:
-        """``generation``: of a group that a broker has claimed, the one it is in."""
+        """Create the group; ``generation`` is that of a group that a broker has claimed."""
         self._admin(Create(znodes.group_path(GROUP), znodes.encode_group(words["is"])))
         if "generation" in words:
             value = Coordinator(1, 7, 1, int(words["generation"]), 0, "7-1")
@@ -135,7 +137,7 @@ class NativeMachine:
             self._admin(Create(znodes.claim_path(GROUP, value.claim)))
 
     def _committed(self, words: Words) -> None:
-        """Somebody who is no member has."""
+        """Create an offset that no member committed."""
         where = _where(words["of"])
         path = znodes.offset_path(GROUP, *where)
         self._admin(Create(znodes.offsets_path(GROUP)))
@@ -143,7 +145,7 @@ class NativeMachine:
         self._admin(Create(path, _offset(int(words["offset"]))))
 
     def _made_again(self, words: Words) -> None:
-        """When the consumer is about to register, others delete the group and make it again."""
+        """Delete and recreate the group when the consumer is about to register."""
         self.next_kind = {**words, "is": words["as"]}
 
     def _make_again(self) -> None:
@@ -156,8 +158,9 @@ class NativeMachine:
             self._admin(Create(place(GROUP)))
 
     def _claimed(self, words: Words) -> None:
-        """When the consumer is about to take the group over, another broker does, and begins the
-        ``generation``."""
+        """Let another broker take the group over, with this ``generation``, before the consumer
+        does.
+        """
         self.next_generation = int(words["generation"])
 
     def _claim(self) -> None:
@@ -298,10 +301,10 @@ class NativeMachine:
 
 
 class Nobody:
-    """Whose watches nobody hears."""
+    """A listener that ignores its watches."""
 
     def deliver(self, event: Any) -> None:
-        """Not listened to."""
+        """Ignore the event."""
 
 
 def _subscription(words: Words) -> Subscription:

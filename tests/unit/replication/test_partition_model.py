@@ -227,7 +227,7 @@ def damage_is_cut_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def damage_is_cut_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Outside the ISR, but where the leader may be about to take it in."""
+    """Truncate outside the ISR in an epoch in which the leader may be about to add the replica."""
     go_on = Follower.go_on
 
     def hasty(self: Follower) -> list[fx.Effect]:
