@@ -4,7 +4,7 @@ Loop thread; no task per request. A fetch is assessed: if it asks for nothing th
 at its replicas, until one has news or its time is up. What was appended in the last minute is read
 here on the loop; everything else goes through a read thread, which warms cold ranges, checks CRCs
 for readers that do not say they do, and transcodes columns for readers that do not know them
-(``ranges``; ``trust`` says what need not be checked again). Fetch sessions are declined.
+(``ranges``; ``crc_cache`` says what need not be checked again). Fetch sessions are declined.
 A follower answers a consumer only for replica id -2, up to the high watermark that it knows.
 Followers' fetches go to ``follower_fetch``.
 """
@@ -125,7 +125,7 @@ class _Fetch:
         if not self._reply.is_open:
             self._leave()
             return
-        if self._parts.replicas.makes_logs and self._waits_for_a_log():
+        if self._parts.replicas.is_creating_logs and self._waits_for_a_log():
             return
         rows = self._rows()
         if any(row.error is not None or row.diverging is not None for row in rows):
@@ -159,7 +159,7 @@ class _Fetch:
                     else:
                         replica = replicas.find(topic.name, wanted.partition)
                     self._check_role(replica, wanted)
-                    replica.readership.came(self._request.arrived_ms)
+                    replica.cache_policy.note_read(self._request.arrived_ms)
                     diverging = _diverging(replica.log, wanted)
                     if diverging is None:
                         _check_range(replica, wanted.fetch_offset)
@@ -224,7 +224,7 @@ class _Fetch:
                 is_quick
                 and not one.check
                 and not one.rows_only
-                and row.replica.trust.is_recent(now_ms, one.offset)
+                and row.replica.crc_cache.is_recent(now_ms, one.offset)
             )
             wanted.append((index, one))
         asked, limit = [one for _, one in wanted], self._max_bytes
@@ -261,7 +261,7 @@ class _Fetch:
             collect()
 
     def _wanted(self, replica: Replica, wanted: wire.FetchPartition, now_ms: int) -> ranges.Wanted:
-        start, end, trust = wanted.fetch_offset, replica.high_watermark, replica.trust
+        start, end, wanted.fetch_offset, replica.high_watermark, replica.crc_cache
         mode = self._parts.config.fetch_verify
         check = (
             self._doubts
@@ -269,10 +269,10 @@ class _Fetch:
             or (
                 mode == "unverified"
                 and not self._checks_crc
-                and not trust.is_checked(now_ms, start, end)
+                and not crc_cache.is_checked(now_ms, start, end)
             )
         )
-        rows_only = not self._knows_columns and start < trust.rows_from
+        rows_only = not self._knows_columns and start < crc_cache.rows_from
         limit = max(wanted.max_bytes, self._file_bytes)
         by_file = self._file_bytes > 0
         return ranges.Wanted(replica.log, start, end, limit, check, rows_only, by_file)
@@ -288,7 +288,7 @@ class _Fetch:
             replica = rows[index].replica
             assert replica is not None
             if prepared.checked_end >= 0:
-                replica.trust.checked(now_ms, one.offset, prepared.checked_end)
+                replica.crc_cache.checked(now_ms, one.offset, prepared.checked_end)
             if isinstance(prepared.error, CorruptMessageError):
                 self._parts.metrics.count("corrupt_batches_met")
                 replica.report_corruption(prepared.error_offset, prepared.error)

@@ -1,22 +1,26 @@
-"""Whether what is appended to a log is worth memory. Pure; loop thread.
+"""Decide whether appended batches stay in the page cache. Pure; loop thread only.
 
-Most of a log is read while it is new, so it stays in the page cache. Where nobody reads, that only
-pushes out what others read, and on machines that are lent their memory it costs more than the disk
-does: a bulk load, or a follower, then leaves memory as soon as it is on disk. Somebody who comes
-later reads it from there. Small batches stay: the next append would read half a page back.
+Most records are read while they are new, so appends normally stay in the page cache. Without
+readers they only evict pages that others read, and on machines with borrowed memory they cost more
+than the disk. Bulk loads and followers without readers therefore drop their pages once they are on
+disk; later readers use the disk. Small batches stay, because the next append would read half a page
+back.
 """
 
 from __future__ import annotations
 
 READERS_MS = 10 * 60_000
-"""Who read within this time is taken to go on: a query may pause between its batches."""
+"""Milliseconds since the last read in which a log counts as read; queries may pause between
+batches."""
 LARGE_BYTES = 256 << 10
-"""What is smaller is always kept, and is not counted."""
+"""Appends smaller than this many bytes always stay in the page cache."""
 
 
-class Readership:
-    """Of one log: who reads, and how much nobody has read. ``limit_bytes``: so much stays in memory
-    for a reader that may yet come; -1: everything."""
+class CachePolicy:
+    """The read activity of one log, and the bytes appended since its last read.
+
+    ``limit_bytes`` bytes stay in memory for a future reader; -1 keeps everything.
+    """
 
     __slots__ = ("_limit_bytes", "_read_ms", "_unread_bytes")
 
@@ -25,13 +29,14 @@ class Readership:
         self._read_ms = -READERS_MS
         self._unread_bytes = 0
 
-    def came(self, now_ms: int) -> None:
-        """Somebody reads, wherever in the log. ``now_ms`` is monotonic, as below."""
+    def note_read(self, now_ms: int) -> None:
+        """Record a read at any offset of the log. ``now_ms`` is monotonic time."""
         self._read_ms = now_ms
         self._unread_bytes = 0
 
     def keeps(self, now_ms: int, size: int) -> bool:
-        """Whether ``size`` more bytes, that are to be appended, are to stay in memory."""
+        """Return whether the next ``size`` appended bytes stay in memory. ``now_ms`` is
+        monotonic time."""
         self._unread_bytes += size
         return (
             size < LARGE_BYTES

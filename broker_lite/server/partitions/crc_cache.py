@@ -1,11 +1,12 @@
-"""Which offsets of a log need no check and no warming before they are sent. Pure; loop thread.
+"""Track the offset ranges of a log that can be sent without a CRC check. Pure; loop thread only.
 
-A batch's CRC is checked when it is appended, and what was checked lies in the page cache until the
-kernel evicts it. For ``TRUST_MS`` after its append, or after a read thread checked it, a range is
-therefore sent as it is; after that the broker no longer assumes that the pages are the ones that
-were checked, and a reader that does not check CRCs itself has the range read and checked again.
-What that leaves open is damage on the disk within those seconds to pages evicted and read again
-within them. ``rows_from`` says from which offset on there is no batch of columns.
+A batch's CRC is checked at the append, and the checked bytes stay in the page cache until the
+kernel evicts them. For ``TRUST_MS`` after an append or a check, the broker sends a range unchecked.
+Later the pages may have been read from disk again. For a client that does not check CRCs, a read
+thread then checks the range again.
+
+Remaining risk: pages that are evicted, damaged on disk and read again within ``TRUST_MS``.
+``rows_from`` is the offset from which on the log holds no column batch.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from __future__ import annotations
 from collections import deque
 
 TRUST_MS = 60_000
-"""Long enough that readers at the end of a log, and groups that read together, share one check."""
+"""Milliseconds that a check stays valid; long enough for readers of the log end to share one
+check."""
 MARK_MS = 1_000
-"""Appends are remembered by the second."""
+"""Resolution of append times, in milliseconds."""
 RANGES_MAX = 64
-"""Checked ranges remembered per log."""
+"""Maximum number of checked ranges remembered per log."""
 
 
-class Trust:
-    """What is known of one log in this process; nothing that was there at the start is trusted."""
+class CrcCache:
+    """The recent appends and checked ranges of one log; records from before the start are
+    unchecked."""
 
     __slots__ = ("_left_ms", "_marks", "_ranges", "rows_from")
 
@@ -29,29 +32,29 @@ class Trust:
         self.rows_from = log_end_offset
         self._left_ms = -TRUST_MS
         self._marks: deque[tuple[int, int]] = deque([(0, log_end_offset)])
-        """(time, log end then): everything from that offset on was appended since that time."""
+        """(time in ms, log end offset then): all later offsets were appended after that time."""
         self._ranges: deque[tuple[int, int, int]] = deque(maxlen=RANGES_MAX)
-        """(checked at, start, end)"""
+        """(time of the check in ms, start offset, end offset)"""
 
     def appending(self, now_ms: int, log_end_offset: int) -> None:
-        """The log is about to grow beyond ``log_end_offset``. ``now_ms`` is monotonic."""
+        """Record that an append at ``log_end_offset`` starts. ``now_ms`` is monotonic time."""
         marks = self._marks
         if now_ms - marks[-1][0] >= MARK_MS:
             marks.append((now_ms, log_end_offset))
             while len(marks) > 1 and marks[1][0] <= now_ms - TRUST_MS:
                 marks.popleft()
 
-    def leaving_memory(self, now_ms: int) -> None:
-        """What is about to be appended will not stay in the page cache."""
+    def evicting(self, now_ms: int) -> None:
+        """Record that the next append will be dropped from the page cache."""
         self._left_ms = now_ms
 
     def has_columns(self, next_offset: int) -> None:
-        """A batch of columns that ends there is in the log."""
+        """Record that the log holds a column batch ending at ``next_offset``."""
         if next_offset > self.rows_from:
             self.rows_from = next_offset
 
     def checked(self, now_ms: int, start: int, end: int) -> None:
-        """Every batch of [start, end) was read and its CRC was right."""
+        """Record that all batches of [start, end) were read with correct CRCs."""
         if self._ranges and self._ranges[-1][2] == start and now_ms - self._ranges[-1][0] < MARK_MS:
             checked_ms, first, _ = self._ranges.pop()
             self._ranges.append((checked_ms, first, end))
@@ -59,21 +62,22 @@ class Trust:
             self._ranges.append((now_ms, start, end))
 
     def truncated(self, offset: int) -> None:
-        """Nothing from ``offset`` on is what it was."""
+        """Forget the checks and column offsets from ``offset`` on."""
         self._ranges.clear()
         self._marks = deque([(0, offset)])
         self.rows_from = min(self.rows_from, offset)
 
     def is_recent(self, now_ms: int, start: int) -> bool:
-        """Whether all from ``start`` on was appended, checked, within the trusted time, and has not
-        left memory at once."""
+        """Return whether all offsets from ``start`` on were appended within ``TRUST_MS`` and
+        none was dropped from the page cache."""
         since = now_ms - TRUST_MS
         return self._left_ms <= since and any(
             at_ms > since and start >= offset for at_ms, offset in self._marks
         )
 
     def is_checked(self, now_ms: int, start: int, end: int) -> bool:
-        """Whether [start, end) may be sent to a reader that does not check."""
+        """Return whether [start, end) can be sent without a check to a client that checks no
+        CRCs."""
         if self.is_recent(now_ms, start):
             return True
         since = now_ms - TRUST_MS

@@ -1,13 +1,15 @@
-"""The threads that touch files: appends with group commit, and bounded cold reads.
+"""The threads that do file I/O: appends with group commit, and bounded cold reads.
 
-Each partition belongs to one append thread (by hash of its key), so its jobs run in the order in
-which the loop gave them; the loop wakes it once a turn. It takes everything that waits, appends it,
-flushes each log that was asked to be flushed once, and posts all results to the loop with one call.
-The next group is what arrived meanwhile and, if it is small, those who send again at once. Where
-there are followers, what was appended is told before the flush, so that theirs runs beside ours.
-Read threads warm, verify and transcode ranges. The keeper thread does what concerns the whole
-directory. Results reach the loop as events or by callback; an error of the file system arrives as
-StorageFailed, never as a thread's exception.
+Each partition belongs to one append thread, chosen by a hash of its key. Its jobs therefore run in
+the order in which the loop queued them. The loop wakes an append thread once per turn. The thread
+appends all queued jobs as one group, flushes each requested log once, and posts all results with
+one call. The next group consists of the jobs that arrived meanwhile; a small group waits briefly
+for producers that were just answered. For replicated partitions, appends are reported before the
+flush, so that followers flush in parallel.
+
+Read threads warm, verify and transcode ranges. The keeper thread runs operations on the whole
+directory. Results reach the loop as events or callbacks. File-system errors arrive as StorageFailed
+and never end a thread.
 """
 
 from __future__ import annotations
@@ -41,21 +43,21 @@ from broker_lite.storage.log import Log
 logger = logging.getLogger("logbus.disk")
 
 GROUP_BYTES_MAX = 32 << 20
-"""A group is flushed and answered after so many bytes, however much more is waiting."""
-COMPANY_BYTES = 256 << 10
-"""A flush takes about the same time up to so many bytes: a group that has them does not wait for
-company."""
-COMPANY_US_MAX = 1_000
-"""How long a group waits at most for those that the one before it has just answered."""
+"""Maximum bytes of one append group, which is flushed and answered before the next."""
+COALESCE_BYTES = 256 << 10
+"""Groups of at least this many bytes do not wait for more producers. Up to this size, a flush
+takes about the same time."""
+COALESCE_US_MAX = 1_000
+"""Maximum microseconds that a group waits for the producers that the previous group answered."""
 STOP_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
-"""Called on the loop with the result or the exception."""
+"""A callback, called on the loop with the result or the exception."""
 
 
 class Batch(NamedTuple):
-    """What a produce wants appended: the payload that replication passes through."""
+    """A produced batch to append; replication treats it as an opaque payload."""
 
     buffer: memoryview
     header: BatchHeader
@@ -63,7 +65,7 @@ class Batch(NamedTuple):
 
 
 class Target(Protocol):
-    """Whom an append's outcome is told, on the loop: a replica."""
+    """The replica that receives an append's outcome, on the event loop."""
 
     @property
     def log(self) -> Log: ...
@@ -75,19 +77,22 @@ class Target(Protocol):
 
 
 class AppendJob(NamedTuple):
-    """A leader's append; ``token`` is the machine's, by which it hears of the outcome."""
+    """An append by a leader; the outcome event carries ``token``."""
 
     target: Target
     token: int
     batch: Batch
     leader_epoch: int
     keep: bool = True
-    """Whether it is to stay in memory, as below."""
+    """Whether the appended pages stay in the page cache; also in ``FollowJob``."""
 
 
 class FollowJob(NamedTuple):
-    """Append what a leader sent. ``columns`` is called on the loop, before the outcome is told,
-    with where the last batch of columns in it ends."""
+    """An append of records fetched from a leader.
+
+    The loop calls ``columns`` before it delivers the outcome, with the end offset of the last
+    column batch in the payload.
+    """
 
     target: Target
     payload: memoryview
@@ -111,22 +116,26 @@ Result = tuple[Target | None, Any, Any]
 
 
 class Worker(threading.Thread):
-    """One append thread and what waits for it. ``put`` is the only way in, the loop the way out."""
+    """An append thread and its job queue. ``put`` queues jobs; results leave through the event
+    loop."""
 
     def __init__(self, name: str, disk: Disk, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name=name, daemon=True)
         self._disk = disk
         self._loop = loop
         self._waiting: deque[Job] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._is_called = self._is_ended = False
-        self._company = 0
-        """How many jobs were under way when the last group was answered."""
-        self._company_until_us = 0
+        self._in_flight_count = 0
+        """Number of jobs in flight when the previous group was answered."""
+        self._coalesce_until_us = 0
 
     def put(self, job: Job) -> None:
-        """Loop thread. The thread is woken at the end of this turn of the loop: sooner, it would
-        only contend with the loop for the interpreter, and find less to do at once."""
+        """Queue a job; call on the loop thread only.
+
+        The append thread wakes at the end of this loop turn. An earlier wake-up would contend with
+        the loop for the interpreter lock and find a smaller group.
+        """
         self._waiting.append(job)
         if not self._is_called:
             self._is_called = True
@@ -134,31 +143,35 @@ class Worker(threading.Thread):
 
     def _call(self) -> None:
         self._is_called = False
-        self._bell.put(None)
+        self._wakeups.put(None)
 
     def end(self) -> None:
-        """Let the thread end when nothing waits any more; the loop need not run."""
+        """End the thread once its queue is empty; the event loop need not run."""
         self._is_ended = True
-        self._bell.put(None)
+        self._wakeups.put(None)
 
     def run(self) -> None:
         while not self._is_ended or self._waiting:
-            self._bell.get()
+            self._wakeups.get()
             while self._waiting:
                 group = self._next_group()
                 began_us = self._disk.clock.monotonic_us()
                 self._disk.post(self._carry_out(group))
                 now_us = self._disk.clock.monotonic_us()
-                self._company = len(group) + len(self._waiting)
-                self._company_until_us = now_us + min(now_us - began_us, COMPANY_US_MAX)
-                # An idle thread must not hold the files of a deleted partition open.
+                self._in_flight_count = len(group) + len(self._waiting)
+                self._coalesce_until_us = now_us + min(now_us - began_us, COALESCE_US_MAX)
+                # Release the jobs: an idle thread must not hold the files of a deleted partition
+                # open.
                 del group
 
     def _next_group(self) -> list[Job]:
-        """What waits; and, while that is little, what is about to come. Producers that were just
-        answered send again at once: a group that began without them would be flushed for a part of
-        those under way, and the next for the rest, at nearly the cost of both each time. Where
-        there are followers, these decide when to answer: they are not kept waiting."""
+        """Return the queued jobs; a small group first waits briefly for more.
+
+        Producers that were just answered usually send again at once. Starting without them would
+        split the jobs in flight over two flushes, each at nearly the full cost. Groups of
+        replicated partitions do not wait, because their followers determine when a produce request
+        is acknowledged.
+        """
         waiting = self._waiting
         group: list[Job] = []
         size = 0
@@ -174,17 +187,17 @@ class Worker(threading.Thread):
                     may_wait = False
                     if type(job) is FollowJob:
                         size += len(job.payload)
-            may_wait = may_wait and size < COMPANY_BYTES and len(group) < self._company
-            if not may_wait or not self._is_joined():
+            may_wait = may_wait and size < COALESCE_BYTES and len(group) < self._in_flight_count
+            if not may_wait or not self._has_more():
                 return group
 
-    def _is_joined(self) -> bool:
-        """Whether the bell rang in the time that a group has for company."""
-        left_us = self._company_until_us - self._disk.clock.monotonic_us()
+    def _has_more(self) -> bool:
+        """Return whether another job arrived within the group's waiting time."""
+        left_us = self._coalesce_until_us - self._disk.clock.monotonic_us()
         if left_us <= 0:
             return False
         try:
-            self._bell.get(timeout=left_us / 1e6)
+            self._wakeups.get(timeout=left_us / 1e6)
         except Empty:
             return False
         return True
@@ -213,7 +226,8 @@ class Worker(threading.Thread):
                 results = []
             began_ms = self._disk.clock.monotonic_ms()
             if len(dirty) > 1:
-                # The disk works on all of them while the first is waited for.
+                # Start every flush before waiting for the first, so that the disk works in
+                # parallel.
                 for target in dirty:
                     target.log.start_flush()
             for target in dirty:
@@ -231,11 +245,11 @@ def _append(job: AppendJob, now_ms: int) -> Event:
             batch.buffer, batch.header, job.leader_epoch, now_ms, keep=job.keep
         )
     except LogbusError as error:
-        # At once: the batch behind it may wait in this group.
+        # Record the refusal now: the producer's next batch may be in the same group.
         log.note_refused(batch.header, error)
         return AppendFailed(job.token, error)
     except Exception:
-        logger.exception("%s: append", log.key)
+        logger.exception("%s: unexpected error while appending a batch", log.key)
         return AppendFailed(job.token, UnknownServerError())
     return Appended(job.token, base, following, append_ms, log.log_start_offset, duplicate)
 
@@ -248,7 +262,7 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
     except LogbusError as error:
         results.append((target, FetchedAppendFailed(error), None))
     except Exception as error:
-        logger.exception("%s: append of what was fetched", log.key)
+        logger.exception("%s: unexpected error while appending fetched records", log.key)
         results.append((target, FetchedAppendFailed(UnknownServerError(repr(error))), None))
     else:
         if columns_end >= 0:
@@ -259,7 +273,7 @@ def _follow(job: FollowJob, now_ms: int, results: list[Result]) -> None:
 
 
 def _columns_end(buffer: memoryview, end_offset: int) -> int:
-    """Where the last batch of columns ends, of those below ``end_offset``; -1 if there is none."""
+    """Return the end offset of the last column batch below ``end_offset``, or -1 if none exists."""
     end = -1
     for batch in BatchWalker(WalkPolicy(allows_gaps=True, orders_epochs=False), 0).walk(buffer):
         if batch.header.next_offset > end_offset:
@@ -281,7 +295,7 @@ def _flush(target: Target) -> Result:
 
 
 def _failure(target: Target) -> Result:
-    return target, StorageFailed(StorageError(f"{target.log.key}: its directory failed")), None
+    return target, StorageFailed(StorageError(f"{target.log.key}: the data directory failed")), None
 
 
 def _call(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -292,7 +306,7 @@ def _call(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 class Disk:
-    """``append_threads`` and ``read_threads`` threads and the keeper, started at once."""
+    """The append threads, the read threads and the keeper thread, all started on construction."""
 
     def __init__(
         self,
@@ -318,33 +332,34 @@ class Disk:
             thread.start()
 
     def worker_of(self, key: PartitionKey) -> Worker:
-        """Where to put the jobs of a partition, in their order."""
-        # Not hash(): the same partition keeps its thread across restarts, so traces compare.
-        place = zlib.crc32(key.topic_id.encode()) + key.partition
-        return self._workers[place % len(self._workers)]
+        """Return the append thread that runs all jobs of the partition, in queue order."""
+        # A CRC instead of hash(): the partition keeps its thread across restarts, so traces
+        # compare.
+        slot = zlib.crc32(key.topic_id.encode()) + key.partition
+        return self._workers[slot % len(self._workers)]
 
     def call(self, key: PartitionKey, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` between the appends of a partition."""
+        """Run ``function`` on the partition's append thread, between its appends."""
         self.worker_of(key).put(CallJob(function, done))
 
     def keep(self, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on the keeper: what concerns the whole directory."""
+        """Run ``function`` on the keeper thread, which handles the whole data directory."""
         self._keeper.put(CallJob(function, done))
 
     def read(self, function: Callable[[], T], done: Done[T]) -> None:
-        """Run ``function`` on a read thread; calls wait their turn in order."""
+        """Run ``function`` on a read thread; calls start in queue order."""
         self._reads.put(CallJob(function, done))
 
     async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
-        """``call`` for coroutines."""
+        """Run ``function`` as ``call`` does and return its result."""
         return await self._awaited(lambda done: self.call(key, function, done))
 
     async def run_keeper(self, function: Callable[[], T]) -> T:
-        """``keep`` for coroutines."""
+        """Run ``function`` as ``keep`` does and return its result."""
         return await self._awaited(lambda done: self.keep(function, done))
 
     async def run_read(self, function: Callable[[], T]) -> T:
-        """``read`` for coroutines."""
+        """Run ``function`` as ``read`` does and return its result."""
         return await self._awaited(lambda done: self.read(function, done))
 
     async def _awaited(self, start: Callable[[Done[T]], None]) -> T:
@@ -362,7 +377,7 @@ class Disk:
         return await future
 
     def post(self, results: list[Result]) -> None:
-        """Hand a group's results to the loop: one wake-up, whatever their number."""
+        """Hand all results of a group to the event loop with one wake-up."""
         try:
             self._loop.call_soon_threadsafe(_deliver, results)
         except RuntimeError:
@@ -370,7 +385,7 @@ class Disk:
                 raise
 
     def stop(self) -> None:
-        """Finish what is queued, then end the threads. Blocks; the loop need not run."""
+        """Finish the queued jobs, then end all threads. Blocks; the event loop need not run."""
         self._stopped = True
         for worker in (*self._workers, self._keeper):
             worker.end()
@@ -396,5 +411,5 @@ def _deliver(results: list[Result]) -> None:
             else:
                 what(*arguments)
         except Exception:
-            # One partition's trouble must not swallow the results of the others.
-            logger.exception("a result of a disk thread")
+            # An exception for one partition must not drop the results of the others.
+            logger.exception("cannot deliver a disk thread's result")

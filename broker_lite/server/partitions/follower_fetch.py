@@ -1,10 +1,13 @@
-"""What leaders answer followers: whole batches as stored, up to the log's end, flushed or not.
+"""Answer followers' fetches with whole stored batches up to the log end offset, flushed or not.
 
-Loop thread only; used by ``handlers/fetch`` and by the simulator. Each fetch is told to the machine
-once, when it arrives: its offset is the follower's flushed end. Where there is nothing to send it
-waits for an append, a change of leadership, or its time; a second fetch of the same follower on the
-same lane ends the wait of the first. Recent records are read here, older ones on a read thread.
-Followers know columns and check CRCs, so nothing is checked, unless one got a damaged batch.
+All methods run on the event-loop thread; ``handlers/fetch`` and the simulator call them. Each fetch
+reaches the partition role once, on arrival: its offset acknowledges the follower's flushed end. A
+fetch without new records waits for an append, a leadership change, or its ``max_wait_ms``. A second
+fetch of the same follower on the same lane ends the wait of the first.
+
+Recent records are read from memory on this thread, older ones on a read thread. Followers accept
+columns and check CRCs themselves, so the leader checks CRCs only after a follower reported a
+corrupt batch.
 """
 
 from __future__ import annotations
@@ -38,24 +41,25 @@ logger = logging.getLogger("logbus.followers")
 Answer = Callable[[list[wire.TopicAnswer]], None]
 
 LATE_START_WAIT_MS = 20
-"""How long a fetch waits that still has what the leader deleted: somebody waits for the next."""
+"""Maximum wait in milliseconds of a fetch whose log start offset is below the leader's. The next
+fetch confirms the deletion, and a DeleteRecords request may wait for that confirmation."""
 
 
 class Cluster(Protocol):
-    """What a leader needs to know of its followers."""
+    """The cluster metadata that a leader reads to identify its followers."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
 
 
 class Finder(Protocol):
-    """Where the replicas are."""
+    """A lookup of replicas by topic id and partition."""
 
     def find_by_id(self, topic_id: str, partition: int) -> Replica: ...
 
 
 class FollowerFetches:
-    """The followers' fetches that are under way at this broker."""
+    """All follower fetches in flight at this broker."""
 
     def __init__(
         self,
@@ -77,32 +81,34 @@ class FollowerFetches:
         self.wait_ms_max = config.fetch_wait_ms_max
         self.bytes_max = config.fetch_bytes_max
         self.waiting: dict[tuple[int, int], _Fetch] = {}
-        """By the follower's broker id and lane."""
+        """Waiting fetches, by the follower's broker id and lane."""
         metrics.gauge("follower_fetches_waiting", lambda: len(self.waiting))
 
     def begin(
         self, message: wire.FetchRequest, answer: Answer, is_open: Callable[[], bool]
     ) -> None:
-        """Call ``answer`` once, now or later; ``is_open`` tells whether anybody still listens."""
+        """Start a fetch and call ``answer`` at most once, now or later. ``is_open`` returns
+        whether the follower's connection is still open."""
         before = self.waiting.pop(_lane(message), None)
         if before is not None:
             before.end_wait()
         _Fetch(self, message, answer, is_open).begin()
 
     def follower(self, broker_id: int, broker_epoch: int) -> BrokerView:
-        """The registration that a fetch is of. Raises StaleBrokerEpochError."""
+        """Return the registration of the fetching broker. Raise StaleBrokerEpochError if the
+        broker epoch differs from the registered one."""
         known = self.cluster.snapshot.brokers.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
-            # Older than ours, or newer than what we have read: that one will ask again.
+            # An older epoch is fenced. A newer one is not in our metadata yet; its broker retries.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
-                f"broker {broker_id} fetches in broker epoch {broker_epoch}; {present} is known"
+                f"broker {broker_id} fetches in broker epoch {broker_epoch}; the registered epoch is {present}"
             )
         return known
 
 
 class _Row:
-    """One partition of a fetch."""
+    """One partition of a follower's fetch."""
 
     __slots__ = ("diverging", "error", "found", "replica", "start", "wanted")
 
@@ -110,7 +116,7 @@ class _Row:
         self.wanted = wanted
         self.replica: Replica | None = None
         self.start = 0
-        """Where the leader's log began when the fetch came."""
+        """Log start offset of the leader when the fetch arrived."""
         self.error: LogbusError | None = None
         self.diverging: OffsetAndEpoch | None = None
         self.found = ranges.Prepared()
@@ -137,7 +143,7 @@ class _Row:
 
 
 class _Fetch:
-    """One request under way."""
+    """One follower's fetch request in flight."""
 
     __slots__ = (
         "_answer",
@@ -178,7 +184,7 @@ class _Fetch:
         else:
             for topic, rows in self._topics:
                 for row in rows:
-                    self._tell(topic.topic_id, row, follower)
+                    self._apply_fetch(topic.topic_id, row, follower)
         wait_ms = min(message.max_wait_ms, owner.wait_ms_max)
         if any(row.wanted.log_start_offset < row.start for row in self._rows):
             wait_ms = min(wait_ms, LATE_START_WAIT_MS)
@@ -189,10 +195,11 @@ class _Fetch:
         self._timer = owner.loop.call_later(wait_ms / 1000, self.end_wait)
         for row in self._rows:
             assert row.replica is not None
-            row.replica.end_waiters.add(self._news)
+            row.replica.end_waiters.add(self._changed)
 
-    def _tell(self, topic_id: str, row: _Row, follower: BrokerView) -> None:
-        """Let the machine judge the fetch; what it acknowledges is acknowledged by this."""
+    def _apply_fetch(self, topic_id: str, row: _Row, follower: BrokerView) -> None:
+        """Apply the fetch to the partition role; the fetch offset acknowledges the follower's
+        records."""
         wanted = row.wanted
         try:
             replica = row.replica = self._owner.replicas.find_by_id(topic_id, wanted.partition)
@@ -216,24 +223,25 @@ class _Fetch:
 
     # Waiting.
 
-    def _news(self) -> None:
-        """Something happened at one of the replicas: look once for all of this turn's."""
+    def _changed(self) -> None:
+        """Schedule one check of the fetch, however many of its replicas changed in this loop
+        turn."""
         if not self._is_due:
             self._is_due = True
-            self._owner.loop.call_soon(self._look)
+            self._owner.loop.call_soon(self._recheck)
 
-    def _look(self) -> None:
+    def _recheck(self) -> None:
         self._is_due = False
         if self._answer is None:
             return
         if not self._is_open():
-            self._leave()
+            self._stop_waiting()
             self._answer = None
             return
         for row in self._rows:
             self._check(row)
         if any(row.has_news for row in self._rows):
-            self._leave()
+            self._stop_waiting()
             self._collect()
 
     def _check(self, row: _Row) -> None:
@@ -243,17 +251,17 @@ class _Fetch:
         try:
             replica.check_leader(row.wanted.current_leader_epoch)
         except LogbusError as error:
-            # The traceback refers to this fetch and its replicas: a cycle.
+            # Drop the traceback: it refers to this fetch and its replicas, which would be a cycle.
             row.error = error.with_traceback(None)
 
     def end_wait(self) -> None:
-        """Answer with what there is."""
-        self._leave()
+        """Answer now with the records that are available."""
+        self._stop_waiting()
         for row in self._rows:
             self._check(row)
         self._collect()
 
-    def _leave(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._timer is None:
             return
         self._timer.cancel()
@@ -263,7 +271,7 @@ class _Fetch:
             del waiting[lane]
         for row in self._rows:
             if row.replica is not None:
-                row.replica.end_waiters.discard(self._news)
+                row.replica.end_waiters.discard(self._changed)
 
     # Collecting.
 
@@ -277,9 +285,9 @@ class _Fetch:
         for row in rows:
             replica = row.replica
             assert replica is not None
-            replica.readership.came(now_ms)
+            replica.cache_policy.note_read(now_ms)
             start = row.wanted.fetch_offset
-            is_quick = is_quick and replica.trust.is_recent(now_ms, start)
+            is_quick = is_quick and replica.crc_cache.is_recent(now_ms, start)
             end = replica.role.log_end_offset
             wanted.append(
                 ranges.Wanted(replica.log, start, end, row.wanted.max_bytes, check, False)
@@ -292,7 +300,7 @@ class _Fetch:
 
         def prepared(found: list[ranges.Prepared] | None, error: BaseException | None) -> None:
             if found is None:
-                logger.error("a follower's fetch failed", exc_info=error)
+                logger.error("cannot read the log for a follower's fetch", exc_info=error)
                 found = [ranges.Prepared(error=NotLeaderError()) for _ in rows]
             self._reply(rows, found)
 
@@ -309,7 +317,7 @@ class _Fetch:
                 if isinstance(one.error, CorruptMessageError) and row.replica is not None:
                     row.replica.report_corruption(one.error_offset, one.error)
         for row in self._rows:
-            # What a disk thread read may be of another epoch by now, and so is what is committed.
+            # The leader epoch and the high watermark may have changed during the disk read.
             self._check(row)
         self._owner.metrics.count("follower_fetched_bytes", size)
         if answer is None or not self._is_open():

@@ -1,9 +1,10 @@
-"""A full data directory: other brokers lead until it has room again.
+"""Move leadership to other brokers while the data directory is full.
 
-Loop thread only; owned by ``replica_manager``. The registration says that the disk is full. The
-controller then moves leadership to brokers with room and takes this broker out of the ISRs, so that
-neither producers nor high watermarks wait for it. What no other broker can lead stays here and is
-read. When there is room the registration says so; the replicas catch up and join as any others.
+Loop thread only; ``replica_manager`` owns it. The broker's registration reports the full disk. The
+controller then moves leadership to brokers with free space and removes this broker from the ISRs.
+Neither producers nor high watermarks then wait for this disk. Partitions that no other broker can
+lead stay readable here. When space is free again, the registration reports so; the replicas catch
+up and rejoin their ISRs.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.full_disk")
 
 LOOK_S = 1.0
-"""How often a full disk is looked at, and a registration that failed is tried again."""
+"""Seconds between checks of a full disk, and between retries of a failed registration."""
 
 
 class Cluster(Protocol):
-    """Who is told: the registry."""
+    """The registry, which updates this broker's registration."""
 
     async def set_full(self, is_full: bool) -> None: ...
 
 
 class FullDisk:
-    """Tells the cluster while the data directory is full."""
+    """A watcher that reports a full data directory to the cluster until space is free."""
 
     def __init__(
         self,
@@ -43,48 +44,48 @@ class FullDisk:
         self._cluster = cluster
         self._disk = disk
         self._logs = logs
-        self._is_told = logs.is_full
-        """Whether the registration says that the disk is full."""
+        self._is_reported = logs.is_full
+        """Whether the registration reports the disk as full."""
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         if logs.is_full:
             self.found()
 
     def found(self) -> None:
-        """A write found no space. Cheap; nothing happens while the disk is known to be full."""
+        """Start watching after a write found no space; no effect while a watch runs."""
         if self._task is None and not self._closed:
-            self._task = self._loop.create_task(self._wait_for_room())
+            self._task = self._loop.create_task(self._wait_for_space())
 
     def close(self) -> None:
-        """The broker stops, or its directory failed."""
+        """Stop watching, at broker stop or after the directory failed."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_space(self) -> None:
         directory = self._logs.directory
         try:
             while not await self._disk.run_read(self._logs.has_room):
-                if not self._is_told:
+                if not self._is_reported:
                     logger.error(
-                        "log.dir %s is full: in-sync replicas on other brokers lead until there "
-                        "is room; free some space",
+                        "log.dir %s is full. Other in-sync brokers lead its partitions until space "
+                        "is free. Delete data or enlarge the disk",
                         directory,
                     )
-                    await self._tell(True)
+                    await self._report(True)
                 await asyncio.sleep(LOOK_S)
-            if self._is_told:
-                logger.warning("log.dir %s has room again", directory)
-                await self._tell(False)
+            if self._is_reported:
+                logger.warning("log.dir %s has free space again", directory)
+                await self._report(False)
         finally:
             self._task = None
         if self._logs.is_full:
             self.found()
 
-    async def _tell(self, is_full: bool) -> None:
+    async def _report(self, is_full: bool) -> None:
         try:
             await self._cluster.set_full(is_full)
         except LogbusError as error:
-            logger.warning("the registration cannot be changed now: %s", error)
+            logger.warning("cannot report the disk state to the cluster; retrying: %s", error)
         else:
-            self._is_told = is_full
+            self._is_reported = is_full

@@ -1,8 +1,9 @@
-"""Writing what leaders propose: changes of in-sync replicas, gathered over all partitions.
+"""Write the ISR changes that leaders propose, many partitions at a time.
 
-Loop thread only. One write is under way at a time; what is proposed meanwhile goes with the next,
-so that a broker that leads a thousand partitions loses a follower in a few writes. Each machine is
-told what became of its proposal: written, or refused, after which the metadata says what is there.
+All methods run on the event-loop thread. One write is in flight at a time, and proposals made
+meanwhile share the next one. A broker that leads a thousand partitions therefore removes a lost
+follower in a few writes. Each leader learns whether its proposal was written or refused; after a
+refusal it takes the current state from the metadata.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from broker_lite.server.metrics import Metrics
 logger = logging.getLogger("logbus.isr")
 
 PROPOSALS_PER_WRITE_MAX = 200
-"""More wait for the next write, so that the first ones are not held up by a thousand."""
+"""Maximum proposals in one write, so that the first proposals do not wait for a thousand others."""
 AGAIN_S = 0.2
-"""After a failure that nobody expected."""
+"""Seconds between a failed write and the next one."""
 
 
 class Cluster(Protocol):
-    """Who writes: the registry."""
+    """The registry, which writes partition states."""
 
     async def write_states(
         self, changes: Sequence[StateChange]
@@ -34,7 +35,7 @@ class Cluster(Protocol):
 
 
 class Target(Protocol):
-    """A replica that leads."""
+    """A leader replica that proposes ISR changes."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -49,7 +50,7 @@ class Target(Protocol):
 
 
 class IsrWrites:
-    """The proposals of this broker's leaders."""
+    """A queue of the ISR proposals of this broker's leaders."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, *, cluster: Cluster, metrics: Metrics
@@ -62,7 +63,8 @@ class IsrWrites:
         self._closed = False
 
     def propose(self, target: Target, state: LeaderAndIsr) -> None:
-        """Have ``state`` written if the znode is still of ``state.version``."""
+        """Queue ``state`` for writing; the write is conditional on the znode's
+        ``state.version``."""
         if self._closed:
             return
         self._waiting.append((target, state))
@@ -70,7 +72,7 @@ class IsrWrites:
             self._task = self._loop.create_task(self._write())
 
     def close(self) -> None:
-        """Nothing more is written, and nobody is told."""
+        """Stop writing; deliver no more outcomes."""
         self._closed = True
         self._waiting.clear()
         if self._task is not None:
@@ -85,8 +87,8 @@ class IsrWrites:
                     try:
                         target.deliver(IsrRefused(wanted) if state is None else IsrWritten(state))
                     except Exception:
-                        # One partition's trouble must not keep the others from their outcomes.
-                        logger.exception("an outcome of %s", target)
+                        # An exception for one partition must not lose the outcomes of the others.
+                        logger.exception("cannot deliver an ISR write's outcome to %s", target)
         finally:
             self._task = None
 
@@ -100,12 +102,12 @@ class IsrWrites:
         try:
             outcomes = await self._cluster.write_states(changes)
         except LogbusError as error:
-            logger.warning("in-sync replicas cannot be changed now: %s", error)
+            logger.warning("cannot write ISR changes; retrying: %s", error)
             await asyncio.sleep(AGAIN_S)
             return [None] * len(part)
         except Exception:
-            # Who is told nothing would propose nothing more in this epoch.
-            logger.exception("in-sync replicas cannot be changed now")
+            # Return refusals: a leader without an outcome would never propose again in this epoch.
+            logger.exception("cannot write ISR changes; retrying")
             await asyncio.sleep(AGAIN_S)
             return [None] * len(part)
         self._metrics.count("isr_writes")
@@ -117,5 +119,5 @@ class IsrWrites:
                 more = len(state.isr) > len(target.isr)
                 self._metrics.count("isr_expands" if more else "isr_shrinks")
             members = sorted(replica.broker_id for replica in state.isr)
-            logger.info("%s: in sync are now %s", target, members)
+            logger.info("%s: the ISR is now %s", target, members)
         return outcomes

@@ -1,7 +1,7 @@
-"""Produces that are not decided: each is told once what became of its batch, or that time is up.
+"""Produce requests that wait for their result, and their timeouts.
 
-Loop thread only. ``replica_manager`` owns them; a replica decides by the token that its machine was
-given, when the batch is where the request's ``acks`` wants it, or cannot come there.
+Loop thread only; ``replica_manager`` owns them. A replica completes a request by token, once the
+batch satisfies the request's ``acks`` or cannot do so any more.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from broker_lite.server.metrics import Metrics
 from broker_lite.server.partitions.purgatory import Deadlines
 
 Produced = Callable[[Appended | None, LogbusError | None], None]
-"""Called once, with what was appended or with the error."""
+"""A callback, called once with the append's result or the error."""
 
 
-class Produces:
-    """By token. ``len`` is how many are not decided."""
+class PendingProduces:
+    """Pending produce requests by token. ``len`` is their number."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -32,14 +32,14 @@ class Produces:
         return len(self._pending)
 
     def add(self, deadline_ms: int, done: Produced) -> int:
-        """The token of a new one; ``deadline_ms`` is of the monotonic clock."""
+        """Add a request and return its token; ``deadline_ms`` is monotonic time."""
         self._token = token = self._token + 1
         self._pending[token] = done
         self._deadlines.add(token, deadline_ms)
         return token
 
-    def decided(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """Tell it; one whose time was up before has been told."""
+    def complete(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
+        """Complete the request; ignore a token that has already timed out."""
         done = self._pending.pop(token, None)
         if done is not None:
             self._deadlines.done(token)
@@ -52,11 +52,11 @@ class Produces:
             done(
                 None,
                 RequestTimedOutError(
-                    "the batch was not flushed on every in-sync replica in the request's time; "
-                    "it may be in the log"
+                    "the batch was not flushed on every in-sync replica within the request timeout; "
+                    "the log may contain it"
                 ),
             )
 
     def close(self) -> None:
-        """No time is up any more: whoever closes the replicas decides what waits."""
+        """Stop the timeouts; closing the replicas completes the remaining requests."""
         self._deadlines.close()

@@ -1,8 +1,8 @@
-"""Requests that wait: fetches for records, produces for the high watermark. Loop thread only.
+"""Waiting requests: fetches that wait for records, produce requests that wait for replication.
 
-A waiting fetch stands at each of its replicas and is looked at when one of them has news; a timer
-of its own ends it. Produces share one coarse sweep, since nearly all are answered long before their
-deadline: no timer per request.
+Loop thread only. A waiting fetch registers with each of its replicas, is checked again when one of
+them changes, and has its own timer. Produce requests share one coarse sweep instead of a timer
+each, since nearly all complete long before their deadline.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable
 from broker_lite.server.clock import Clock
 
 SWEEP_MS = 250
-"""How late a produce may time out."""
+"""Milliseconds between sweeps: the maximum delay of a produce timeout."""
 
 
 class Waiters:
-    """Who waits for news of one replica. Waking calls them; they leave by themselves."""
+    """Callbacks of requests that wait for a change of one replica. A callback stays until
+    discarded."""
 
     __slots__ = ("_callbacks", "_is_due")
 
@@ -40,16 +41,16 @@ class Waiters:
             callback()
 
     def wake_soon(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """``wake``, once, behind what this turn of the loop has already to do."""
+        """Wake all callbacks once, after the work already queued on the loop."""
         if self._callbacks and not self._is_due:
             self._is_due = True
             call_soon(self.wake)
 
 
 class Deadlines:
-    """Calls ``expired(token)`` for tokens that are not done by their time, up to 250 ms late.
+    """Deadlines by token; ``expired(token)`` is called for each missed one, at most 250 ms late.
 
-    The sweep's timer runs only while something is pending.
+    The sweep timer runs only while a deadline is pending.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Deadlines:
         return len(self._deadlines)
 
     def add(self, token: int, deadline_ms: int) -> None:
-        """``deadline_ms`` is of the monotonic clock."""
+        """Add a deadline in monotonic milliseconds."""
         self._deadlines[token] = deadline_ms
         if self._timer is None:
             self._timer = self._loop.call_later(SWEEP_MS / 1000, self._sweep)

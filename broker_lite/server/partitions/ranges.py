@@ -1,8 +1,8 @@
-"""What read threads do with a range of a log before it is sent: look it up, warm, check, transcode.
+"""Look up, warm, check and transcode log ranges before they are sent.
 
-Plain functions over a log, called by ``handlers/fetch`` on read threads, never on the loop. Memory
-is bounded by ``CHUNK_BYTES`` or one batch, whichever is larger, but for what is transcoded, which
-is bounded by ``TRANSCODED_BYTES_MAX`` or one batch.
+Plain functions over a log, called by ``handlers/fetch`` on read threads; only ``read_resident``
+runs on the event loop. Memory is bounded by ``CHUNK_BYTES`` or one batch, whichever is larger.
+Transcoded rows are bounded by ``TRANSCODED_BYTES_MAX`` or one batch.
 """
 
 from __future__ import annotations
@@ -22,36 +22,41 @@ from broker_lite.wire.fetch import FileRange, HasFileno, Part, StoredRange
 
 CHUNK_BYTES = 1 << 20
 PROBE_STEP_BYTES = 256 << 10
-"""Pages come and go in the page cache in runs of about the readahead's size, not one by one."""
+"""Distance in bytes between page-cache probes. The kernel loads and evicts pages in runs of
+about the readahead size."""
 TRANSCODED_BYTES_MAX = 4 << 20
-"""Of one answer with columns as rows, which is held until its client has read it."""
+"""Maximum bytes of transcoded rows in one answer, held until the client has read them."""
 COPIED_BYTES_MAX = 16 << 10
-"""Up to here a copy costs less than a system call of its own: the answer leaves as one piece, and
-its reader is woken once, not by the head, the file's range and the tail one after the other."""
+"""Maximum bytes of a range that is copied into the answer. A copy of this size costs less than a
+system call, and the client receives the answer in one piece."""
 COPIED_TOTAL_MAX = 256 << 10
-"""Of all partitions of an answer; the rest stays in the page cache until it is sent."""
+"""Maximum copied bytes of all partitions of an answer; larger ranges are sent from the page
+cache."""
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 STORED_BYTES_MIN = 256 << 10
-"""Less is sent to readers of files too: opening a file would cost them more than receiving it."""
+"""Smallest range, in bytes, answered as a file location; smaller ranges cost less to send than
+to open."""
 
 
 class Wanted(NamedTuple):
-    """One partition's range: whole batches from ``offset``, below ``end_offset``."""
+    """A requested range of one partition: whole batches from ``offset`` to below ``end_offset``."""
 
     log: Log
     offset: int
     end_offset: int
     max_bytes: int
     check: bool
-    """The reader does not check CRCs, and the range is not one that was checked lately."""
+    """Whether to check CRCs: the client does not, and the range has no recent check."""
     rows_only: bool
-    """The reader does not know columns, and the range may have some."""
+    """Whether to transcode columns to rows: the client reads only rows, and the range may hold
+    columns."""
     by_file: bool = False
-    """The reader is on this machine, knows columns, and reads files of ours if told where."""
+    """Whether the client is on this machine, reads columns, and can read the log files itself."""
 
 
 class Prepared(NamedTuple):
-    """``parts`` can be sent without waiting for a disk. ``checked_end``: CRCs hold below it."""
+    """A range ready to send: sending ``parts`` needs no disk read. CRCs are verified below
+    ``checked_end``."""
 
     parts: tuple[Part, ...] = ()
     length: int = 0
@@ -59,11 +64,12 @@ class Prepared(NamedTuple):
     error: LogbusError | None = None
     error_offset: int = -1
     stored: StoredRange | None = None
-    """Instead of parts."""
+    """File location of the range, in place of ``parts``."""
 
 
 def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
-    """Ranges for one fetch, in order; at least one batch in all, however small ``max_bytes``."""
+    """Return the ranges of one fetch, in request order. The first range holds at least one
+    batch, even if the batch exceeds ``max_bytes``."""
     found: list[Prepared] = []
     left = max_bytes
     for row in wanted:
@@ -76,7 +82,7 @@ def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
         except LogbusError as error:
             one = Prepared(error=error, error_offset=row.offset)
         except OSError as error:
-            # Of this partition only: what a fetch asks of others goes on.
+            # Fail this partition only; the other partitions of the fetch are still answered.
             failed = StorageError(f"{row.log.key} from offset {row.offset} cannot be read: {error}")
             one = Prepared(error=failed, error_offset=row.offset)
         found.append(one)
@@ -85,7 +91,8 @@ def prepare(wanted: list[Wanted], max_bytes: int) -> list[Prepared]:
 
 
 def read_resident(wanted: list[Wanted], max_bytes: int) -> list[Prepared] | None:
-    """Recent ranges, on the loop; None if one of them has left the page cache already."""
+    """Return recent ranges without disk reads, on the loop. Return None if any range is no
+    longer in the page cache."""
     found: list[Prepared] = []
     left, may_copy = max_bytes, COPIED_TOTAL_MAX
     for row in wanted:
@@ -113,7 +120,8 @@ def read_resident(wanted: list[Wanted], max_bytes: int) -> list[Prepared] | None
 
 
 def _resident_part(found: LogSlice, copied_max: int) -> Part | None:
-    """What of a recent range is sent: its bytes where they are few; None if a disk is needed."""
+    """Return a small range as bytes and a large one as a file range; None if a disk read is
+    needed."""
     if found.length > copied_max:
         if not is_start_resident(found.file, found.position):
             return None
@@ -148,7 +156,8 @@ def _prepare(row: Wanted, max_bytes: int, min_one: bool) -> Prepared:
 
 
 def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
-    """Where the reader finds it: cold or not, it reads it itself."""
+    """Return the file location of the range; the client reads it, from the page cache or the
+    disk."""
     status = os.fstat(found.file.fileno())
     path = os.path.abspath(found.file.path)
     stored = StoredRange(path, status.st_dev, status.st_ino, found.position, found.length)
@@ -156,8 +165,8 @@ def _by_file(found: LogSlice, checked_end: int = -1) -> Prepared:
 
 
 def is_resident(file: HasFileno, position: int, length: int) -> bool:
-    """Whether the range seems to be in the page cache; False where the kernel cannot tell, or fails
-    to read it."""
+    """Return whether probes find the range in the page cache; False if the kernel cannot tell or
+    fails to read."""
     probe = bytearray(1)
     end = position + length - 1
     try:
@@ -170,7 +179,8 @@ def is_resident(file: HasFileno, position: int, length: int) -> bool:
 
 
 def is_start_resident(file: HasFileno, position: int) -> bool:
-    """The same for a range of recent appends, whose oldest pages would go first."""
+    """Return whether the range's first page is in the page cache. In a range of recent appends
+    the kernel evicts the oldest pages first."""
     try:
         return os.preadv(file.fileno(), [bytearray(1)], position, _NOWAIT) == 1
     except BlockingIOError:
@@ -186,7 +196,7 @@ def _warm(found: LogSlice) -> None:
 
 
 def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
-    """Go through the batches: check each, and turn columns into rows if the reader needs that."""
+    """Check each batch of the range, and transcode columns to rows if the client needs rows."""
     out = _Parts(found)
     checked_end = -1
     walker = BatchWalker(
@@ -214,7 +224,7 @@ def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
             if row.check:
                 checked_end = header.next_offset
     except (BadBatch, CorruptMessageError) as error:
-        # What is before it is good: the reader meets the bad batch with its next fetch.
+        # Return the good batches before it; the client's next fetch starts at the bad batch.
         if not out.length:
             damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))
             return Prepared(error=damage, error_offset=row.offset)
@@ -222,38 +232,38 @@ def _walk(row: Wanted, found: LogSlice, max_bytes: int) -> Prepared:
 
 
 def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
-    # Loads pyarrow and numpy, which a broker does without until such a reader comes.
+    # Import here: pyarrow and numpy load only when a client needs rows.
     from broker_lite.record.transcode import columns_to_rows
 
     try:
         return columns_to_rows(columns, header)
     except CorruptMessageError as error:
         raise UndecodableBatchError(
-            f"the batch of offsets {header.base_offset} to {header.last_offset} has a right CRC, "
-            f"but its producer wrote columns that cannot be decoded: {error.message}; go on from "
+            f"the batch of offsets {header.base_offset} to {header.last_offset} has a correct CRC, "
+            f"but its producer wrote columns that cannot be decoded: {error.message}; continue reading at "
             f"offset {header.next_offset}"
         ) from error
 
 
 def _check(row: Wanted, header: BatchHeader) -> None:
-    """Compare what the CRC does not cover with the partition: its end, and the leader epoch."""
+    """Check the batch's end offset and leader epoch against the log; the CRC covers neither."""
     base, following = header.base_offset, header.next_offset
     if following > row.end_offset:
         raise CorruptMessageError(
             f"a batch of {row.log.key} has offsets {base} to {following - 1}, beyond the end of "
-            f"what may be read, {row.end_offset}"
+            f"the readable range, {row.end_offset}"
         )
-    # A batch may begin before the log does, where the epochs are not known any more.
+    # A batch may begin below the log start offset, where the leader epochs are no longer known.
     epoch = row.log.epoch_at(max(base, row.log.log_start_offset))
     if epoch not in (NO_EPOCH, header.leader_epoch):
         raise CorruptMessageError(
-            f"the batch at offset {base} is of leader epoch {header.leader_epoch}; "
+            f"the batch at offset {base} has leader epoch {header.leader_epoch}; "
             f"the epoch file says {epoch}"
         )
 
 
 class _Parts:
-    """Collects parts; ranges that touch become one."""
+    """A collector of answer parts that merges adjacent file ranges."""
 
     __slots__ = ("_file", "_from", "_to", "length", "parts")
 

@@ -1,9 +1,10 @@
-"""One partition on this broker: its log, its replication role, and who waits for it.
+"""One partition replica of this broker: its log, its replication role, and the fetches that wait
+on it.
 
-Loop thread only. Every event goes through ``deliver`` and every effect through ``carry_out``, in
-the order of the list; nothing else touches log and role. What changes the log goes to the disk
-thread that owns the partition, whose outcomes come back as events; what is fetched and written
-elsewhere goes to the owner's ``fetchers`` and ``isr_writes``. Owned by ``replica_manager``.
+All methods run on the event-loop thread. Events enter through ``deliver``; ``carry_out`` runs the
+resulting effects in list order. No other code changes the log or the role. The disk thread that
+owns the partition performs log writes and returns their outcomes as events. Replica fetches go to
+the owner's ``fetchers``, ISR proposals to its ``isr_writes``.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from broker_lite.replication.events import (
 from broker_lite.replication.leader import Leader
 from broker_lite.replication.partition import Offline, Partition
 from broker_lite.server.clock import Clock
-from broker_lite.server.partitions.cache_policy import LARGE_BYTES, Readership
-from broker_lite.server.partitions.crc_cache import Trust
+from broker_lite.server.partitions.cache_policy import LARGE_BYTES, CachePolicy
+from broker_lite.server.partitions.crc_cache import CrcCache
 from broker_lite.server.partitions.disk import AppendJob, CallJob, Disk, FollowJob, Job, SyncJob
 from broker_lite.server.partitions.isr_writes import IsrWrites
 from broker_lite.server.partitions.purgatory import Waiters
@@ -63,7 +64,7 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class Owner(Protocol):
-    """What a replica needs of the replica manager."""
+    """The part of the replica manager that a replica uses."""
 
     clock: Clock
     disk: Disk
@@ -81,7 +82,7 @@ class Owner(Protocol):
 
 
 class Replica:
-    """One partition that this broker holds: its log, its role, and who waits for it."""
+    """One partition replica on this broker: its log, its role, and the fetches that wait on it."""
 
     __slots__ = (
         "_held",
@@ -89,7 +90,7 @@ class Replica:
         "_worker",
         "assigned_count",
         "closed",
-        "columns_under_way",
+        "pending_columns",
         "end_waiters",
         "follower_starts",
         "has_followers",
@@ -97,11 +98,11 @@ class Replica:
         "log",
         "min_insync",
         "partition",
-        "readership",
+        "cache_policy",
         "role",
         "start_waiters",
         "topic",
-        "trust",
+        "crc_cache",
         "waiters",
     )
 
@@ -113,23 +114,25 @@ class Replica:
         self.partition = log.key.partition
         self.log = log
         self.role = role
-        self.trust = Trust(log.log_end_offset)
-        self.readership = Readership(owner.unread_cached_bytes)
+        self.crc_cache = CrcCache(log.log_end_offset)
+        self.cache_policy = CachePolicy(owner.unread_cached_bytes)
         self.waiters = Waiters()
-        """Who waits for the high watermark: consumers' fetches."""
+        """Callbacks of consumer fetches that wait for the high watermark to advance."""
         self.end_waiters = Waiters()
-        """Who waits for the log's end, or its start: followers' fetches."""
+        """Callbacks of follower fetches that wait for the log end or log start offset to change."""
         self.start_waiters = Waiters()
-        """Who waits until followers have deleted records too."""
+        """Callbacks of DeleteRecords requests that wait for followers to advance their log start
+        offsets."""
         self.follower_starts: dict[ReplicaId, int] = {}
-        """Where the logs of followers begin, as they said when they fetched in this epoch."""
+        """Log start offset of each follower, as reported in its last fetch of this leader epoch."""
         self.has_followers = False
-        """Whether somebody is to hear of an append before it is flushed; disk threads read it."""
+        """Whether followers must learn of an append before its flush. Disk threads read this
+        flag."""
         self.assigned_count = self.min_insync = 1
-        """How many replicas there should be, and how many acks=all needs."""
-        self.columns_under_way: set[int] = set()
+        """Number of assigned replicas, and ``min.insync.replicas`` for acks=all."""
+        self.pending_columns: set[int] = set()
         self._held: list[Job] | None = None
-        """What waits until the log is cut; None: nothing is being cut."""
+        """Disk jobs held back while a truncation is in progress; None when no truncation is."""
         self.closed = False
 
     def __str__(self) -> str:
@@ -137,7 +140,7 @@ class Replica:
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of what may be read."""
+        """The exclusive upper bound of the offsets that consumers may read."""
         return self.role.high_watermark
 
     @property
@@ -146,29 +149,29 @@ class Replica:
 
     @property
     def state(self) -> LeaderAndIsr | None:
-        """Who leads and who is in sync, as far as is known here; None: nothing is."""
+        """The leader and ISR that this broker knows; None while the replica is offline."""
         role = self.role.role
         return None if isinstance(role, Offline) else role.state
 
     @property
     def isr(self) -> tuple[ReplicaId, ...]:
-        """Who is in sync, as far as is known here."""
+        """The in-sync replicas that this broker knows; empty while the replica is offline."""
         state = self.state
         return () if state is None else state.isr
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether it leads and some of its replicas are not in sync."""
+        """Whether this replica leads and its ISR is smaller than the replica assignment."""
         return self.role.is_leader and len(self.isr) < self.assigned_count
 
     @property
     def is_below_min_isr(self) -> bool:
-        """Whether it leads and refuses acks=all."""
+        """Whether this replica leads and its ISR is smaller than ``min.insync.replicas``."""
         return self.role.is_leader and len(self.isr) < self.min_insync
 
     @property
     def lag(self) -> int:
-        """How many records the slowest in-sync follower still has to put on its disk."""
+        """The number of records that the slowest in-sync follower has not flushed yet."""
         role = self.role.role
         if not isinstance(role, Leader):
             return 0
@@ -176,24 +179,26 @@ class Replica:
         return max((end - role.follower_ends.get(one, end) for one in role.state.isr), default=0)
 
     def check_leader(self, leader_epoch: int = -1) -> None:
-        """Raise what a request to a replica that does not lead, or of another epoch, must get."""
+        """Raise NotLeaderError if this replica does not lead, or a fencing error if the leader
+        epoch differs."""
         try:
             self.role.check_leader(leader_epoch)
             return
         except NotLeaderError:
-            pass  # Not the context of the one below: a kept context keeps these frames.
+            pass  # Raise outside the handler: a chained exception would keep these frames alive.
         raise NotLeaderError(f"this broker does not lead {self}; refresh the metadata")
 
     def deliver(self, event: Event) -> None:
-        """Something happened to this replica."""
+        """Apply the event to the role, carry out the effects, and wake the affected waiters."""
         owner = self._owner
-        if self.columns_under_way and isinstance(event, Appended | AppendFailed):
-            # Before the high watermark shows it to a reader that knows rows alone.
+        if self.pending_columns and isinstance(event, Appended | AppendFailed):
+            # Record the column offsets first: the next high watermark shows the batch to readers
+            # that accept rows only.
             self._note_columns(event)
         elif isinstance(event, StorageFailed):
             owner.storage_failed(event.error)
         elif isinstance(event, FetchedAppendFailed):
-            self._note_refused(event.error)
+            self._fetched_append_failed(event.error)
         elif isinstance(event, AppendFailed) and isinstance(event.error, StorageError):
             owner.storage_failed(event.error)
         role = self.role
@@ -209,7 +214,8 @@ class Replica:
             self.end_waiters.wake()
 
     def follower_fetched(self, event: FollowerFetched) -> AnswerFollower:
-        """A follower asks: what it acknowledges is carried out; the verdict on its fetch."""
+        """Apply a follower's fetch, carry out its acknowledgements, and return the verdict on
+        the fetch."""
         self.follower_starts[event.replica] = event.follower_start
         if len(self.start_waiters):
             self.start_waiters.wake()
@@ -221,8 +227,8 @@ class Replica:
         return verdict
 
     async def followers_begin_at(self, offset: int) -> None:
-        """Wait until every in-sync replica's log begins at ``offset`` or later. Raises
-        NotLeaderError if this replica ceases to lead."""
+        """Wait until the log start offset of every in-sync replica is at least ``offset``. Raise
+        NotLeaderError if this replica loses leadership meanwhile."""
         moved = asyncio.Event()
         self.end_waiters.wake()
         self.start_waiters.add(moved.set)
@@ -241,25 +247,27 @@ class Replica:
             for one in leader.isr.maximal
         )
 
-    def _note_refused(self, error: LogbusError) -> None:
-        """What was fetched is not in the log; the machine asks for it again."""
+    def _fetched_append_failed(self, error: LogbusError) -> None:
+        """Log a failed append of fetched records; the role fetches the range again."""
         if isinstance(error, StorageError):
             self._owner.storage_failed(error)
             return
-        logger.warning("%s: what the leader sent could not be appended: %s", self, error)
+        logger.warning("%s: cannot append the records fetched from the leader: %s", self, error)
         if isinstance(error, CorruptMessageError):
-            self._owner.fetchers.doubt(self)
+            self._owner.fetchers.suspect(self)
 
     def _note_columns(self, event: Appended | AppendFailed) -> None:
-        if event.token in self.columns_under_way:
-            self.columns_under_way.discard(event.token)
+        if event.token in self.pending_columns:
+            self.pending_columns.discard(event.token)
             if isinstance(event, Appended):
-                self.trust.has_columns(event.next_offset)
+                self.crc_cache.has_columns(event.next_offset)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        """In the order of the list, which is the order that replication relies on. Readers are
-        woken behind it: producers' answers are on their way while theirs are put together."""
-        is_news = False
+        """Run the effects in list order, which replication correctness depends on.
+
+        Wake readers last, so that producers' answers are sent before fetch answers are built.
+        """
+        has_advanced = False
         for effect in effects:
             kind = type(effect)
             if kind is Append:
@@ -270,7 +278,7 @@ class Replica:
             elif kind is Sync:
                 self._put(SyncJob(self))
             elif kind is HighWatermark:
-                is_news = True
+                has_advanced = True
             elif kind is Reply:
                 assert isinstance(effect, Reply)
                 self._owner.replied(effect.token, effect.appended, effect.error)
@@ -282,7 +290,7 @@ class Replica:
                 self._owner.fetchers.fetch(self, effect)
             else:
                 self._carry_out_rare(effect)
-        if is_news:
+        if has_advanced:
             self.waiters.wake_soon(self._owner.call_soon)
 
     def _carry_out_rare(self, effect: Effect) -> None:
@@ -303,24 +311,24 @@ class Replica:
                 raise AssertionError(effect)
 
     def _put(self, job: Job) -> None:
-        """To the disk, in the order of the effects."""
+        """Queue the job on the disk thread, or hold it while a truncation is in progress."""
         if self._held is None:
             self._worker.put(job)
         else:
             self._held.append(job)
 
     def _append_fetched(self, effect: AppendFetched) -> None:
-        self.trust.appending(self._owner.clock.monotonic_ms(), self.role.log_end_offset)
-        columns = self.trust.has_columns
+        self.crc_cache.appending(self._owner.clock.monotonic_ms(), self.role.log_end_offset)
+        columns = self.crc_cache.has_columns
         keep = self._keeps(len(effect.payload))
         self._put(FollowJob(self, effect.payload, effect.leader_epoch, columns, keep))
 
     def _keeps(self, size: int) -> bool:
-        """Whether so much, to be appended now, is to stay in memory."""
+        """Return whether an append of ``size`` bytes should stay in memory for readers."""
         now_ms = self._owner.clock.monotonic_ms()
-        if self.readership.keeps(now_ms, size):
+        if self.cache_policy.keeps(now_ms, size):
             return True
-        self.trust.leaving_memory(now_ms)
+        self.crc_cache.evicting(now_ms)
         return False
 
     def _start_epoch(self, leader_epoch: int) -> None:
@@ -330,13 +338,13 @@ class Replica:
             log.start_epoch(leader_epoch)
             return EpochStarted(leader_epoch, log.log_end_offset, log.flushed_end)
 
-        self._change_log(start, f"epoch {leader_epoch} cannot begin yet", self._put)
+        self._change_log(start, f"cannot start leader epoch {leader_epoch}; retrying", self._put)
 
     def _shorten(self, effect: Truncate | StartAt, offset: int) -> None:
-        """Cut the log at ``offset``, or begin it anew there.
+        """Truncate the log to ``offset``, or restart it empty at that offset.
 
-        What is asked of the disk meanwhile waits, also where a full disk holds up the cut: another
-        role may have begun by then, and what that writes must not be cut.
+        Hold later disk jobs until the truncation has finished, even when a full disk delays it. The
+        next role may already queue appends, which the truncation must not remove.
         """
         log, now_ms = self.log, self._owner.clock.now_ms()
         if isinstance(effect, Truncate):
@@ -344,15 +352,17 @@ class Replica:
             level = logging.WARNING if lost > 0 else logging.INFO
             logger.log(
                 level,
-                "%s: cut from %d to %d%s",
+                "%s: truncated from offset %d to %d%s",
                 self,
                 log.log_end_offset,
                 offset,
-                f", {lost} records below the high watermark among them" if lost > 0 else "",
+                f", including {lost} records below the high watermark" if lost > 0 else "",
             )
         else:
-            logger.warning("%s: the leader begins at %d; starting anew there", self, offset)
-        self.trust.truncated(offset)
+            logger.warning(
+                "%s: the leader's log starts at offset %d; restarting the log there", self, offset
+            )
+        self.crc_cache.truncated(offset)
 
         def cut() -> Truncated:
             if isinstance(effect, Truncate):
@@ -363,10 +373,10 @@ class Replica:
 
         assert self._held is None, self
         self._held = []
-        self._change_log(cut, "the log cannot be cut yet", self._worker.put)
+        self._change_log(cut, "cannot truncate the log; retrying", self._worker.put)
 
-    def _go_on(self) -> None:
-        """The log is cut, or never will be."""
+    def _release_held(self) -> None:
+        """Queue the held jobs after a truncation that succeeded or failed for good."""
         held, self._held = self._held, None
         for job in held or ():
             self._worker.put(job)
@@ -374,16 +384,18 @@ class Replica:
     def _change_log(
         self, change: Callable[[], Event], refused: str, put: Callable[[Job], None]
     ) -> None:
-        """Change the log between its appends. A full disk stops nothing for good: until there is
-        room the change is tried again, and its answer is owed."""
+        """Run a log change on the disk thread in queue order, and deliver its event.
+
+        If the disk is full, retry the change until it succeeds.
+        """
 
         def done(event: Event | None, error: BaseException | None) -> None:
             if event is not None:
                 if isinstance(event, Truncated):
-                    self._go_on()
+                    self._release_held()
                 self.deliver(event)
             elif self.log.failed or self.closed:
-                self._go_on()
+                self._release_held()
                 self._failed(error)
             else:
                 logger.error("%s: %s: %s", self, refused, error)
@@ -393,20 +405,20 @@ class Replica:
         put(CallJob(change, done))
 
     def _raise_start(self, offset: int) -> None:
-        log, asked_by = self.log, self.role.role
+        log, leader_role = self.log, self.role.role
 
         def done(_: object, error: BaseException | None) -> None:
             if error is None or self.closed:
                 return
-            logger.error("%s: records before %d cannot go yet: %s", self, offset, error)
+            logger.error("%s: cannot delete records before offset %d: %s", self, offset, error)
             if self.log.failed:
                 self._failed(error)
             else:
                 self._owner.again_later(again)
 
         def again() -> None:
-            # The next leader says by itself where its log begins: perhaps it has less.
-            if self.role.role is asked_by:
+            # Stop retrying after a role change: the next leader reports its own log start offset.
+            if self.role.role is leader_role:
                 self._raise_start(offset)
 
         self._put(CallJob(lambda: log.delete_records_before(offset), done))
@@ -417,8 +429,9 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """Log a bad batch that a reader met. Unless its producer wrote it so, let a replica lead
-        whose copy is whole."""
+        """Log a corrupt batch that a reader found. If the data was damaged on disk, give up
+        leadership to a replica with an intact copy. A batch that its producer wrote undecodable
+        changes nothing."""
         is_damage = not isinstance(error, UndecodableBatchError)
         logger.error(
             "topic %s partition %d offset %d: %s in %s: %s",
@@ -432,22 +445,24 @@ class Replica:
         if is_damage:
             self.deliver(CorruptionFound(offset))
 
-    def say_what_is_lost(self, before: LeaderAndIsr | None) -> None:
-        """Of an unclean election: one write made the leader of a replica that was not in sync."""
+    def log_lost_records(self, before: LeaderAndIsr | None) -> None:
+        """Log the records lost in an unclean election, in which this replica led without being
+        in sync."""
         now, role = self.state, self.role
         if before is None or now is None or not role.is_leader or role.local in before.isr:
             return
         if now.version == before.version + 1:
             logger.warning(
-                "%s: leads from offset %d on although it was not in sync; what brokers %s had from "
-                "there on is LOST, acknowledged or not",
+                "%s: leads from offset %d on although it was not in sync. Records that brokers %s "
+                "held from that offset on are LOST, including acknowledged ones",
                 self,
                 role.log_end_offset,
                 sorted(other.broker_id for other in before.isr),
             )
 
     def leadership_changed(self) -> None:
-        """Waiting fetches find out by themselves what they must answer now."""
+        """Forget follower offsets and wake all waiters; each waiting fetch checks leadership
+        again."""
         self.follower_starts.clear()
         self.waiters.wake()
         self.end_waiters.wake()

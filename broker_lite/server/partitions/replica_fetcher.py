@@ -1,12 +1,15 @@
-"""Following: fetches from leaders, two loops of requests per leader broker, all partitions in them.
+"""Fetch records from leaders for all partitions that this broker follows.
 
-Loop thread only. A replica's machine says what it wants (``FetchFrom``) and is told what came. The
-next request to a leader leaves when what the last one brought is on disk, since a fetch offset
-promises just that: so one request a round carries all partitions. Where one becomes ready while a
-request still waits at the leader, a second request that does not wait is sent behind it, at which
-the leader ends the wait of the first. Partitions in which nothing happened lately wait on a lane of
-their own, so that they cost nothing when something happens in others. What fails is asked again,
-later and later, until the machine wants something else. ``PeerNet`` is who carries requests.
+All methods run on the event-loop thread. A replica's state machine requests a range with
+``FetchFrom`` and receives the answer as an event. The next request to a leader leaves when the
+records of the previous one are flushed, because a fetch offset acknowledges them. One request per
+round therefore carries all partitions. If a partition becomes ready while a request still waits at
+the leader, a second request without waiting time follows. The leader then answers the first at
+once.
+
+Idle partitions wait on a connection of their own, so that they cost nothing while others are busy.
+Failed partitions are retried with exponential backoff until their machine requests something else.
+``PeerNet`` carries the requests.
 """
 
 from __future__ import annotations
@@ -27,30 +30,35 @@ from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire
 
 Answered = Callable[[wire.FetchResponse | LogbusError], None]
-"""Called exactly once, on the loop, never from within the call that was given it."""
+"""A callback, called exactly once on the loop, and never from inside ``PeerNet.fetch``."""
 
 RESPONSE_BYTES = 8 << 20
-"""What one answer may hold: memory that each leader costs a follower."""
+"""Maximum bytes of one fetch answer; each leader costs a follower this much memory."""
 PARTITION_BYTES = 4 << 20
 FIRST_RETRY_MS = 10
-"""A new leader may hear of it a moment after its followers did."""
+"""Milliseconds before the first retry. Followers may see a new leader before the leader itself
+does."""
 RETRY_MS_MAX = 500
 HOT_S = 30.0
-"""A partition goes to the idle lane when it brought nothing for so long."""
+"""Seconds without records after which a partition moves to the idle lane."""
 PATIENCE_MS = 20
-"""Partitions that are ready wait so long for those whose records are still being written."""
+"""Milliseconds that ready partitions wait for others whose records are still being flushed."""
 
 
 class PeerNet(Protocol):
-    """Carries a request to another broker. At most two are under way to one leader on each lane:
-    those with ``FLAG_IDLE`` have a connection of their own."""
+    """A transport of fetch requests to other brokers.
+
+    At most two requests per leader and lane are in flight. Requests with ``FLAG_IDLE`` use a
+    connection of their own.
+    """
 
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
-        """Answers come in the order of the requests; NetworkError where there is none."""
+        """Send a fetch request; answers arrive in request order, or NetworkError if there is
+        none."""
 
 
 class Cluster(Protocol):
-    """What following needs to know of the cluster."""
+    """The cluster metadata that fetches need."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -60,7 +68,7 @@ class Cluster(Protocol):
 
 
 class Target(Protocol):
-    """A replica that follows."""
+    """A follower replica."""
 
     @property
     def key(self) -> PartitionKey: ...
@@ -72,7 +80,7 @@ class Target(Protocol):
 
 
 class _Row(NamedTuple):
-    """What one partition wants."""
+    """The fetch request of one partition, and the lane that sends it."""
 
     target: Target
     wanted: FetchFrom
@@ -80,7 +88,7 @@ class _Row(NamedTuple):
 
 
 class Fetchers:
-    """All that this broker follows."""
+    """All fetches of the partitions that this broker follows."""
 
     def __init__(
         self,
@@ -98,21 +106,23 @@ class Fetchers:
         self.broker_id = config.broker_id
         self.wait_ms = config.replica_fetch_wait_ms
         self.closed = False
-        self.doubted: set[PartitionKey] = set()
-        """Where a damaged batch came: the leader is asked to check before it sends."""
+        self.suspects: set[PartitionKey] = set()
+        """Partitions that received a damaged batch; their leader must check CRCs before it
+        sends."""
         self._rows: dict[PartitionKey, _Row] = {}
         self._hot_until: dict[PartitionKey, float] = {}
         self._leaders: dict[tuple[int, bool], _Leader] = {}
         metrics.gauge("partitions_followed", lambda: len(self._rows))
 
     def fetch(self, target: Target, wanted: FetchFrom) -> None:
-        """Ask until it is answered, or until the partition wants something else."""
+        """Fetch the wanted range; retry until it is answered or the partition wants another
+        range."""
         if self.closed:
             return
         key = target.key
         before = self._rows.get(key)
         if before is None or before.wanted.leader_epoch != wanted.leader_epoch:
-            self.is_hot(key)
+            self.mark_active(key)
         name = wanted.leader, self._hot_until[key] < self.loop.time()
         lane = self._leaders.get(name)
         if lane is None:
@@ -122,28 +132,28 @@ class Fetchers:
         row = self._rows[key] = _Row(target, wanted, lane)
         lane.ready(key, row)
 
-    def is_hot(self, key: PartitionKey) -> None:
-        """Something happened in this partition."""
+    def mark_active(self, key: PartitionKey) -> None:
+        """Mark the partition as active, which keeps it off the idle lane for ``HOT_S`` seconds."""
         self._hot_until[key] = self.loop.time() + HOT_S
 
     def stop(self, target: Target) -> None:
-        """What is under way for this partition means nothing any more."""
+        """Stop fetching the partition and ignore answers in flight for it."""
         row = self._rows.pop(target.key, None)
-        self.doubted.discard(target.key)
+        self.suspects.discard(target.key)
         self._hot_until.pop(target.key, None)
         if row is not None:
             row.lane.forget(target.key)
 
-    def doubt(self, target: Target) -> None:
-        """What came was damaged: on the leader's disk, perhaps, or on the way."""
-        self.doubted.add(target.key)
+    def suspect(self, target: Target) -> None:
+        """Note a damaged batch from the leader, corrupted on its disk or in transit."""
+        self.suspects.add(target.key)
         self.metrics.count("replica_fetches_damaged")
 
     def is_current(self, key: PartitionKey, row: _Row) -> bool:
         return self._rows.get(key) is row
 
     def close(self) -> None:
-        """Nothing more is asked, and no answer is passed on."""
+        """Stop sending requests and ignore all answers in flight."""
         self.closed = True
         self._rows.clear()
         for leader in self._leaders.values():
@@ -151,17 +161,17 @@ class Fetchers:
 
 
 class _Leader:
-    """The requests to one leader, on one lane."""
+    """The fetch requests to one leader on one lane."""
 
     __slots__ = (
         "_attempts",
         "_broker_id",
         "_busy",
-        "_has_news",
+        "_has_new",
         "_idle",
         "_is_due",
         "_is_idle_lane",
-        "_later",
+        "_retries",
         "_owner",
         "_patience",
         "_ready",
@@ -174,51 +184,51 @@ class _Leader:
         self._is_idle_lane = is_idle_lane
         self._ready: dict[PartitionKey, _Row] = {}
         self._busy: set[PartitionKey] = set()
-        """Partitions that are writing what they got."""
+        """Partitions that are writing fetched records."""
         self._idle: set[PartitionKey] = set()
-        """Partitions whose answer held nothing: they ask again as before."""
-        self._has_news = False
-        """Whether somebody asks otherwise than before, which must not wait."""
+        """Partitions whose last answer had no records, and that repeat the same fetch."""
+        self._has_new = False
+        """Whether a partition wants a new fetch, which must be sent at once."""
         self._attempts: dict[PartitionKey, int] = {}
-        """How often in a row it failed."""
-        self._later: dict[PartitionKey, asyncio.TimerHandle] = {}
+        """Number of consecutive failures of each partition."""
+        self._retries: dict[PartitionKey, asyncio.TimerHandle] = {}
         self._under_way = 0
         self._is_due = False
         self._patience: asyncio.TimerHandle | None = None
 
     def ready(self, key: PartitionKey, row: _Row) -> None:
         self._busy.discard(key)
-        self._cancel_later(key)
+        self._cancel_retries(key)
         if key in self._idle:
             self._idle.discard(key)
         else:
-            self._has_news = True
+            self._has_new = True
         self._ready[key] = row
         self._due()
 
     def forget(self, key: PartitionKey) -> None:
         self._ready.pop(key, None)
         self._attempts.pop(key, None)
-        self._cancel_later(key)
+        self._cancel_retries(key)
         if key in self._busy:
             self._busy.discard(key)
             self._due()
 
     def close(self) -> None:
         self._ready.clear()
-        for key in list(self._later):
-            self._cancel_later(key)
+        for key in list(self._retries):
+            self._cancel_retries(key)
         if self._patience is not None:
             self._patience.cancel()
 
-    def _cancel_later(self, key: PartitionKey) -> None:
-        if self._later and (timer := self._later.pop(key, None)) is not None:
+    def _cancel_retries(self, key: PartitionKey) -> None:
+        if self._retries and (timer := self._retries.pop(key, None)) is not None:
             timer.cancel()
 
-    # Asking.
+    # Requests.
 
     def _due(self) -> None:
-        """Send once all that happens in this turn of the loop has happened."""
+        """Send one request after all events of this loop turn."""
         if not self._is_due:
             self._is_due = True
             self._owner.loop.call_soon(self._send)
@@ -231,37 +241,37 @@ class _Leader:
         rows = self._ready
         if not rows or self._under_way == 2 or self._owner.closed:
             return
-        if self._under_way and not self._has_news:
-            # Each would end the other's wait, without end: they go together when it is back.
+        if self._under_way and not self._has_new:
+            # Two waiting requests would end each other's wait for ever, so wait for the answer.
             return
         if self._busy and not self._under_way:
-            self._patience = self._owner.loop.call_later(PATIENCE_MS / 1000, self._no_longer)
+            self._patience = self._owner.loop.call_retries(PATIENCE_MS / 1000, self._patience_ended)
             return
         self._ready = {}
-        self._ask(rows)
+        self._request_rows(rows)
 
-    def _no_longer(self) -> None:
-        """Somebody writes for long: go on with the others."""
+    def _patience_ended(self) -> None:
+        """Send the ready partitions without those that are still writing."""
         self._patience = None
         if self._ready and not self._under_way:
             rows, self._ready = self._ready, {}
-            self._ask(rows)
+            self._request_rows(rows)
 
-    def _ask(self, rows: dict[PartitionKey, _Row]) -> None:
+    def _request_rows(self, rows: dict[PartitionKey, _Row]) -> None:
         owner = self._owner
         leader = owner.cluster.snapshot.brokers.get(self._broker_id)
         if leader is None or owner.cluster.broker_epoch < 0:
-            # It is gone, or we are: until the metadata says who leads, or we are registered.
+            # The leader is not in the metadata, or this broker is not registered; retry later.
             self._fail(rows)
             return
         wait_ms = 0 if self._under_way else owner.wait_ms
-        doubts = not owner.doubted.isdisjoint(rows)
-        flags = wire.FLAG_DOUBTS if doubts else wire.FLAG_CHECKS_CRC
+        checks_crc = not owner.suspects.isdisjoint(rows)
+        flags = wire.FLAG_DOUBTS if checks_crc else wire.FLAG_CHECKS_CRC
         if self._is_idle_lane:
             flags |= wire.FLAG_IDLE
         request = _request(rows, owner.broker_id, owner.cluster.broker_epoch, wait_ms, flags)
         self._under_way += 1
-        self._has_news = False
+        self._has_new = False
         owner.metrics.count("replica_fetches")
         owner.net.fetch(leader, request, lambda answer: self._answered(rows, answer))
 
@@ -281,11 +291,11 @@ class _Leader:
             self._owner.metrics.count("replica_fetch_errors", label=error.name)
             self._fail(rows)
         else:
-            self._take(rows, answer)
+            self._accept(rows, answer)
         if self._ready:
             self._due()
 
-    def _take(self, rows: dict[PartitionKey, _Row], answer: wire.FetchResponse) -> None:
+    def _accept(self, rows: dict[PartitionKey, _Row], answer: wire.FetchResponse) -> None:
         left = dict(rows)
         failed: dict[PartitionKey, _Row] = {}
         for topic in answer.topics:
@@ -302,20 +312,20 @@ class _Leader:
                     continue
                 self._attempts.pop(key, None)
                 if part.records:
-                    self._owner.doubted.discard(key)
+                    self._owner.suspects.discard(key)
                     self._busy.add(key)
-                    self._owner.is_hot(key)
+                    self._owner.mark_active(key)
                     self._owner.metrics.count("replica_fetched_bytes", len(part.records))
                 elif isinstance(event, Fetched):
                     self._idle.add(key)
                 row.target.deliver(event)
                 self._idle.discard(key)
-        # A leader answers for every partition; what it left out was not looked at.
+        # A leader answers every partition; retry those that the answer omits.
         if left or failed:
             self._fail({**left, **failed})
 
     def _fail(self, rows: Mapping[PartitionKey, _Row]) -> None:
-        """Ask for these again in a while, unless they want something else by then."""
+        """Retry the partitions after a backoff, unless they request another range by then."""
         owner = self._owner
         for key, row in rows.items():
             if not owner.is_current(key, row):
@@ -323,13 +333,13 @@ class _Leader:
             attempt = self._attempts.get(key, 0)
             self._attempts[key] = attempt + 1
             delay_ms = min(FIRST_RETRY_MS << min(attempt, 10), RETRY_MS_MAX)
-            self._cancel_later(key)
-            self._later[key] = owner.loop.call_later(delay_ms / 1000, self._again, key, row)
+            self._cancel_retries(key)
+            self._retries[key] = owner.loop.call_retries(delay_ms / 1000, self._retry, key, row)
 
-    def _again(self, key: PartitionKey, row: _Row) -> None:
-        self._later.pop(key, None)
+    def _retry(self, key: PartitionKey, row: _Row) -> None:
+        self._retries.pop(key, None)
         if self._owner.is_current(key, row):
-            self._has_news = True
+            self._has_new = True
             self._ready[key] = row
             self._due()
 
@@ -364,7 +374,7 @@ def _request(
 
 
 def _event(row: _Row, part: wire.FetchedPartition) -> Event | None:
-    """What the machine is told; None for an error that only time or new metadata cures."""
+    """Return the event for the replica's machine, or None for an error to retry."""
     wanted = row.wanted
     if part.error_code == OffsetOutOfRangeError.code:
         return FetchOutOfRange(wanted.leader_epoch, wanted.fetch_offset, part.log_start_offset)

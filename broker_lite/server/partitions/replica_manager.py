@@ -1,9 +1,11 @@
-"""The partitions of this broker: finding them, producing to them, making and removing them.
+"""Create, find and remove the partition replicas of this broker, and append produced batches to
+them.
 
-Loop thread only. Metadata snapshots make, change and remove replicas, by topic id: a topic that was
-deleted and made again is another topic and gets another log; a partition that moved to others is
-removed here. A failure of the data directory takes all of them offline. What a replica does is in
-``replica``; whom it follows, who follows it and what it proposes goes through parts made here.
+All methods run on the event-loop thread. Metadata snapshots create, change and remove replicas by
+topic id; a topic deleted and created again gets a new log. A partition reassigned to other brokers
+is removed here. A failure of the data directory takes all replicas offline. ``replica`` holds the
+behaviour of one replica; this module builds the parts that fetch from leaders, serve followers and
+propose ISR changes.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from broker_lite.server.partitions.disk import Batch, Disk
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
 from broker_lite.server.partitions.isr_writes import IsrWrites
-from broker_lite.server.partitions.pending_produces import Produced, Produces
+from broker_lite.server.partitions.pending_produces import Produced, PendingProduces
 from broker_lite.server.partitions.purgatory import Waiters
 from broker_lite.server.partitions.replica import Replica, as_storage_error
 from broker_lite.server.partitions.replica_fetcher import Fetchers, PeerNet
@@ -63,12 +65,12 @@ from broker_lite.storage.manager import LogManager
 logger = logging.getLogger("logbus.replicas")
 
 AGAIN_S = 1.0
-"""How soon a log that a full disk refused to make is tried again."""
+"""Seconds between retries of an operation that failed for lack of disk space."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionUsage:
-    """What a partition takes on this broker's disk."""
+    """The disk usage and log end offset of one partition on this broker."""
 
     topic: str
     partition: int
@@ -77,7 +79,7 @@ class PartitionUsage:
 
 
 class Cluster(Protocol):
-    """What replicas need of the registry."""
+    """The part of the registry that replicas use."""
 
     @property
     def snapshot(self) -> MetadataSnapshot: ...
@@ -98,7 +100,8 @@ class Cluster(Protocol):
 
 
 class ReplicaManager:
-    """Made by ``broker``; ``recovered`` are the logs that the directory held at the start."""
+    """All partition replicas of one broker. The broker opens ``logs`` and recovers them
+    beforehand."""
 
     def __init__(
         self,
@@ -130,9 +133,9 @@ class ReplicaManager:
         self._has_applied = self._closed = False
         self._replicas: dict[PartitionKey, Replica] = {}
         self._by_name: dict[tuple[str, int], Replica] = {}
-        self._making: dict[PartitionKey, Waiters] = {}
+        self._creating: dict[PartitionKey, Waiters] = {}
         self._deleting: set[PartitionKey] = set()
-        self._produces = Produces(loop, clock, metrics)
+        self._produces = PendingProduces(loop, clock, metrics)
         self._ticks = Ticks(loop, clock, config.replica_lag_ms)
         self._full_disk = FullDisk(loop, cluster=cluster, disk=disk, logs=logs)
         self.fetchers = Fetchers(loop, config, net=net, cluster=cluster, metrics=metrics)
@@ -160,45 +163,46 @@ class ReplicaManager:
     # Finding.
 
     def find(self, topic: str, partition: int) -> Replica:
-        """A replica by its topic's name, whoever leads.
+        """Return the local replica of a partition, whether or not it leads.
 
-        Raises UnknownTopicOrPartitionError, NotLeaderError where another broker holds it, and
-        StorageError where its directory failed.
+        Raise UnknownTopicOrPartitionError, NotLeaderError if only other brokers hold the partition,
+        or StorageError if the data directory failed.
         """
         replica = self._by_name.get((topic, partition))
         if replica is not None:
             return replica
         view = self._snapshot.topics.get(topic)
         if view is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
         raise self._absent(view, partition)
 
     def find_by_id(self, topic_id: str, partition: int) -> Replica:
-        """A replica by its topic's id; also raises UnknownTopicIdError."""
+        """Return the local replica by topic id; raise as ``find`` does, or UnknownTopicIdError."""
         replica = self._replicas.get(PartitionKey(topic_id, partition))
         if replica is not None:
             return replica
         view = self._snapshot.topics_by_id.get(topic_id)
         if view is None:
-            raise UnknownTopicIdError(f"there is no topic of id {topic_id}")
+            raise UnknownTopicIdError(f"no topic has id {topic_id}; refresh the metadata")
         raise self._absent(view, partition)
 
     @property
-    def makes_logs(self) -> bool:
-        """Whether ``defer`` may find a log that is being made."""
-        return bool(self._making)
+    def is_creating_logs(self) -> bool:
+        """Whether any log is being created, so that ``defer`` may accept a call."""
+        return bool(self._creating)
 
     def defer(self, topic: str, partition: int, by_id: bool, call: Callable[[], None]) -> bool:
-        """Call ``call`` once the log of that partition has been made, in the order of the calls.
+        """Call ``call`` once the partition's log exists, in the order of the ``defer`` calls.
+        Return False if that log is not being created.
 
-        Return False where no log is being made. The metadata name a new topic's leaders before
-        those have made their logs: a producer that is refused meanwhile uses up its retries.
+        Metadata name a new topic's leaders before the leaders have created their logs. Refusing a
+        producer in that interval would use up its retries.
         """
-        if not self._making:
+        if not self._creating:
             return False
         view = (self._snapshot.topics_by_id if by_id else self._snapshot.topics).get(topic)
         key = None if view is None else PartitionKey(view.topic_id, partition)
-        waiters = None if key is None else self._making.get(key)
+        waiters = None if key is None else self._creating.get(key)
         if waiters is not None:
             waiters.add(call)
         return waiters is not None
@@ -206,7 +210,7 @@ class ReplicaManager:
     def _absent(self, view: TopicView, partition: int) -> LogbusError:
         if not 0 <= partition < len(view.partitions):
             return UnknownTopicOrPartitionError(
-                f"topic {view.name!r} has {len(view.partitions)} partitions, none is {partition}"
+                f"topic {view.name!r} has {len(view.partitions)} partitions; partition {partition} does not exist"
             )
         if self._failure is not None:
             return self._failure.with_traceback(None)
@@ -219,7 +223,7 @@ class ReplicaManager:
         return list(self._replicas.values())
 
     def usage(self) -> list[PartitionUsage]:
-        """Sizes of all partitions held here."""
+        """Return the disk usage of every replica on this broker."""
         return [
             PartitionUsage(r.topic, r.partition, r.log.size_bytes, r.log.log_end_offset)
             for r in self._replicas.values()
@@ -230,16 +234,16 @@ class ReplicaManager:
     def append(
         self, replica: Replica, acks: int, batch: Batch, deadline_ms: int, done: Produced
     ) -> None:
-        """Append a batch; ``done`` is called once, as ``acks`` says.
+        """Append a batch and call ``done`` once, when ``acks`` is satisfied or the append fails.
 
-        With acks=0 it is called after the append too, so that the batch's memory is accounted for
-        as long as it is held. ``deadline_ms`` is of the monotonic clock.
+        With acks=0 the call follows the append too, so that the memory budget counts the batch
+        while it is held. ``deadline_ms`` is a time of the monotonic clock.
         """
         now_ms = self.clock.monotonic_ms()
-        replica.trust.appending(now_ms, replica.role.log_end_offset)
+        replica.crc_cache.appending(now_ms, replica.role.log_end_offset)
         token = self._produces.add(deadline_ms, done)
         if batch.header.is_columns:
-            replica.columns_under_way.add(token)
+            replica.pending_columns.add(token)
         event = AppendRequested(
             token, ACKS_LEADER if acks == ACKS_NONE else acks, batch, batch.header.record_count
         )
@@ -247,13 +251,13 @@ class ReplicaManager:
         self._ticks.appended(replica)
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None:
-        """A produce is decided."""
-        self._produces.decided(token, appended, error)
+        """Complete the produce request of ``token`` with its result."""
+        self._produces.complete(token, appended, error)
 
     # Metadata.
 
     def apply(self, snapshot: MetadataSnapshot) -> None:
-        """Make, change and remove replicas as the snapshot says."""
+        """Create, change and remove replicas to match the metadata snapshot."""
         before, self._snapshot = self._snapshot, snapshot
         for view in snapshot.topics.values():
             if before.topics.get(view.name) is view and not self._is_leader_renewed(view):
@@ -266,36 +270,42 @@ class ReplicaManager:
             if key.topic_id not in snapshot.topics_by_id:
                 self._remove(replica, f"topic {replica.topic!r} was deleted")
             elif not self._is_mine(key):
-                self._remove(replica, f"{replica} was moved to other brokers")
+                self._remove(replica, f"{replica} was reassigned to other brokers")
         if not self._has_applied:
             self._has_applied = True
-            self._set_strays_aside(snapshot)
+            self._set_aside_strays(snapshot)
 
     def _is_mine(self, key: PartitionKey) -> bool:
-        """Whether the metadata wants a replica here; one in the ISR stays in any case."""
+        """Whether this broker is assigned the partition or is in its ISR. An ISR member keeps
+        its replica even when reassigned."""
         view = self._snapshot.partition_by_key(key)
         return view is not None and (
             self.local.broker_id in view.replicas or self.local in view.state.isr
         )
 
-    def _set_strays_aside(self, snapshot: MetadataSnapshot) -> None:
-        """Logs that the metadata do not want here: topics were deleted, or replicas moved to other
-        brokers, while this broker was down; or ZooKeeper does not know them any more. The
-        directory belongs to this cluster (its id was compared)."""
+    def _set_aside_strays(self, snapshot: MetadataSnapshot) -> None:
+        """Set aside logs that the metadata do not assign to this broker.
+
+        Topics may have been deleted, or replicas reassigned, while the broker was down. ZooKeeper
+        may also have lost the topics. The cluster id of the directory has been verified.
+        """
         moved = [key for key in self._logs.logs if not self._is_mine(key)]
         strays = [key for key in moved if key.topic_id not in snapshot.topics_by_id]
         for key in moved:
             if key not in strays:
-                logger.warning("%s: it was moved to others while this broker was down", key)
+                logger.warning(
+                    "%s: reassigned to other brokers while this broker was down; setting its log aside",
+                    key,
+                )
                 self._forget_log(key, self._logs.set_aside, "set aside")
         if not strays:
             return
         logger.error(
-            "%d logs in %s are of topics that ZooKeeper does not know, e.g. %s. Were the topics "
-            "deleted while this broker was down, all is well: the logs are set aside and deleted "
-            "after stray.retention.ms=%d, or now by: logbus storage strays %s --delete. Was "
-            "ZooKeeper restored from an older state, stop the brokers and restore a newer one: "
-            "the logs come back with their topics",
+            "%d logs in %s belong to topics that ZooKeeper does not know, e.g. %s. They are "
+            "set aside and deleted after stray.retention.ms=%d. If the topics were deleted while "
+            "this broker was down, nothing is wrong; to delete the logs now: "
+            "logbus storage strays %s --delete. If ZooKeeper was restored from an older state, "
+            "stop the brokers and restore a newer one: the logs return with their topics",
             len(strays),
             self._logs.directory,
             strays[0],
@@ -306,7 +316,8 @@ class ReplicaManager:
             self._forget_log(key, self._logs.set_aside, "set aside")
 
     def _is_leader_renewed(self, view: TopicView) -> bool:
-        """A new registration of this process may turn what it was given before into its own."""
+        """Whether the metadata name this broker as leader of a replica that does not lead yet. A
+        new registration of this process can take over the leadership of its previous one."""
         local = self.local.broker_id
         return any(
             partition.state.leader == local
@@ -326,29 +337,31 @@ class ReplicaManager:
         if replica is not None:
             self._change(replica, partition, config)
             return
-        # One that is being made is there before we are told so: it is hosted once, then.
-        if key in self._deleting or key in self._making:
+        # A log in creation is hosted by ``_host_created``; a log in deletion is re-created afterwards.
+        if key in self._deleting or key in self._creating:
             return
         log = self._logs.get(key)
         if log is not None:
             self._host(view.name, log, partition, config)
         elif self._failure is None:
-            self._making[key] = Waiters()
+            self._creating[key] = Waiters()
             now_ms = self.clock.now_ms()
             self.disk.keep(
                 lambda: self._logs.create(key, config, now_ms),
-                lambda made, error: self._made(key, made, error),
+                lambda made, error: self._created(key, made, error),
             )
 
-    def _made(self, key: PartitionKey, log: Log | None, error: BaseException | None) -> None:
-        waiters = self._making.pop(key)
-        self._take(key, log, error)
+    def _created(self, key: PartitionKey, log: Log | None, error: BaseException | None) -> None:
+        waiters = self._creating.pop(key)
+        self._host_created(key, log, error)
         waiters.wake()
 
-    def _take(self, key: PartitionKey, log: Log | None, error: BaseException | None) -> None:
-        """Host a new log, unless the metadata do not want it here any more."""
+    def _host_created(
+        self, key: PartitionKey, log: Log | None, error: BaseException | None
+    ) -> None:
+        """Host a new log, or delete it if the metadata no longer assign it to this broker."""
         if log is None:
-            logger.error("%s: the log could not be created: %s", key, error)
+            logger.error("%s: cannot create the log: %s", key, error)
             self.storage_failed(as_storage_error(error))
             self.again_later(lambda: self._apply_again(key))
             return
@@ -373,7 +386,7 @@ class ReplicaManager:
         self._by_name[topic, log.key.partition] = replica
         self._change(replica, partition, config)
         if log.corruption:
-            # Found at the start, in what was flushed: others may have it whole.
+            # Recovery found damage in flushed records; another replica may hold an intact copy.
             replica.deliver(CorruptionFound(log.corruption[0].first_offset))
 
     def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:
@@ -401,24 +414,24 @@ class ReplicaManager:
         if replica.role.is_leader is not was_leader or replica.leader_epoch != epoch:
             role = "leads" if replica.role.is_leader else "follows"
             logger.info("%s: %s in epoch %d", replica, role, replica.leader_epoch)
-            replica.say_what_is_lost(before)
+            replica.log_lost_records(before)
 
     def _remove(self, replica: Replica, why: str) -> None:
-        """Nobody wants it here any more: whoever waits gets told, then the log goes."""
-        logger.info("%s: deleted here: %s", replica, why)
+        """Remove a replica: fail its waiting requests, then delete its log."""
+        logger.info("%s: deleting this replica: %s", replica, why)
         del self._replicas[replica.key]
         if self._by_name.get((replica.topic, replica.partition)) is replica:
             del self._by_name[replica.topic, replica.partition]
         self._ticks.forget(replica)
         self._deleting.add(replica.key)
         replica.closed = True
-        is_gone = replica.key.topic_id not in self._snapshot.topics_by_id
+        is_deleted = replica.key.topic_id not in self._snapshot.topics_by_id
         replica.deliver(
-            Closed(UnknownTopicOrPartitionError(why) if is_gone else NotLeaderError(why))
+            Closed(UnknownTopicOrPartitionError(why) if is_deleted else NotLeaderError(why))
         )
         self.fetchers.stop(replica)
         replica.leadership_changed()
-        # Behind the appends that are queued; then on the keeper, which owns the directory.
+        # Delete after the queued appends, on the keeper thread, which owns the directory.
         self.disk.call(replica.key, _nothing, lambda _, __: self._delete_log(replica.key))
 
     def _delete_log(self, key: PartitionKey) -> None:
@@ -437,12 +450,14 @@ class ReplicaManager:
                 self.storage_failed(as_storage_error(error))
                 return
             if not self._closed:
-                self._apply_again(key)  # It may have been moved back meanwhile.
+                self._apply_again(
+                    key
+                )  # The partition may have been assigned to this broker again meanwhile.
 
         self.disk.keep(lambda: forget(key, now_ms), done)
 
     def _apply_again(self, key: PartitionKey) -> None:
-        """What the metadata want of one partition by now, though they say nothing new of it."""
+        """Apply the current metadata of one partition again, without a new snapshot."""
         view = self._snapshot.topics_by_id.get(key.topic_id)
         if view is not None and self._is_mine(key):
             self._apply_partition(view, view.partitions[key.partition], self._config_of(view))
@@ -453,8 +468,8 @@ class ReplicaManager:
     # Failure and the end.
 
     def storage_failed(self, error: LogbusError) -> None:
-        """Something could not be flushed or written: say so if that stopped the directory, or if
-        the disk is full."""
+        """React to a failed write or flush: take all replicas offline if the directory failed,
+        or report a full disk."""
         if self._failure is None and self._logs.failed:
             self._fail_all(error)
         elif self._logs.is_full:
@@ -464,7 +479,7 @@ class ReplicaManager:
         self._failure = StorageError(error.message)
         self._full_disk.close()
         logger.critical(
-            "the data directory %s has failed and is not used any more: %s. Its %d partitions are "
+            "the data directory %s failed: %s. Its %d partitions are "
             "offline; repair or replace the disk and start the broker again",
             self._logs.directory,
             error.message,
@@ -479,7 +494,8 @@ class ReplicaManager:
         self._handover = self._loop.create_task(self._hand_over())
 
     async def _hand_over(self) -> None:
-        """Others lead from now on, and do not wait for this disk: as before a stop."""
+        """Drain this broker so that other brokers take over leadership, as before a controlled
+        stop."""
         while True:
             await self._cluster.drain()
             own = self._snapshot.brokers.get(self.local.broker_id)
@@ -488,7 +504,7 @@ class ReplicaManager:
             await asyncio.sleep(AGAIN_S)
 
     def again_later(self, attempt: Callable[[], None]) -> None:
-        """Try again what a full disk refused, unless the broker stops first."""
+        """Retry ``attempt`` after a delay, unless the broker stops or its directory fails first."""
 
         def run() -> None:
             if not self._closed and self._failure is None:
@@ -497,7 +513,7 @@ class ReplicaManager:
         self._loop.call_later(AGAIN_S, run)
 
     def close(self, error: LogbusError) -> None:
-        """The broker stops: what waits is answered with ``error``."""
+        """Stop all replicas and fail every waiting request with ``error``."""
         self._closed = True
         self._produces.close()
         if self._handover is not None:
@@ -512,16 +528,18 @@ class ReplicaManager:
 
     @property
     def in_flight_count(self) -> int:
-        """Produces that are not decided."""
+        """Number of produce requests that have no result yet."""
         return len(self._produces)
 
     # Housekeeping.
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> int:
-        """Move the log's start to ``offset`` (-1: the high watermark); the new log start offset.
+        """Advance the log start offset to ``offset`` (-1: the high watermark) and return the new
+        one.
 
-        Returns when no in-sync replica has the records any more: none of them may come back with
-        the next leader. Raises as ``find`` and ``check_leader`` do, and OffsetOutOfRangeError.
+        Wait until every in-sync replica has deleted the records, so that no later leader restores
+        them. Raise as ``find`` and ``check_leader`` do, or OffsetOutOfRangeError above the high
+        watermark.
         """
         replica = self.find(topic, partition)
         replica.check_leader()
@@ -538,7 +556,7 @@ class ReplicaManager:
         return start
 
     def apply_retention(self) -> None:
-        """Delete old segments of every log, each between its appends."""
+        """Delete expired segments of every log, on the disk thread between appends."""
         now_ms = self.clock.now_ms()
         for replica in self._replicas.values():
             self._retain(replica, now_ms)
@@ -558,4 +576,4 @@ class ReplicaManager:
 
 
 def _nothing() -> None:
-    """What a barrier in a queue does."""
+    """Do nothing; serves as a barrier in a disk queue."""

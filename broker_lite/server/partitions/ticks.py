@@ -1,8 +1,8 @@
-"""Time passes for replicas: which of them are told so, and how often.
+"""Deliver periodic ticks to the replicas that need them.
 
-Loop thread only; owned by ``replica_manager``. Those that flush by time hear of it while something
-is not flushed; those that others replicate, or that replicate others, always. No timer runs where
-there is nobody to tell.
+Loop thread only; ``replica_manager`` owns it. Replicas that flush by time receive ticks while they
+have unflushed records. Replicas of replicated partitions receive slow ticks always. No timer runs
+without a replica that needs it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.partitions.replica import Replica
 
 TICK_MS = 100
-"""How often flushes by time are looked for; only while a topic has flush.messages above 1."""
+"""Milliseconds between flush ticks, which run only while a topic has flush.messages above 1."""
 
 SLOW_TICK_MS = 1000
-"""How often leaders look for followers that lag, and followers try again what failed."""
+"""Milliseconds between the ticks in which leaders detect lagging followers and followers retry."""
 
 
 class Ticks:
-    """``replica_lag_ms``: a follower that lags is looked for four times within it, or oftener."""
+    """Timers that deliver ticks. Slow ticks occur at least four times within ``replica_lag_ms``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, replica_lag_ms: int) -> None:
         self._loop = loop
@@ -36,11 +36,11 @@ class Ticks:
 
     @property
     def replicated(self) -> Collection[Replica]:
-        """Those that others replicate, or that replicate others."""
+        """The replicas of partitions with more than one replica."""
         return self._replicated
 
     def watch(self, replica: Replica, *, flushes_by_time: bool, is_replicated: bool) -> None:
-        """What of it there is to look for, from now on."""
+        """Set which ticks the replica receives from now on."""
         if flushes_by_time:
             self._flushing[replica] = None
         else:
@@ -56,7 +56,7 @@ class Ticks:
         self._replicated.pop(replica, None)
 
     def appended(self, replica: Replica) -> None:
-        """Something came that time may have to flush."""
+        """Start the flush timer after an append, if the replica flushes by time."""
         if replica in self._flushing and self._flush_timer is None:
             self._flush_timer = self._loop.call_later(TICK_MS / 1000, self._tick)
 

@@ -1,8 +1,8 @@
-"""A topic's settings as a broker applies them, also where it cannot read all of them.
+"""Parse topic settings, including topics with settings that this version cannot read.
 
-The controller checks what it writes, so a setting that does not parse is of a later version, or was
-written by hand. What it says about keeping records is unknown then: none are deleted for their age
-or size until it is mended. Loop thread.
+The controller validates settings before it writes them. An unreadable setting therefore stems from
+a later version or a manual edit. Its retention policy is then unknown, so retention deletes nothing
+until the setting is corrected. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ logger = logging.getLogger("logbus.replicas")
 
 
 class TopicConfigs:
-    """What cannot be read of a topic's settings is said once for each that it is given."""
+    """A parser of topic settings that logs each unreadable set of settings once."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Mapping[str, str]] = {}
+        self._logged: dict[str, Mapping[str, str]] = {}
 
     def of(self, view: TopicView) -> TopicConfig:
-        """Every setting that can be read, over the defaults; no retention if one cannot."""
+        """Return all readable settings over the defaults; disable retention if any is
+        unreadable."""
         try:
             found = parse(TopicConfig, view.config)
         except LogbusError as error:
-            if self._said.get(view.topic_id) != view.config:
-                self._said[view.topic_id] = view.config
+            if self._logged.get(view.topic_id) != view.config:
+                self._logged[view.topic_id] = view.config
                 logger.error(
-                    "topic %s: %s. Its other settings are applied, and none of its records are "
-                    "deleted for age or size until that one is mended: logbus topic alter %s -c …",
+                    "topic %s: %s. Its other settings apply, but retention is "
+                    "disabled until the setting is corrected: logbus topic alter %s -c …",
                     view.name,
                     error,
                     view.name,
                 )
             return self._readable(view.config)
-        self._said.pop(view.topic_id, None)
+        self._logged.pop(view.topic_id, None)
         return found
 
     def _readable(self, settings: Mapping[str, str]) -> TopicConfig:

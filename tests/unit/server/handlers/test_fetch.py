@@ -25,7 +25,7 @@ from broker_lite.errors import (
 from broker_lite.record.batch import read_header
 from broker_lite.server.broker_context import Parts
 from broker_lite.server.handlers import fetch, list_offsets
-from broker_lite.server.partitions.crc_cache import Trust
+from broker_lite.server.partitions.crc_cache import CrcCache
 from broker_lite.server.partitions.disk import Batch
 from broker_lite.wire import fetch as wire
 from broker_lite.wire.api import ApiKey
@@ -75,7 +75,7 @@ def test_what_a_deposed_leader_lost_is_not_out_of_range(
     async def body(world: World) -> None:
         old = await with_records(world)
         replica = old.replica()
-        replica.trust = Trust(replica.log.log_end_offset)
+        replica.crc_cache = CrcCache(replica.log.log_end_offset)
         waits = hold_up_reads(old)
         reader = Reader(old)
         reader.fetch(2, replica.leader_epoch if says_epoch else -1)

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from broker_lite.server.partitions.cache_policy import LARGE_BYTES, READERS_MS, Readership
+from broker_lite.server.partitions.cache_policy import LARGE_BYTES, READERS_MS, CachePolicy
 
 START, MIB = 1_000_000, 1 << 20
 
 
 def test_the_first_of_what_nobody_reads_stays() -> None:
-    readership = Readership(4 * MIB)
-    assert [readership.keeps(START, MIB) for _ in range(6)] == [True] * 4 + [False] * 2
+    policy = CachePolicy(4 * MIB)
+    assert [policy.keeps(START, MIB) for _ in range(6)] == [True] * 4 + [False] * 2
 
 
 def test_everything_stays_while_somebody_reads_and_for_a_while_after() -> None:
-    readership = Readership(4 * MIB)
-    readership.keeps(START, 100 * MIB)
-    readership.came(START)
-    assert all(readership.keeps(START + READERS_MS - 1, 100 * MIB) for _ in range(3))
-    assert not readership.keeps(START + READERS_MS, MIB)
-    readership.came(START + READERS_MS)
-    assert readership.keeps(START + READERS_MS, MIB)
+    policy = CachePolicy(4 * MIB)
+    policy.keeps(START, 100 * MIB)
+    policy.note_read(START)
+    assert all(policy.keeps(START + READERS_MS - 1, 100 * MIB) for _ in range(3))
+    assert not policy.keeps(START + READERS_MS, MIB)
+    policy.note_read(START + READERS_MS)
+    assert policy.keeps(START + READERS_MS, MIB)
 
 
 def test_small_batches_stay() -> None:
-    readership = Readership(0)
-    assert readership.keeps(START, LARGE_BYTES - 1)
-    assert not readership.keeps(START, LARGE_BYTES)
+    policy = CachePolicy(0)
+    assert policy.keeps(START, LARGE_BYTES - 1)
+    assert not policy.keeps(START, LARGE_BYTES)
 
 
 def test_everything_stays_where_that_was_asked_for() -> None:
-    readership = Readership(-1)
-    assert all(readership.keeps(START, 1 << 40) for _ in range(3))
+    policy = CachePolicy(-1)
+    assert all(policy.keeps(START, 1 << 40) for _ in range(3))

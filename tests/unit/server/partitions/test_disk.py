@@ -112,7 +112,7 @@ class StoppedClock(Clock):
 def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_than_that_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(disk_module, "COMPANY_US_MAX", 10_000_000)
+    monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 10_000_000)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -159,7 +159,7 @@ def test_a_group_waits_for_those_that_the_one_before_it_answered_and_no_longer_t
 
 
 def test_what_followers_are_to_fetch_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_module, "COMPANY_US_MAX", 60_000_000)
+    monkeypatch.setattr(disk_module, "COALESCE_US_MAX", 60_000_000)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

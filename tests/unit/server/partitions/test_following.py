@@ -294,7 +294,7 @@ def test_a_follower_that_becomes_a_reader_of_rows_knows_of_columns() -> None:
     async def test(world: World) -> None:
         leader = await world.serves(1)
         await leader.append([b"a"])
-        assert world.nodes[2].replica().trust.rows_from == 0
+        assert world.nodes[2].replica().crc_cache.rows_from == 0
 
     run(test)
 
