@@ -261,7 +261,8 @@ class _Fetch:
             collect()
 
     def _wanted(self, replica: Replica, wanted: wire.FetchPartition, now_ms: int) -> ranges.Wanted:
-        start, end, wanted.fetch_offset, replica.high_watermark, replica.crc_cache
+        start, end = wanted.fetch_offset, replica.high_watermark
+        crc_cache = replica.crc_cache
         mode = self._parts.config.fetch_verify
         check = (
             self._doubts

@@ -102,7 +102,8 @@ class FollowerFetches:
             # An older epoch is fenced. A newer one is not in our metadata yet; its broker retries.
             present = "none" if known is None else str(known.broker_epoch)
             raise StaleBrokerEpochError(
-                f"broker {broker_id} fetches in broker epoch {broker_epoch}; the registered epoch is {present}"
+                f"broker {broker_id} fetches in broker epoch {broker_epoch}; "
+                f"the registered epoch is {present}"
             )
         return known
 

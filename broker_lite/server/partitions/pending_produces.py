@@ -52,8 +52,8 @@ class PendingProduces:
             done(
                 None,
                 RequestTimedOutError(
-                    "the batch was not flushed on every in-sync replica within the request timeout; "
-                    "the log may contain it"
+                    "the batch was not flushed on every in-sync replica within the request "
+                    "timeout; the log may contain it"
                 ),
             )
 

@@ -240,8 +240,8 @@ def _as_rows(columns: memoryview, header: BatchHeader) -> bytearray:
     except CorruptMessageError as error:
         raise UndecodableBatchError(
             f"the batch of offsets {header.base_offset} to {header.last_offset} has a correct CRC, "
-            f"but its producer wrote columns that cannot be decoded: {error.message}; continue reading at "
-            f"offset {header.next_offset}"
+            f"but its producer wrote columns that cannot be decoded: {error.message}; "
+            f"continue reading at offset {header.next_offset}"
         ) from error
 
 

@@ -89,8 +89,9 @@ class Replica:
         "_owner",
         "_worker",
         "assigned_count",
+        "cache_policy",
         "closed",
-        "pending_columns",
+        "crc_cache",
         "end_waiters",
         "follower_starts",
         "has_followers",
@@ -98,11 +99,10 @@ class Replica:
         "log",
         "min_insync",
         "partition",
-        "cache_policy",
+        "pending_columns",
         "role",
         "start_waiters",
         "topic",
-        "crc_cache",
         "waiters",
     )
 

@@ -171,10 +171,10 @@ class _Leader:
         "_idle",
         "_is_due",
         "_is_idle_lane",
-        "_retries",
         "_owner",
         "_patience",
         "_ready",
+        "_retries",
         "_under_way",
     )
 
@@ -245,7 +245,7 @@ class _Leader:
             # Two waiting requests would end each other's wait for ever, so wait for the answer.
             return
         if self._busy and not self._under_way:
-            self._patience = self._owner.loop.call_retries(PATIENCE_MS / 1000, self._patience_ended)
+            self._patience = self._owner.loop.call_later(PATIENCE_MS / 1000, self._patience_ended)
             return
         self._ready = {}
         self._request_rows(rows)
@@ -334,7 +334,7 @@ class _Leader:
             self._attempts[key] = attempt + 1
             delay_ms = min(FIRST_RETRY_MS << min(attempt, 10), RETRY_MS_MAX)
             self._cancel_retries(key)
-            self._retries[key] = owner.loop.call_retries(delay_ms / 1000, self._retry, key, row)
+            self._retries[key] = owner.loop.call_later(delay_ms / 1000, self._retry, key, row)
 
     def _retry(self, key: PartitionKey, row: _Row) -> None:
         self._retries.pop(key, None)

@@ -53,7 +53,7 @@ from broker_lite.server.partitions.disk import Batch, Disk
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
 from broker_lite.server.partitions.isr_writes import IsrWrites
-from broker_lite.server.partitions.pending_produces import Produced, PendingProduces
+from broker_lite.server.partitions.pending_produces import PendingProduces, Produced
 from broker_lite.server.partitions.purgatory import Waiters
 from broker_lite.server.partitions.replica import Replica, as_storage_error
 from broker_lite.server.partitions.replica_fetcher import Fetchers, PeerNet
@@ -210,7 +210,8 @@ class ReplicaManager:
     def _absent(self, view: TopicView, partition: int) -> LogbusError:
         if not 0 <= partition < len(view.partitions):
             return UnknownTopicOrPartitionError(
-                f"topic {view.name!r} has {len(view.partitions)} partitions; partition {partition} does not exist"
+                f"topic {view.name!r} has {len(view.partitions)} partitions; "
+                f"partition {partition} does not exist"
             )
         if self._failure is not None:
             return self._failure.with_traceback(None)
@@ -294,7 +295,8 @@ class ReplicaManager:
         for key in moved:
             if key not in strays:
                 logger.warning(
-                    "%s: reassigned to other brokers while this broker was down; setting its log aside",
+                    "%s: reassigned to other brokers while this broker was down; "
+                    "setting its log aside",
                     key,
                 )
                 self._forget_log(key, self._logs.set_aside, "set aside")
@@ -337,7 +339,7 @@ class ReplicaManager:
         if replica is not None:
             self._change(replica, partition, config)
             return
-        # A log in creation is hosted by ``_host_created``; a log in deletion is re-created afterwards.
+        # ``_host_created`` hosts a log in creation; ``_forget_log`` re-creates a log in deletion.
         if key in self._deleting or key in self._creating:
             return
         log = self._logs.get(key)

@@ -139,7 +139,7 @@ def test_columns_that_cannot_be_decoded_under_a_right_crc_are_no_damage(
     (bad,) = prepare([wanted(log, 2, check=check, rows_only=True)], 1 << 20)
     assert isinstance(bad.error, UndecodableBatchError)
     assert (bad.error_offset, wire_code(bad.error)) == (2, CorruptMessageError.code)
-    assert "go on from offset 4" in bad.error.message
+    assert "continue reading at offset 4" in bad.error.message
     (behind,) = prepare([wanted(log, 4, check=check, rows_only=True)], 1 << 20)
     assert values(content(behind)) == [b"behind"]
 
