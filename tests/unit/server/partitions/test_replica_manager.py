@@ -406,7 +406,7 @@ def test_a_disk_error_stops_the_directory_loudly(
             shell.manager.find("t", 3)
 
     run(test)
-    assert "has failed and is not used any more" in caplog.text
+    assert "repair or replace the disk" in caplog.text
 
 
 def test_a_full_disk_refuses_one_batch_and_goes_on() -> None:
