@@ -1,8 +1,9 @@
-"""Readers of partitions: consumers without a group's sharing, and what Spark reads with.
+"""Readers of partitions: consumers without group membership, and the readers that Spark uses.
 
-``fetching`` is the engine, ``source`` one partition as it sees it, ``lineage`` whose epochs it has
-read; ``intake`` is the reader's side: positions, decoding. ``consumer`` and ``aio_consumer`` are
-the two faces, which members of groups build on; ``starting``, ``following`` and ``gone`` are about
-where to begin and partitions that come and go. For Spark: ``fetcher`` reads one range, ``ends``
-knows where partitions end now.
+- ``consumer``, ``aio_consumer``: the blocking and the asyncio consumer
+- ``fetching``, ``source``, ``lineage``: the fetch engine, its partitions, their leader epochs
+- ``intake``: decoding and positions, on the reader's thread
+- ``starting``: starting offsets
+- ``partition_discovery``, ``deleted_topics``: partitions that are created or deleted
+- ``fetcher``, ``first_answers``, ``ends``: offset ranges and end offsets, for Spark
 """

@@ -1,7 +1,7 @@
-"""``AsyncConsumer``: the consumer's engine and intake on the running event loop.
+"""``AsyncConsumer``: the fetch engine and the intake on the running event loop.
 
-Decisions are those of ``Consumer``; what blocks there is awaited here. A call that has taken rows
-waits for nothing more, so a cancellation loses none. All methods are for the loop's thread.
+It shares the decisions of ``Consumer`` and awaits where ``Consumer`` blocks. A call that has taken
+rows awaits nothing more, so a cancellation loses no rows. Call all methods on the loop's thread.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ RECORDS_AHEAD = 1024
 
 
 class AsyncConsumer:
-    """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end.
+    """``Consumer`` for asyncio: ``async for record in consumer`` waits at the end of the log.
 
-    Commits by itself at least once, as ``Consumer`` does: what is under way when the process dies,
-    or an exception leaves the ``async with`` block, comes again.
+    Automatic commits are at least once, as in ``Consumer``. After a crash or an exception in the
+    ``async with`` block, the records in flight are read again.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class AsyncConsumer:
         self._is_started = False
 
     async def start(self) -> None:
-        """Find the partitions and where to begin; done by ``async with`` and by the first read."""
+        """Find partitions and starting offsets. ``async with`` and the first read call it."""
         if self._is_started:
             return
         self._is_started = True
         try:
             await self._start()
         except BaseException:
-            # Failed or cancelled: the next read begins anew, it does not read nothing.
+            # On failure or cancellation, let the next read start again.
             self._is_started = False
             raise
 
@@ -138,7 +138,7 @@ class AsyncConsumer:
                     break
 
     async def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """The next records; [] if none came in ``timeout_s``."""
+        """Return the next records; [] after ``timeout_s``. See ``Consumer.poll``."""
         self._intake.settle()
         found: list[Record] = []
         try:
@@ -154,7 +154,7 @@ class AsyncConsumer:
     async def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """The next rows as Arrow; see ``Consumer.poll_arrow``."""
+        """Return the next rows as Arrow; see ``Consumer.poll_arrow``."""
         self._intake.settle()
         parts = Parts()
         limit = JOINED_ROWS if max_rows is None else min(JOINED_ROWS, max_rows)
@@ -171,8 +171,11 @@ class AsyncConsumer:
             raise
 
     async def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
-        """As in ``Consumer``. With ``is_more`` it never waits, so that nothing that the call has
-        taken can be lost to a cancellation."""
+        """Wait for rows; return False on time-out.
+
+        With ``is_more`` the call already holds rows and never awaits: a cancellation would lose
+        them.
+        """
         await self.start()
         deadline_ms = float("inf") if timeout_s is None else monotonic_ms() + timeout_s * 1000
         while True:
@@ -220,39 +223,39 @@ class AsyncConsumer:
     async def _reset(self, where: TopicPartition, before: int) -> None:
         timestamp = self._follower.reset_timestamp(where, before)
         if timestamp is None or self._intake.position(where) != before:
-            return  # sought meanwhile
+            return  # the caller sought while the record was processed
         await self._seek_listed(timestamp, (where,))
         self._follower.note_reset(where, before, self._intake.position(where) or 0)
 
     @property
     def resets(self) -> list[Reset]:
-        """Positions that the log no longer had, and where reading went on by ``start``."""
+        """Positions that were no longer in the log, and the offsets where reading resumed."""
         return self._follower.resets
 
     # -- positions
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read; none before ``start``."""
+        """Return the partitions that the consumer reads; empty before ``start``."""
         return self._intake.assignment()
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next record of each partition that will be handed out."""
+        """Return the offset of the next record of each partition."""
         return {where: self._intake.position(where) or 0 for where in self.assignment()}
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on from an offset."""
+        """Move the position of a partition."""
         self._intake.begin({TopicPartition(topic, partition): offset})
 
     async def seek_to_beginning(self, *wheres: TopicPartition) -> None:
-        """Go on from the oldest record of these partitions, or of all."""
+        """Seek to the oldest record of these partitions, or of all."""
         await self._seek_listed(EARLIEST_TIMESTAMP, wheres)
 
     async def seek_to_end(self, *wheres: TopicPartition) -> None:
-        """Go on behind the newest record of these partitions, or of all."""
+        """Seek to the end of these partitions, or of all."""
         await self._seek_listed(LATEST_TIMESTAMP, wheres)
 
     async def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
-        """Go on from the first record at or after a time, else from the end."""
+        """Seek to the first record at or after a timestamp (ms since 1970), else to the end."""
         await self._seek_listed(int(timestamp_ms), wheres)
 
     async def _seek_listed(self, timestamp_ms: int, wheres: Sequence[TopicPartition]) -> None:
@@ -263,38 +266,38 @@ class AsyncConsumer:
     async def _list(
         self, timestamp_ms: int, chosen: Callable[[], Sequence[TopicPartition]]
     ) -> dict[TopicPartition, int]:
-        """``chosen`` is asked behind the start: there is no assignment before."""
+        """Start if needed, then list offsets of the partitions that ``chosen`` returns."""
         await self.start()
         return await self._shell.run(
             reset_offsets(self._cluster, chosen(), timestamp_ms, self.config, self._deadline())
         )
 
     def pause(self, *wheres: TopicPartition) -> None:
-        """Hand out nothing more of these partitions, or of all."""
+        """Stop returning records of these partitions, or of all."""
         self._intake.pause(wheres or self.assignment(), True)
 
     def resume(self, *wheres: TopicPartition) -> None:
-        """Go on with these partitions, or with all."""
+        """Resume these partitions, or all."""
         self._intake.pause(wheres or self.assignment(), False)
         self._news.set()
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
-        """Where the partitions end now (exclusive)."""
+        """Request and return the current end offsets (exclusive)."""
         return await self._list(LATEST_TIMESTAMP, self.assignment)
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """The oldest offsets that are there now."""
+        """Request and return the oldest available offsets."""
         return await self._list(EARLIEST_TIMESTAMP, self.assignment)
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets the positions are behind the ends."""
+        """Return the number of offsets between each position and the end of its partition."""
         ends, positions = await self.end_offsets(), self.positions()
         return {where: max(0, ends[where] - positions[where]) for where in ends}
 
     # -- the group
 
     async def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of the partitions that are read."""
+        """Return the group's committed offsets of the assigned partitions."""
         await self.start()
         operation = group_requests.committed(
             self._cluster, self._group(), self.assignment(), self._deadline()
@@ -302,27 +305,29 @@ class AsyncConsumer:
         return requests.raise_first(await self._shell.run(operation))
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """The positions without what is under way: what an automatic commit takes."""
+        """Return the positions without records in flight, as an automatic commit uses them."""
         return self._intake.settled()
 
     async def commit(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None
     ) -> None:
-        """Commit these offsets (the next to read), or the positions: behind everything handed out,
-        the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
-        made again; the other topics' offsets are committed."""
+        """Commit these offsets (of the next record to read), or all positions.
+
+        Positions include the records in flight. Raises UnknownTopicIdError for a recreated topic;
+        offsets of other topics are committed.
+        """
         rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
         grants = self._grants(rows)
         await self._await_commit()
         await self._commit(rows, grants)
 
     async def _await_commit(self) -> None:
-        """One that is under way would undo a later one."""
+        """Wait for the automatic commit in flight: it could overwrite a later commit."""
         if self._committing is not None:
             await asyncio.wait([self._committing])
 
     def _grants(self, wheres: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """By which a group's member has these now: to be asked with how far it came."""
+        """Return the grants of these partitions, to attribute a later commit to them."""
         return {}
 
     async def _commit(
@@ -338,17 +343,17 @@ class AsyncConsumer:
         requests.raise_first(await self._shell.run(operation))
 
     def _has_changes(self) -> bool:
-        """Whether partitions were given or taken: a group's members have them."""
+        """Return whether assignment changes are pending (group members only)."""
         return False
 
     async def _take_changes(self) -> None:
-        """Read what was given, stop reading what was taken."""
+        """Apply pending assignments and revocations."""
 
     def _is_commit_due(self) -> bool:
         return monotonic_ms() >= self._commit_due_ms
 
     def _auto_commit(self) -> None:
-        """Send off what is done with; nobody waits for the answer."""
+        """Send an automatic commit of the processed records, without waiting for the answer."""
         self._commit_due_ms = monotonic_ms() + self.config.auto_commit_interval_ms
         if self._committing is None or self._committing.done():
             rows = self._intake.settled()
@@ -361,7 +366,7 @@ class AsyncConsumer:
         rows: Mapping[TopicPartition, CommittedOffset],
         grants: Mapping[TopicPartition, int],
     ) -> None:
-        """What is another member's by now is no trouble: it has what was committed, and goes on."""
+        """Commit and keep the error. Ignore partitions of other members: they commit their own."""
         try:
             with contextlib.suppress(NotOwnerError):
                 await self._commit(rows, grants)
@@ -375,7 +380,7 @@ class AsyncConsumer:
         return self.group
 
     async def close(self) -> None:
-        """Commit, if the consumer does so by itself, and end; see ``Consumer.close``."""
+        """Commit if automatic commits are on, and stop; see ``Consumer.close``."""
         await self._close(is_done=sys.exc_info()[0] is None)
 
     async def _close(self, *, is_done: bool) -> None:

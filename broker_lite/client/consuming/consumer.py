@@ -1,9 +1,10 @@
-"""``Consumer``: reads partitions record by record, in lists or as Arrow, and waits at the end.
+"""``Consumer``: returns records one by one, in lists or as Arrow, and waits at the end.
 
-A background thread (a reactor under ``fetching``) keeps the next records fetched; the calling
-thread decodes them (``intake``) and keeps the positions. One thread at a time uses a consumer.
-Offsets are asked for and committed over pooled connections of the calling thread; automatic commits
-go out on the background thread and are never waited for, but for the last one, in ``close``.
+A background thread (a reactor under ``fetching``) prefetches records. The calling thread decodes
+them and tracks positions (``intake``). One thread at a time uses a consumer.
+
+Offset lookups and commits use pooled connections of the calling thread. Automatic commits run on
+the background thread; only ``close`` waits for one.
 """
 
 from __future__ import annotations
@@ -60,26 +61,27 @@ OPERATION_TIMEOUT_MS = 30_000
 LAST_COMMIT_TIMEOUT_MS = 10_000
 WAIT_SLICE_S = 3600.0
 RECORDS_AHEAD = 1024
-"""Records of which iteration makes columns at once; each record is made in its turn."""
+"""Records whose columns iteration decodes at once; each Record object is built on demand."""
 
 
 class Consumer:
-    """Reads topics from where its group stands, or from ``start``. Make it with ``Bus.consumer``.
+    """Reads topics from the group's committed offsets, or from ``start``.
 
-    Without a group positions are the consumer's own. With one, committed offsets are where it
-    begins, and it commits by itself every ``auto_commit_interval_ms`` (unless
-    ``auto_commit=False``), at least once: only what is done with. The records of a poll are done
-    with when the next poll is called, a record of a loop when the loop asks for the next one, and
-    everything when the ``with`` block is left normally. Whoever dies or raises in between gets
-    what was under way again; nothing is skipped. This one takes all partitions that it is made
-    with, and is no member of its group; those that share are its subclasses ``MemberConsumer`` and
-    ``NativeConsumer``.
-    ``start`` is "earliest", "latest" (the default) or "none": a missing offset is an error.
-    Partitions made while it reads are found and read from their beginning.
+    Create it with ``Bus.consumer``. Without a group, the consumer alone keeps the positions. With a
+    group, it starts at committed offsets and commits every ``auto_commit_interval_ms`` unless
+    ``auto_commit=False``.
+
+    Automatic commits are at least once. A polled record counts as processed at the next poll, an
+    iterated record at the next iteration. Leaving the ``with`` block without an error marks all as
+    processed. After a crash or an error, the records in flight are read again; none is skipped.
+
+    This class reads all partitions that it is given, without group membership; ``MemberConsumer``
+    and ``NativeConsumer`` share partitions. ``start`` is "earliest", "latest" (default) or "none"
+    (a missing offset is an error). Partitions created later are read from their beginning.
     """
 
     _defers_changes = False
-    """Whether a change waits until what a call has taken is handed out."""
+    """Whether assignment changes wait until the rows of the current call are returned."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class Consumer:
         group: str | None,
         config: ConsumerConfig,
     ) -> None:
-        """What needs no thread yet."""
+        """Set up the state that needs no thread."""
         self.config = config
         self.group = group
         self._topics = tuple(dict.fromkeys(topics))
@@ -122,9 +124,9 @@ class Consumer:
         self._commit_due = False
         self._is_committing = False
         self._changes: deque[Any] = deque()
-        """Of what is read, by other threads: here where partitions that were found begin."""
+        """Starting offsets of discovered partitions, appended by the reactor's thread."""
         self.commit_error: LogbusError | None = None
-        """Why the last automatic commit failed, or None."""
+        """The error of the last automatic commit, or None."""
         self._pool = Pool(config.client_id)
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
         self._admin = Admin(bootstrap_servers, client_id=config.client_id, pool=self._pool)
@@ -135,7 +137,7 @@ class Consumer:
         starts: Starts,
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
-        """Start the thread; partitions that are added to ``follows`` are found."""
+        """Start the thread; it discovers new partitions of the topics in ``follows``."""
         config = self.config
         self._reactor = Reactor(config.client_id, "logbus-consumer")
         self._follower = Follower(
@@ -168,7 +170,7 @@ class Consumer:
     # -- reading
 
     def __iter__(self) -> Iterator[Record]:
-        """The records, for ever: at the end it waits for more."""
+        """Yield records without end; wait for new records at the end of the log."""
         intake, held_back = self._intake, self._intake.is_held_back
         while True:
             intake.settle()
@@ -179,18 +181,17 @@ class Consumer:
                 intake.at = at
                 yield record
                 if self._commit_due or intake.at != at or not intake.is_single:
-                    break  # time to commit; or sought, paused, or polled in between
+                    break  # a commit is due, or the caller sought, paused or polled
                 if self._changes or (held_back is not None and held_back()):
                     break
 
     def poll(self, timeout_s: float = 0.0, max_records: int = 10_000) -> list[Record]:
-        """The next records, in order within each partition; [] if none came in ``timeout_s``
-        (0: what is here already).
+        """Return the next records, in order within each partition; [] after ``timeout_s``.
 
-        Raises CorruptMessageError in damage (unless ``on_corrupt="skip"``), OffsetOutOfRangeError
-        where the log has no such offset and ``start="none"`` (``seek`` leads past both),
-        UnknownTopicIdError or UnknownTopicOrPartitionError where the topic was deleted, and
-        ClosedError.
+        With ``timeout_s`` 0, return only records already received. Raises CorruptMessageError
+        (unless ``on_corrupt="skip"``), OffsetOutOfRangeError for an offset outside the log with
+        ``start="none"``, UnknownTopicIdError or UnknownTopicOrPartitionError for a deleted topic,
+        and ClosedError. After the first two, ``seek`` past the offset to continue.
         """
         self._intake.settle()
         found: list[Record] = []
@@ -207,12 +208,12 @@ class Consumer:
     def poll_arrow(
         self, timeout_s: float = 0.0, *, headers: bool = False, max_rows: int | None = None
     ) -> pa.RecordBatch:
-        """The next rows with the columns of Spark's Kafka source; 0 rows if none came in time.
+        """Return the next rows with the columns of Spark's Kafka source; 0 rows on time-out.
 
-        key, value, topic, partition, offset, timestamp (us, UTC), timestampType; with ``headers``
-        also these. Values lie where they were received; nothing is copied unless batches are small.
-        ``timeout_s`` and errors are those of ``poll``; ``max_rows`` None: some 4096, or as many
-        as one batch brings.
+        The columns are key, value, topic, partition, offset, timestamp (us, UTC), timestampType,
+        and ``headers`` on request. Values are not copied unless batches are small. ``timeout_s``
+        and errors are those of ``poll``. Without ``max_rows``, return about 4096 rows, or one
+        larger batch.
         """
         self._intake.settle()
         parts = Parts()
@@ -230,8 +231,11 @@ class Consumer:
             raise
 
     def _fill(self, timeout_s: float | None, is_more: bool = False) -> bool:
-        """Wait for rows; False if the time is up. With ``is_more`` the call has rows to hand out:
-        errors and commits wait for the next one."""
+        """Wait for rows; return False on time-out.
+
+        ``is_more`` means that the call already has rows to return: errors and commits wait for the
+        next call.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self._end is not None:
@@ -259,31 +263,33 @@ class Consumer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what is read is what should be, as far as is known: a group's member may be about
-        to be given partitions, or to give some up."""
+        """Whether no assignment or revocation is pending, as far as the member knows."""
         return not self._has_changes()
 
     # -- positions
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
+        """Return the partitions that the consumer reads."""
         return self._intake.assignment()
 
     def position(self, topic: str | TopicPartition, partition: int | None = None) -> int:
-        """The offset of the next record of a partition that will be handed out. Raises
-        UnknownTopicOrPartitionError for one that is not read."""
+        """Return the offset of the partition's next record. Raises UnknownTopicOrPartitionError
+        for a partition that is not read."""
         where = self._where(topic, partition)
         found = self._intake.position(where)
         assert found is not None
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
-        """All positions."""
+        """Return the positions of all partitions."""
         return {where: self.position(where) for where in self.assignment()}
 
     def seek(self, topic: str | TopicPartition, partition: int, offset: int | None = None) -> None:
-        """Go on from an offset: ``seek(topic, partition, offset)`` or
-        ``seek(TopicPartition(…), offset)``. One that is not in the log shows when it is read."""
+        """Move a position: ``seek(topic, partition, offset)`` or ``seek(TopicPartition(…),
+        offset)``.
+
+        The next read reports an offset that is not in the log.
+        """
         if isinstance(topic, TopicPartition) and offset is None:
             where, offset = self._where(topic, None), partition
         else:
@@ -293,15 +299,15 @@ class Consumer:
         self._intake.begin({where: offset})
 
     def seek_to_beginning(self, *wheres: TopicPartition) -> None:
-        """Go on from the oldest record of these partitions, or of all."""
+        """Seek to the oldest record of these partitions, or of all."""
         self._seek_listed(EARLIEST_TIMESTAMP, wheres)
 
     def seek_to_end(self, *wheres: TopicPartition) -> None:
-        """Go on behind the newest record of these partitions, or of all."""
+        """Seek to the end of these partitions, or of all."""
         self._seek_listed(LATEST_TIMESTAMP, wheres)
 
     def seek_to_time(self, timestamp_ms: int, *wheres: TopicPartition) -> None:
-        """Go on from the first record at or after a time (ms since 1970), else from the end."""
+        """Seek to the first record at or after a timestamp (ms since 1970), else to the end."""
         self._seek_listed(int(timestamp_ms), wheres)
 
     def _seek_listed(self, timestamp_ms: int, wheres: tuple[TopicPartition, ...]) -> None:
@@ -312,39 +318,39 @@ class Consumer:
         self._intake.begin(self._pool.run(operation))
 
     def pause(self, *wheres: TopicPartition) -> None:
-        """Hand out nothing more of these partitions, or of all."""
+        """Stop returning records of these partitions, or of all."""
         self._intake.pause(wheres or self.assignment(), True)
 
     def resume(self, *wheres: TopicPartition) -> None:
-        """Go on with these partitions, or with all."""
+        """Resume these partitions, or all."""
         self._intake.pause(wheres or self.assignment(), False)
         self._notify()
 
     def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the paused partitions."""
         return self._intake.paused()
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Where the partitions end now (exclusive)."""
+        """Request and return the current end offsets (exclusive)."""
         return self._list(LATEST_TIMESTAMP)
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """The oldest offsets that are there now."""
+        """Request and return the oldest available offsets."""
         return self._list(EARLIEST_TIMESTAMP)
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets the positions are behind the ends."""
+        """Return the number of offsets between each position and the end of its partition."""
         ends = self.end_offsets()
         return {where: max(0, ends[where] - self.position(where)) for where in ends}
 
     @property
     def skipped(self) -> list[tuple[TopicPartition, int, int]]:
-        """What ``on_corrupt="skip"`` went past: (partition, first offset, next offset)."""
+        """Ranges that ``on_corrupt="skip"`` skipped: (partition, first offset, next offset)."""
         return self._intake.skipped
 
     @property
     def resets(self) -> list[Reset]:
-        """Positions that the log no longer had, and where reading went on by ``start``."""
+        """Positions that were no longer in the log, and the offsets where reading resumed."""
         return self._follower.resets
 
     def _list(self, timestamp_ms: int) -> dict[TopicPartition, int]:
@@ -366,22 +372,24 @@ class Consumer:
     # -- the group
 
     def committed(self) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of the partitions that are read; absent where there is none. Raises
-        InvalidGroupIdError without a group."""
+        """Return the group's committed offsets of the assigned partitions; absent without one.
+        Raises InvalidGroupIdError without a group."""
         return self._admin.committed(self._group(), self.assignment())
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset | int] | None = None) -> None:
-        """Commit these offsets (the next to read), or the positions: behind everything handed out,
-        the records under way among them. Raises UnknownTopicIdError where a topic was deleted and
-        made again; a group's member raises NotOwnerError where a partition is another's by now, and
-        RebalanceInProgressError where the group gathers for too long: commit again. What is not
-        refused is committed."""
+        """Commit these offsets (of the next record to read), or all positions.
+
+        Positions include the records in flight. Raises UnknownTopicIdError for a recreated topic. A
+        group member also raises NotOwnerError for a partition that another member owns, and
+        RebalanceInProgressError for a long rebalance; then commit again. Offsets without an error
+        are committed.
+        """
         rows = self._intake.commitable() if offsets is None else self._intake.stamped(offsets)
         self._await_commit()
         self._commit_rows(rows, OPERATION_TIMEOUT_MS)
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """The positions without what is under way: what an automatic commit takes."""
+        """Return the positions without records in flight, as an automatic commit uses them."""
         return self._intake.settled()
 
     def _group(self) -> str:
@@ -400,19 +408,19 @@ class Consumer:
         return group_requests.commit_offsets(self._cluster, self._group(), rows, deadline_ms)
 
     def _auto_commit(self) -> None:
-        """Send off what is done with; nobody waits for the answer."""
+        """Send an automatic commit of the processed records, without waiting for the answer."""
         self._commit_due = False
         rows = self._intake.settled()
         if self._is_committing or not rows:
             return
         self._is_committing = True
-        # Not later than somebody waits for it: it would undo the commit that did not wait on.
+        # Time out no later than ``_await_commit``; a later retry would overwrite a newer commit.
         patience_ms = min(self.config.request_timeout_ms, LAST_COMMIT_TIMEOUT_MS)
         operation = self._commit_operation(rows, monotonic_ms() + patience_ms)
         self._reactor.call_soon(partial(spawn, self._reactor, operation, self._committed))
 
     def _last_commit(self, *, is_done: bool) -> None:
-        """What is another member's by now is no trouble: it has what was committed, and goes on."""
+        """Commit for the last time. Ignore partitions of other members: they commit their own."""
         if self.group is not None and self.config.auto_commit:
             rows = self._intake.commitable() if is_done else self._intake.settled()
             self._await_commit()
@@ -420,7 +428,7 @@ class Consumer:
                 self._commit_rows(rows, LAST_COMMIT_TIMEOUT_MS)
 
     def _await_commit(self) -> None:
-        """One that is under way would undo a later one."""
+        """Wait for the automatic commit in flight: it could overwrite a later commit."""
         with self._condition:
             self._condition.wait_for(
                 lambda: not self._is_committing or self._end is not None,
@@ -441,7 +449,7 @@ class Consumer:
         if isinstance(found, LogbusError):
             self.commit_error = found
         else:
-            # What is another member's by now is no trouble: it has what was committed, and goes on.
+            # Another member owns the partition now and continues from the committed offset.
             errors = [e for e in found.values() if e and not isinstance(e, NotOwnerError)]
             self.commit_error = errors[0] if errors else None
         self._is_committing = False
@@ -478,7 +486,7 @@ class Consumer:
             self._intake.begin(*self._changes.popleft())
 
     def _out_of_range(self, where: TopicPartition, error: LogbusError) -> None:
-        """The log begins behind the position, or ends before it: go by ``start``."""
+        """Reset or raise for a position outside the log, according to ``start``."""
         before = self.position(where)
         goes_on_at = self._follower.truncated_at(error)
         if goes_on_at is not None:
@@ -495,10 +503,10 @@ class Consumer:
     # -- the end
 
     def close(self) -> None:
-        """Commit, if the consumer does so by itself, and end the thread.
+        """Commit if automatic commits are on, and stop the thread.
 
-        Everything handed out counts as done with. Not so while an exception is being handled, as
-        in ``finally: consumer.close()``: then what was under way comes again.
+        All returned records count as processed. During exception handling, as in ``finally:
+        consumer.close()``, records in flight do not: they are read again.
         """
         self._close(is_done=sys.exc_info()[0] is None)
 
@@ -511,7 +519,7 @@ class Consumer:
             self.stop()
 
     def stop(self) -> None:
-        """End the thread without a last commit."""
+        """Stop the thread without a last commit."""
         self._end = ClosedError("the consumer was closed")
         self._notify()
         self._reactor.stop()

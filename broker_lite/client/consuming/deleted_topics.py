@@ -1,5 +1,8 @@
-"""News that a topic is gone, put off: a group takes such a topic from its readers, so brokers' word
-of it is no error to them, unless it is still theirs after a while. For the reader's thread."""
+"""Delays deleted-topic errors of a group's member: the group may revoke the partition first.
+
+An error is raised only if the member still owns the partition after the delay. Used on the reader's
+thread.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from broker_lite.model import TopicPartition
 
 
 class GoneTopics:
-    """Asks to be told by ``intake``; ``on_told`` hears of each piece of news."""
+    """Delayed deleted-topic errors of an ``Intake``. ``on_told`` is called for each of them."""
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class GoneTopics:
 
     @property
     def is_due(self) -> bool:
-        """Whether something was put off for long enough."""
+        """Whether an error has been delayed for long enough."""
         return bool(self._put_off) and self._put_off[0][0] <= monotonic_ms()
 
     def _puts_off(self, arrival: Arrival) -> bool:
@@ -43,6 +46,6 @@ class GoneTopics:
         return True
 
     def release(self) -> None:
-        """What is due is the reader's after all; news of partitions that were taken is void."""
+        """Return overdue errors to the reader's queue; errors of revoked partitions are void."""
         while self.is_due:
             self._engine.arrivals.append(self._put_off.pop(0)[1])

@@ -1,10 +1,11 @@
-"""``EndOffsetsWatch``: always knows where partitions end, and hardly asks.
+"""``EndOffsetsWatch``: keeps the end offsets of partitions current in a background thread.
 
-One thread keeps a long poll open to every leader: a fetch from the known ends that is answered
-without records when there are some. So new data is known within milliseconds and an idle log costs
-one request a leader every ten seconds. Metadata is renewed every ``refresh_ms`` and when an answer
-says that it is stale; new partitions join, deleted topics leave, a topic made again has a new id.
-Readers on other threads see immutable snapshots and never wait. Not usable after a fork.
+The thread keeps one long poll open to every leader. It fetches from the known end offsets, and the
+leader answers without records as soon as an end moves. New data is known within milliseconds; an
+idle log costs one request per leader every ten seconds.
+
+Metadata is refreshed every ``refresh_ms`` and after an answer with a stale-metadata error. Readers
+on other threads get immutable snapshots and never block. A watch does not survive a fork.
 """
 
 from __future__ import annotations
@@ -38,16 +39,17 @@ from broker_lite.wire.fetch import (
 
 POLL_WAIT_MS = 10_000
 POLL_PAUSE_MS = 4
-"""After news: a busy topic then costs its broker at most 250 small requests a second."""
+"""Milliseconds between an answer with new ends and the next poll: at most 250 polls a second per
+broker."""
 REFRESH_MS = 30_000
 REQUEST_TIMEOUT_MS = 10_000
-"""For an answer, besides the time that a poll waits for news on purpose."""
+"""Milliseconds until an answer is due, in addition to the poll's own wait."""
 
 Topics = Iterable[str] | Callable[[ClusterView], Iterable[str]]
 
 
 class EndsSnapshot(NamedTuple):
-    """What a watch knew at one moment; the three belong together."""
+    """Metadata, topic ids and end offsets of the same moment."""
 
     view: ClusterView
     topic_ids: Mapping[str, str]
@@ -55,11 +57,12 @@ class EndsSnapshot(NamedTuple):
 
 
 class EndOffsetsWatch:
-    """The ends of some topics' partitions, kept fresh by a background thread.
+    """The end offsets of some topics' partitions, kept current by a background thread.
 
-    ``topics`` are names, or a function that picks names from a view of all topics (a pattern).
-    ``isolation``: ends are high watermarks, or for read_committed last stable offsets.
-    ``on_change`` is called on the watch's thread after each change and must not block.
+    ``topics`` are names, or a function that selects names from a view of all topics (a pattern).
+    ``isolation`` selects high watermarks (read_uncommitted) or last stable offsets
+    (read_committed). ``on_change`` is called on the watch's thread after each change and must not
+    block.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class EndOffsetsWatch:
         self._on_change = on_change
         self._ends: dict[TopicPartition, ListedOffset] = {}
         self.version = 0
-        """Grows with each change of ``ends()``, which is the same object until then."""
+        """Counter of changes of ``ends()``, which returns the same object between changes."""
         self._topic_ids: dict[str, str] = {}
         self._snapshot = EndsSnapshot(ClusterView(), {}, {})
         self._plan: dict[TopicPartition, tuple[Endpoint, str, int]] = {}
@@ -91,7 +94,7 @@ class EndOffsetsWatch:
         self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
-        """What keeps the watch from knowing better, or None."""
+        """The error of the last refresh or poll, or None if the ends are current."""
         self._reactor = Reactor(client_id, "logbus-ends")
         endpoints = parse_endpoints(bootstrap_servers)
         self._cluster = Cluster(endpoints, monotonic_ms, client_id)
@@ -101,27 +104,28 @@ class EndOffsetsWatch:
     # -- any thread
 
     def ends(self) -> Mapping[TopicPartition, ListedOffset]:
-        """The ends as known now: offset (exclusive) and leader epoch; empty until ready."""
+        """Return the last known end offset (exclusive) and leader epoch of each partition. Empty
+        until ``wait_ready``."""
         return self._ends
 
     def topic_ids(self) -> Mapping[str, str]:
-        """The ids of the topics that exist; one made again has another id than before."""
+        """Return the ids of the existing topics. A recreated topic has a new id."""
         return self._topic_ids
 
     def view(self) -> ClusterView:
-        """The newest metadata."""
+        """Return the newest metadata."""
         return self._cluster.view
 
     def snapshot(self) -> EndsSnapshot:
-        """Metadata, ids and ends of one moment; the same object while nothing has changed."""
+        """Return metadata, ids and ends of one moment; the same object until a change."""
         return self._snapshot
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the ends are known for the first time; False if they are not by then."""
+        """Wait until the ends are known for the first time; return False on time-out."""
         return self._ready.wait(timeout_s)
 
     def update(self, topics: Iterable[str]) -> None:
-        """Watch these topics instead of those named before."""
+        """Replace the watched topics."""
         names = tuple(dict.fromkeys(topics))
         if names != self._names:
             self._names = names
@@ -140,7 +144,7 @@ class EndOffsetsWatch:
     # -- the watch's thread
 
     def _renew(self) -> None:
-        """Look at the cluster anew, and at the ends of partitions that are new or have moved."""
+        """Refresh the metadata and list the ends of new and recreated partitions."""
         if not self._is_renewing:
             self._is_renewing = True
             spawn(self._reactor, self._look(), self._looked)
@@ -227,7 +231,7 @@ class EndOffsetsWatch:
                 self._on_change()
 
     def _poll_all(self) -> None:
-        """Keep one poll open to each leader; begin anew where the plan has changed."""
+        """Keep one poll open to each leader. Restart all polls if a leader or epoch changed."""
         view = self._cluster.view
         plan = {}
         for where in self._ends:
@@ -273,7 +277,8 @@ class EndOffsetsWatch:
         if problem is None:
             self._reactor.later(POLL_PAUSE_MS, lambda: self._poll(endpoint, lane))
             return
-        # A plan without this leader differs from what the next look finds, so that begins anew.
+        # Remove the failed leader from the plan. The next refresh then finds a different plan and
+        # restarts the polls.
         self._plan = {where: row for where, row in self._plan.items() if row[0] != endpoint}
         self._later(problem)
 

@@ -1,9 +1,9 @@
-"""``read_range``: the rows of one partition between two offsets, for Spark's executors.
+"""Read a fixed offset range of one partition, for Spark's executors.
 
-The same range always gives the same rows, in order, whatever moves meanwhile: leaders are
-followed, a topic made again is not taken for the old one, rows that are gone are an error. What the
-first answer holds is read on the calling thread; only a longer range starts a thread, which fetches
-ahead into a bounded queue while the caller decodes. Connections: the process's pool.
+The same range always yields the same rows in the same order. The reader follows leader changes,
+rejects a recreated topic, and raises an error for deleted records. The calling thread reads the
+first answer. A longer range starts a thread that fetches ahead into a bounded queue while the
+caller decodes. Connections come from the process's pool.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ DEPTH = 2
 TIMEOUT_MS = 120_000
 REQUEST_TIMEOUT_MS = 30_000
 WAIT_MS = 500
-"""A range lies below the high watermark, so a fetch waits only where a new leader catches up."""
+"""Milliseconds that the leader may wait for records. The range ends below the high watermark, so
+the wait occurs only while a new leader catches up."""
 
 FetchedBatch = Slice
 OnSkipped = Callable[[TopicPartition, int, int], None]
@@ -97,18 +98,20 @@ def read_range(
     reads_once: bool = False,
     first_answer: FetchedPartition | None = None,
 ) -> Iterator[FetchedBatch]:
-    """The rows with ``start <= offset < end`` of one partition, batch by batch.
+    """Yield the rows with ``start <= offset < end`` of one partition, batch by batch.
 
-    ``leader`` saves the question who leads. At most ``depth + 1`` answers of ``fetch_bytes`` are
-    held. ``on_corrupt="skip"`` goes past a damaged batch and tells ``on_skipped(partition, first
-    offset, next offset)``. Raises OffsetOutOfRangeError (naming the log's start and end),
-    UnknownTopicIdError (deleted or made again), CorruptMessageError, and what kept the leader from
-    answering for ``timeout_ms``; one that hangs for ``request_timeout_ms`` is asked anew.
-    ``local_reads``: where the leader is on this machine and its files may be opened, they are read
-    in place, on the calling thread; wherever that fails records are fetched as ever.
-    ``reads_once``: what they bring in from the disk does not stay in the page cache.
-    ``first_answer``: an answer to a fetch from ``start``, which saves the first fetch
-    (``fetch_first_answers``).
+    ``leader`` saves a metadata request. The reader buffers at most ``depth + 1`` answers of
+    ``fetch_bytes`` each. ``on_corrupt="skip"`` skips a corrupt batch and calls
+    ``on_skipped(partition, first offset, next offset)``.
+
+    With ``local_reads``, the calling thread reads the segment files of a leader on this machine,
+    and fetches over the network if that fails. ``reads_once`` keeps these file reads out of the
+    page cache. ``first_answer`` is an answer to a fetch from ``start`` (see
+    ``fetch_first_answers``) and saves the first fetch.
+
+    Raises OffsetOutOfRangeError (names the log's start and end), UnknownTopicIdError (the topic was
+    deleted or recreated), CorruptMessageError, or the last error after ``timeout_ms`` of retries. A
+    request without an answer is retried after ``request_timeout_ms``.
     """
     if on_corrupt not in ("fail", "skip"):
         raise InvalidConfigError(f"on.corrupt={on_corrupt!r}: give fail or skip")
@@ -172,7 +175,7 @@ def _batches(
     try:
         while offset >= end or depth < 1 or session.reads_files:
             yield _below(items, end)
-            # What was read is not held while more is: the same memory serves again.
+            # Release the batches before the next fetch, so that it reuses their memory.
             items.clear()
             if offset >= end:
                 return
@@ -190,14 +193,14 @@ def _batches(
 
 
 def _below(items: list[Item], end: int) -> list[Item]:
-    """A damaged batch beyond the end is nobody's business here."""
+    """Remove batches at or beyond ``end``: their corruption must not fail this range."""
     while items and isinstance(items[-1], LogBatch) and items[-1].header.base_offset >= end:
         items.pop()
     return items
 
 
 class _Ahead:
-    """A thread that fetches while its reader decodes; ``depth`` answers wait at most."""
+    """A thread that fetches while the caller decodes; its queue holds at most ``depth`` answers."""
 
     def __init__(self, session: _Session, offset: int, end: int, depth: int) -> None:
         self._session = session
@@ -216,7 +219,7 @@ class _Ahead:
             while self._offset < self._end and not self._stopped.is_set():
                 items, self._offset = self._session.fetch(self._offset)
                 self._put(items)
-        except BaseException as error:  # the thread's outermost frame: the reader raises it
+        except BaseException as error:  # outermost frame of the thread: the caller raises the error
             last = error
         finally:
             self._session.close()
@@ -240,14 +243,14 @@ class _Ahead:
             yield _below(entry, self._end)
 
     def stop(self) -> None:
-        """The reader is done, perhaps before the end: release the thread and its connection."""
+        """Stop the thread and release its connection, even before the end of the range."""
         self._stopped.set()
         self._session.interrupt()
         self._thread.join(5.0)
 
 
 class _Session:
-    """Fetches of one partition, one at a time, from whoever leads it."""
+    """Fetches of one partition from its current leader, one request at a time."""
 
     def __init__(
         self,
@@ -271,7 +274,7 @@ class _Session:
         self._local_reads = local_reads and fetch_bytes >= LOCAL_BYTES_MIN
         self._file: LocalRange | None = None
         self.reads_files = False
-        """Whether what came last was read here, which needs no thread that fetches ahead."""
+        """Whether the last batches came from local files. Local reads need no prefetch thread."""
         self.skips = skips
         self.first_answer: FetchedPartition | None = None
         self._bootstrap = bootstrap
@@ -292,7 +295,7 @@ class _Session:
         self._boundary = -1
 
     def may_be_whole_elsewhere(self, offset: int) -> bool:
-        """Whether a damaged batch is worth another fetch: once, where other replicas have it."""
+        """Return whether to fetch a corrupt batch once more: once per batch, if copies exist."""
         if self._doubted_at == offset:
             return False
         if self._local_reads:
@@ -302,7 +305,7 @@ class _Session:
         return self._cluster.view.has_copies(self.where)
 
     def again(self, offset: int) -> _Session:
-        """A session like this one, which lets the leader check the batch at ``offset``."""
+        """Return a new session that makes the leader verify the batch at ``offset``."""
         other = _Session(
             self.where,
             self._topic_id,
@@ -322,7 +325,7 @@ class _Session:
         return other
 
     def _awaits_repair(self) -> bool:
-        """Whether the leader's damage may be gone soon, with another leader or by repair."""
+        """Return whether a repair or a leader change may soon replace the corrupt batch."""
         now_ms = monotonic_ms()
         if not self._repair_until_ms:
             with contextlib.suppress(NoBrokersError):
@@ -332,10 +335,10 @@ class _Session:
         return now_ms < self._repair_until_ms and self._cluster.view.has_copies(self.where)
 
     def fetch(self, offset: int) -> tuple[list[Item], int]:
-        """At least one batch from ``offset`` on, and where to go on."""
+        """Return at least one batch from ``offset`` on, and the offset of the next fetch."""
         first, self.first_answer = self.first_answer, None
         if first is not None:
-            # A damaged answer is fetched again, by the path that repairs or reports damage.
+            # On corruption, fetch again: that path waits for a repair or reports the error.
             with contextlib.suppress(CorruptMessageError):
                 found = self._take(first, offset)
                 if found is not None and found[0]:
@@ -408,7 +411,10 @@ class _Session:
         return answers_of(answer, {self.where: self._topic_id})[self.where]
 
     def _take(self, answer: FetchedPartition, offset: int) -> tuple[list[Item], int] | None:
-        """None where the records are stored was said, but they are not to be read there."""
+        """Return the batches of an answer and the next offset.
+
+        Return None if the answer names segment files that cannot be opened.
+        """
         policy = WalkPolicy(
             leader_epoch=self._leader_epoch, aborted=answer.aborted_transactions or ()
         )
@@ -428,13 +434,15 @@ class _Session:
         self._boundary = found.next_offset
         items: list[Item] = list(found.batches)
         if found.damage is None or items:
-            # Damage behind good batches is met again, at the front, by the next fetch.
+            # Ignore corruption behind valid batches. The next fetch starts at the corrupt batch.
             return items, found.next_offset
         raise found.damage
 
     def _from_file(self, file: LocalRange) -> tuple[list[Item], int] | None:
-        """The next batches of the open range. None, and files are left alone from here on, where
-        the range cannot be read or holds something else: the broker is asked for the records."""
+        """Return the next batches of the open local file range.
+
+        If the file cannot be read or holds other data, disable local reads and return None.
+        """
         found: Walked | None = None
         with contextlib.suppress(OSError):
             found = file.read()
@@ -463,7 +471,7 @@ class _Session:
         )
 
     def _past(self, offset: int, deadline_ms: float) -> tuple[list[Item], int]:
-        """Over a batch of which not even the header can be believed: the leader's index knows."""
+        """Skip a batch with a corrupt header: look up the next offset in the leader's index."""
         operation = requests.offsets_for_bytes(
             self._cluster,
             {self.where: (offset, 1)},
@@ -506,7 +514,8 @@ class _Session:
         )
 
     def _find_leader(self) -> None:
-        """Renew who leads; raises UnknownTopicIdError where the topic is another one now."""
+        """Refresh the leader and its epoch; raise UnknownTopicIdError if the topic was
+        recreated."""
         self._pool.run(requests.refresh_once(self._cluster, (self.where.topic,)))
         view = self._cluster.view
         topic = view.topics.get(self.where.topic)
@@ -530,7 +539,7 @@ class _Session:
             connection.close()
 
     def interrupt(self) -> None:
-        """From another thread: let a fetch under way end soon."""
+        """Abort the request in flight, from another thread."""
         self._interrupted = True
         connection = self._connection
         if connection is not None:

@@ -1,11 +1,13 @@
-"""The consumer's engine: keeps every partition's next records fetched, on one shell's thread.
+"""The consumer's fetch engine: prefetches every partition's records on one shell's thread.
 
-Each leader is asked over two connections: one for partitions that have more to give, answered at
-once; one for partitions read to the end, a long poll. So an idle partition never holds up a busy
-one. (A third, where of those with more some must be sent.) Batches are queued
-as ``Arrival``s, at most ``buffer_bytes`` a partition; checking and decoding are the
-reader's. Every seek begins a new generation, whose arrivals alone count. Other threads use ``post``
-and read ``arrivals``.
+Each leader has two connections. The ``fetch`` connection serves partitions below the high watermark
+and is answered at once. The ``tail`` connection is a long poll for partitions at the high
+watermark. An idle partition therefore never delays a busy one. A third connection serves partitions
+whose records must be sent although others are read from local files.
+
+The engine queues batches as ``Arrival``s, at most ``buffer_bytes`` a partition. The reader verifies
+and decodes them. Every seek starts a new generation; arrivals of older generations are void. Other
+threads call ``post`` and read ``arrivals``.
 """
 
 from __future__ import annotations
@@ -54,17 +56,18 @@ from broker_lite.wire.fetch import (
 )
 
 REFRESH_MS = 30_000
-"""How often new partitions are looked for."""
+"""Milliseconds between two metadata refreshes that look for new partitions."""
 BUFFERED_FETCHES = 2
 LATE_MS = 500
-"""After so long beyond its wait without an answer others are asked whether a leader still leads."""
+"""Milliseconds beyond a fetch's own wait. After that, the engine asks other brokers whether the
+leader was deposed."""
 NO_EPOCHS: Mapping[TopicPartition, int] = MappingProxyType({})
 GONE_AFTER = 3
-"""So many looks in a row that do not find a topic: it is gone."""
+"""Consecutive metadata refreshes without a topic after which the topic counts as deleted."""
 
 
 class Arrival(NamedTuple):
-    """Batches of one partition, or the error that stopped it; void if of an old generation."""
+    """Batches of one partition, or the error that stopped it; void if its generation is old."""
 
     where: TopicPartition
     generation: int
@@ -75,9 +78,12 @@ class Arrival(NamedTuple):
 
 
 class FetchEngine:
-    """Fetches for one consumer. ``on_arrival`` is called after each append to ``arrivals``;
-    ``on_view`` when the metadata was renewed. ``in_place``: to read files of brokers on this
-    machine, which blocks the shell's thread while a disk does; None: never."""
+    """Fetches for one consumer.
+
+    The engine calls ``on_arrival`` after each append to ``arrivals`` and ``on_view`` after each
+    metadata refresh. ``in_place`` reads segment files of brokers on this machine, which blocks the
+    shell's thread during disk I/O. None disables local reads.
+    """
 
     def __init__(
         self,
@@ -98,39 +104,41 @@ class FetchEngine:
         self._on_view = on_view
         self._in_place = in_place or InPlace(lambda endpoint, lane: False)
         self.topic_ids: dict[str, str] = {}
-        """Which topic of each name is read: for good, since another's offsets mean nothing here."""
+        """Topic name to topic id, fixed at the first read: offsets of a recreated topic differ."""
         self._sources: dict[TopicPartition, Source] = {}
         self._polls: dict[tuple[Endpoint, str], dict[TopicPartition, tuple[int, int]]] = {}
-        """What each open fetch asked for: its own object, so that no answer is another's."""
+        """Partitions of each fetch in flight, with (generation, leader epoch). Object identity
+        links an answer to its request."""
         self._due_ms: dict[tuple[Endpoint, str], float] = {}
-        """When the answer of each poll is late."""
+        """Deadline of each fetch in flight, in milliseconds of the shell's clock."""
         self._buffer_bytes = BUFFERED_FETCHES * config.partition_fetch_bytes
         self._total_bytes_max = BUFFERED_FETCHES * config.fetch_max_bytes
         self._total_bytes = 0
         self._takes: deque[tuple[TopicPartition, int, int]] = deque()
-        """What the reader has taken and ``pump`` has not counted yet."""
+        """Takes that the reader reported and ``pump`` has not yet subtracted: partition,
+        generation, bytes."""
         self._is_held = False
-        """Whether a partition is not read on because of what is buffered."""
+        """Whether a full buffer holds back at least one partition."""
         self._is_renewing = False
         self._missing: dict[str, int] = {}
         self._timer: Timer | None = None
         self._late_timer: Timer | None = None
         self._refresh_timer: Timer | None = None
 
-    # -- what the reader asks for; on the shell's thread (by ``post`` from others)
+    # -- requests of the reader; run on the shell's thread (other threads use ``post``)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Run on the shell's thread; from any thread."""
+        """Run ``callback`` on the shell's thread. Any thread may call this."""
         self._shell.call_soon(callback)
 
     def pin(self, topic: str) -> str:
-        """The id of the topic that is read under a name, from the first time on; any thread."""
+        """Return the id of the topic first read under this name. Any thread may call this."""
         topic_id = self.topic_ids.get(topic) or self._cluster.view.topic_id(topic)
         return topic_id if topic_id == NULL_TOPIC_ID else self.topic_ids.setdefault(topic, topic_id)
 
     def doubt(self, where: TopicPartition, offset: int, generation: int) -> None:
-        """``begin`` where a batch was damaged: the leader is to check it, and to have it repaired,
-        and whoever leads then is asked again."""
+        """Fetch a corrupt batch again: the leader verifies and repairs it. Retry at the next
+        leader until the repair time-out."""
         self._in_place.refuse(where)
         self.begin({where: (offset, generation)}, self._shell.now_ms() + REPAIR_MS)
 
@@ -140,8 +148,11 @@ class FetchEngine:
         doubted_until_ms: float = 0.0,
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Read these partitions from (offset, generation) on. ``epochs``: what was read before an
-        offset, by this reader or another, is of that leader epoch; the log is checked for it."""
+        """Start to read partitions from (offset, generation).
+
+        ``epochs`` holds the leader epoch of the record before each offset, if known. The leader
+        checks its log against that epoch.
+        """
         for where, (offset, generation) in offsets.items():
             source = self._sources.get(where)
             if source is None:
@@ -157,11 +168,11 @@ class FetchEngine:
         self.pump()
 
     def end(self, where: TopicPartition) -> None:
-        """Read a partition no more."""
+        """Stop fetching a partition and drop its state."""
         source = self._sources.get(where)
         if source is not None:
             self._total_bytes -= source.buffered_bytes
-            # Hanging up answers at once, which would fetch it again.
+            # ``_abandon`` ends in ``pump``, which would otherwise fetch this partition again.
             source.is_stopped = True
             self._abandon(where, source)
             self._in_place.end(where)
@@ -169,25 +180,25 @@ class FetchEngine:
             self.pump()
 
     def close(self) -> None:
-        """Once the shell's thread has ended: give back what it had open."""
+        """Close open local files. Call this after the shell's thread has ended."""
         self._in_place.close_all()
 
     def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
-        """Fetch these no longer, or again."""
+        """Pause or resume the fetches of these partitions."""
         for where in wheres:
             if where in self._sources:
                 self._sources[where].is_paused = is_paused
                 if is_paused:
-                    # An open file keeps what retention or DeleteRecords have removed.
+                    # An open file pins segments that retention or DeleteRecords have removed.
                     self._in_place.close(where)
         self.pump()
 
     def taken(self, arrival: Arrival) -> None:
-        """The reader has taken an arrival, so there is room; any thread.
+        """Record that the reader has taken an arrival. Any thread may call this.
 
-        The shell's thread is woken only where it waits for room, for it would take the interpreter
-        from the reader. One of the two sees what the other did: here it is put down before
-        ``_is_held`` is looked at, ``pump`` says that before it looks at what was put down.
+        The shell's thread is woken only if a full buffer holds back a partition: a wake-up takes
+        the interpreter lock from the reader. No wake-up is lost: this method appends to ``_takes``
+        before it reads ``_is_held``; ``pump`` sets ``_is_held`` before it reads ``_takes``.
         """
         self._takes.append((arrival.where, arrival.generation, arrival.size_bytes))
         if self._is_held:
@@ -202,11 +213,12 @@ class FetchEngine:
                 self._total_bytes -= size_bytes
 
     def _abandon(self, where: TopicPartition, source: Source) -> None:
-        """A fetch of the old offset is under way: the partition is free for a new one."""
+        """Cancel the fetch in flight of the partition's old offset."""
         self._in_place.close(where)
         for (endpoint, lane), wheres in list(self._polls.items()):
             if where in wheres and source.lane == lane:
-                # Its answer may be half a second away; others in it are asked for again.
+                # The answer may take half a second. ``pump`` requests the fetch's other partitions
+                # again.
                 self._hang_up(endpoint, lane)
 
     def _hang_up(self, endpoint: Endpoint, lane: str) -> None:
@@ -217,7 +229,7 @@ class FetchEngine:
     # -- fetching
 
     def pump(self) -> None:
-        """Keep fetches open to all leaders."""
+        """Send a fetch to every leader that has none in flight and has partitions to fetch."""
         self._is_held = False
         self._count_taken()
         now_ms = self._shell.now_ms()
@@ -339,11 +351,11 @@ class FetchEngine:
         source.doubted_until_ms = 0.0
         if row.stored is not None:
             if source.is_paused:
-                return  # Asked for again when it is resumed.
+                return  # Resuming the partition fetches it again.
             self._in_place.open(where, row.stored, source.walker(row, leader_epoch))
             return
         if not len(row.records):
-            # Read to the end of what may be seen: wait in the other lane.
+            # The partition is read up to its visible end: move it to the ``tail`` connection.
             source.high_watermark = min(source.high_watermark, source.offset)
             return
         found = walk(row.records, source.walker(row, leader_epoch), where)
@@ -353,7 +365,7 @@ class FetchEngine:
             self._damaged(where, found.damage)
 
     def _read_on(self, where: TopicPartition, source: Source) -> None:
-        """Out of the open range, a little ahead of the reader."""
+        """Read the open local range up to AHEAD_BYTES ahead of the reader."""
         while source.buffered_bytes < AHEAD_BYTES and self._total_bytes < self._total_bytes_max:
             read = self._in_place.read(where)
             if read is not None:
@@ -375,14 +387,14 @@ class FetchEngine:
         self._on_arrival()
 
     def _stop(self, where: TopicPartition, error: LogbusError) -> None:
-        """The reader must decide: nothing more of this partition until it seeks."""
+        """Report an error to the reader and stop the partition until the reader seeks."""
         source = self._sources[where]
         source.is_stopped = True
         self._in_place.close(where)
         self._arrive(Arrival(where, source.generation, [], 0, error))
 
     def _truncated(self, where: TopicPartition, goes_on_at: OffsetAndEpoch) -> None:
-        """What was read from there on is not in the log any more, whatever is there now."""
+        """Stop the partition with LogTruncatedError: records from ``goes_on_at`` on were lost."""
         message = (
             f"{where} offset {self._sources[where].offset}: an unclean election lost what was "
             f"there from offset {goes_on_at.offset} on"
@@ -405,11 +417,12 @@ class FetchEngine:
         self._renew()
 
     def may_be_whole(self, where: TopicPartition) -> bool:
-        """Whether a damaged batch may be whole elsewhere, or was when it was read; any thread."""
+        """Return whether another fetch may return a valid batch: the corrupt one was read from a
+        local file, or other replicas exist. Any thread may call this."""
         return self._in_place.was_read(where) or self._cluster.view.has_copies(where)
 
     def _is_repaired(self, where: TopicPartition) -> bool:
-        """Whether it is worth to ask again; that is arranged then."""
+        """Schedule another fetch of a corrupt batch; return False if no repair can be expected."""
         source, now_ms = self._sources[where], self._shell.now_ms()
         if not self._cluster.view.has_copies(where):
             return False
@@ -426,7 +439,7 @@ class FetchEngine:
 
     def _damaged(self, where: TopicPartition, error: CorruptMessageError) -> None:
         source = self._sources[where]
-        # It may be the epoch before that is wrong: the leader, which checks now, knows.
+        # The recorded leader epoch may be stale. Clear it; the leader verifies the next fetch.
         source.lineage.forget()
         if self._is_repaired(where):
             return
@@ -472,7 +485,7 @@ class FetchEngine:
         return [poll for poll in self._polls if self._due_ms[poll] <= now_ms]
 
     def _look_for_late(self) -> None:
-        """A leader that hangs says nothing; the others know whether it was deposed."""
+        """Ask other brokers for the leaders of overdue fetches: a hung leader does not answer."""
         self._late_timer = None
         late = self._late()
         for endpoint in {endpoint for endpoint, _ in late}:
@@ -483,7 +496,7 @@ class FetchEngine:
             self._late_timer = self._shell.later(LATE_MS, self._look_for_late)
 
     def _give_up_deposed(self) -> None:
-        """What a leader that was deposed has not answered is asked of the next one."""
+        """Cancel overdue fetches whose leader was deposed, so that the new leader gets them."""
         view = self._cluster.view
         for endpoint, lane in self._late():
             wheres = self._polls[endpoint, lane]
@@ -519,7 +532,7 @@ class FetchEngine:
         self._shell.later(backoff_ms(failures, self._config.retry_backoff_ms), go_on)
 
     def _check_identity(self, topic: str, view: ClusterView) -> bool:
-        """A topic that is gone, or another one under the name, ends its partitions: False."""
+        """Return False and stop the topic's partitions if the topic was deleted or recreated."""
         known = view.topics.get(topic)
         error: LogbusError | None = None
         wheres = [where for where in self._sources if where.topic == topic]

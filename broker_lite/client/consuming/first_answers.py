@@ -1,8 +1,8 @@
-"""One fetch from each leader for the beginnings of many ranges, which ``read_range`` goes on from.
+"""One fetch per leader for the first records of many ranges; ``read_range`` continues.
 
-A range of a few records costs a round trip of its own; a thousand of them took seconds. No answer
-here is final: where one is missing, refused or damaged, ``read_range`` fetches that range itself.
-Any thread.
+A separate round trip per small range takes seconds for a thousand ranges. If an answer here is
+missing, refused or corrupt, ``read_range`` fetches its range itself. Any thread may call this
+module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WAIT_MS = 500
 
 
 class RangeStart(NamedTuple):
-    """Where a range begins, and the leader to ask."""
+    """The start of a range and the leader to fetch it from."""
 
     where: TopicPartition
     topic_id: str
@@ -45,10 +45,8 @@ def fetch_first_answers(
     isolation: str,
     request_timeout_ms: float,
 ) -> dict[TopicPartition, FetchedPartition]:
-    """The answers that hold records, by partition; at most ``fetch_bytes`` of each leader.
-
-    A partition is asked for once: name each at most once.
-    """
+    """Return the answers that hold records, by partition; at most ``fetch_bytes`` per leader.
+    Name each partition at most once."""
     by_leader: dict[Endpoint, dict[str, list[RangeStart]]] = {}
     for item in starts:
         by_leader.setdefault(item.leader, {}).setdefault(item.topic_id, []).append(item)

@@ -1,9 +1,11 @@
-"""The reader's side of a consumer: decodes what arrived and keeps the positions. Never waits.
+"""The reader's side of a consumer: decodes arrivals and tracks positions. Never blocks.
 
-A position is the offset of the next record to hand out; it moves when a record is handed out, not
-when it arrives. What was handed out is under way until the reader asks for more (``settle``): till
-then it is not ``settled`` and not committed by itself. One slice (the rows of one batch) is open at
-a time; records and Arrow rows are both taken from it. Used by one thread at a time.
+A position is the offset of the next record to return. It moves when a record is returned, not when
+it arrives. Returned records are in flight until the caller asks for more (``settle``). Automatic
+commits exclude records in flight (``settled``).
+
+One slice (the rows of one batch) is open at a time; records and Arrow rows are both taken from it.
+One thread at a time may use an intake.
 """
 
 from __future__ import annotations
@@ -56,18 +58,18 @@ ROW_SCHEMA = pa.schema(
         ("timestampType", pa.int32()),
     ]
 )
-"""The columns of Spark's Kafka source; ``headers`` is an eighth on request."""
+"""The columns of Spark's Kafka source; ``headers`` is an optional eighth column."""
 ROW_SCHEMA_WITH_HEADERS = ROW_SCHEMA.append(pa.field("headers", HEADERS_TYPE))
 GONE = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 JOINED_ROWS = 4096
-"""Slices smaller than this are joined, larger ones handed out as they lie."""
+"""Rows up to which slices are concatenated. Larger slices are returned without a copy."""
 JOINED_BYTES = 64 << 20
-"""What is joined, which copies it, is no larger than this; an Arrow column ends at 2 GiB."""
+"""Maximum decoded bytes of concatenated slices. An Arrow binary column ends at 2 GiB."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """Slices of one ``poll_arrow``, to be joined."""
+    """The slices that one ``poll_arrow`` concatenates."""
 
     slices: list[tuple[TopicPartition, Slice]] = field(default_factory=list)
     row_count: int = 0
@@ -75,7 +77,7 @@ class Parts:
 
 
 class Intake:
-    """Positions and the open slice of one consumer."""
+    """The positions and the open slice of one consumer."""
 
     def __init__(
         self,
@@ -85,26 +87,28 @@ class Intake:
         is_held_back: Callable[[], bool] | None = None,
     ) -> None:
         self.puts_off: Callable[[Arrival], bool] | None = None
-        """Whether the news that a topic is gone, or is another one, has to wait."""
+        """Callback that decides whether a deleted-topic or recreated-topic error is delayed."""
         self.is_held_back = is_held_back
-        """Whether nothing at all may be handed out now; None: never."""
+        """Callback that returns True while no rows may be returned; None: never."""
         self.skipped: list[tuple[TopicPartition, int, int]] = []
-        """Ranges that ``on_corrupt="skip"`` went past: partition, first offset, next offset."""
+        """Ranges that ``on_corrupt="skip"`` skipped: partition, first offset, next offset."""
         self._engine = engine
         self._skips_corrupt = skips_corrupt
         self._positions: dict[TopicPartition, int] = {}
         self._epochs: dict[TopicPartition, int] = {}
         self._generations: dict[TopicPartition, int] = {}
         self._doubted: dict[TopicPartition, int] = {}
-        """Where a damaged batch was fetched again: once for each, and each beginning."""
+        """Base offset of the corrupt batch that was last fetched again, per partition. Prevents
+        a second retry of one batch; ``begin`` clears it."""
         self._paused: set[TopicPartition] = set()
         self._batches: list[LogBatch] = []
         self._where: TopicPartition | None = None
         self._slice: Slice | None = None
         self.at = 0
-        """How many rows of the open slice were handed out; ``Consumer``'s loop moves it."""
+        """Number of rows of the open slice that were returned; ``Consumer.__iter__`` advances
+        it."""
         self.is_single = False
-        """Records are handed out one by one: only the last before ``at`` is under way."""
+        """Whether records are returned one by one: only the record before ``at`` is in flight."""
         self._under_way: dict[TopicPartition, CommittedOffset] = {}
 
     # -- positions
@@ -114,23 +118,25 @@ class Intake:
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
     ) -> None:
-        """Read these from here on; what was fetched of them before is void. ``epochs``: the leader
-        epochs of what lies before, where that is known."""
+        """Read partitions from these offsets and discard their earlier arrivals.
+
+        ``epochs`` holds the leader epoch of the record before each offset, if known.
+        """
         check_offsets(offsets)
         rows = {where: (at, self._begin(where, at)) for where, at in offsets.items()}
         for where in rows:
-            # Another replica's batch may be damaged by now, or the same one be repaired.
+            # Allow another retry: the batch may be repaired, or corrupt on another replica.
             self._doubted.pop(where, None)
         self._epochs.update(epochs)
         self._engine.post(partial(self._engine.begin, rows, epochs=epochs))
 
     def go_on(self, where: TopicPartition, at: OffsetAndEpoch) -> None:
-        """``begin`` where a log was truncated; that what stays is the same is looked at again."""
+        """Resume a truncated log at ``at``; its leader epoch is checked against the log again."""
         epochs = NO_EPOCHS if at.leader_epoch == NO_EPOCH else {where: at.leader_epoch}
         self.begin({where: at.offset}, epochs)
 
     def end(self, where: TopicPartition) -> None:
-        """Read a partition no more; what was handed out of it is nobody's business here."""
+        """Stop reading the partition. Does not commit its position."""
         if where not in self._positions:
             return
         if where == self._where:
@@ -144,7 +150,7 @@ class Intake:
         self._engine.post(partial(self._engine.end, where))
 
     def _begin(self, where: TopicPartition, offset: int) -> int:
-        """The new generation of a partition that is read from ``offset`` on."""
+        """Start a new generation of the partition at ``offset`` and return its number."""
         generation = self._generations[where] = self._generations.get(where, 0) + 1
         self._positions[where] = offset
         self._engine.pin(where.topic)
@@ -160,11 +166,11 @@ class Intake:
         self._batches = []
 
     def assignment(self) -> list[TopicPartition]:
-        """All partitions that are read."""
+        """Return all partitions that the consumer reads."""
         return list(self._positions)
 
     def position(self, where: TopicPartition) -> int | None:
-        """The offset of the next record to hand out; None if the partition is not read."""
+        """Return the offset of the next record to return, or None if the partition is not read."""
         if where == self._where and self._slice is not None and self.at:
             return self._open_position()
         return self._positions.get(where)
@@ -181,12 +187,12 @@ class Intake:
         return rows.header.base_offset + (at if deltas is None else int(deltas[at]))
 
     def _slice_end(self) -> int:
-        """Behind the open slice: the end of its batch, gaps included."""
+        """Return the offset behind the open slice's batch, compaction gaps included."""
         assert self._slice is not None
         return self._slice.header.next_offset
 
     def commitable(self) -> dict[TopicPartition, CommittedOffset]:
-        """Positions as a group commits them, each with the id of the topic that it is of."""
+        """Return the positions to commit, each with its topic id and leader epoch."""
         return {
             where: self._commit_at(where, self.position(where) or 0) for where in self._positions
         }
@@ -194,7 +200,8 @@ class Intake:
     def stamped(
         self, offsets: Mapping[TopicPartition, CommittedOffset | int]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """A reader's own offsets: of the topics as they are read here, unless they say which."""
+        """Add the leader epochs and topic ids of this reader to the caller's offsets, where
+        absent."""
         found = {}
         for where, row in offsets.items():
             commit = CommittedOffset(row) if isinstance(row, int) else row
@@ -211,12 +218,12 @@ class Intake:
         return CommittedOffset(offset, epoch, topic_id=topic_id)
 
     def settle(self) -> None:
-        """The reader asks for more: whatever was handed out before is done with."""
+        """Mark all returned records as processed: the caller asks for more."""
         self._under_way.clear()
         self.is_single = False
 
     def settled(self) -> dict[TopicPartition, CommittedOffset]:
-        """``commitable`` without what is under way; a seek does not get past that either."""
+        """Return ``commitable`` without records in flight. A seek does not skip them either."""
         self._note_single()
         rows = self.commitable()
         for where, before in self._under_way.items():
@@ -234,27 +241,27 @@ class Intake:
         self._under_way.setdefault(where, before)
 
     def pause(self, wheres: Iterable[TopicPartition], is_paused: bool) -> None:
-        """Hand out nothing more of these, or again."""
+        """Pause or resume these partitions."""
         chosen = [where for where in wheres if where in self._positions]
         (self._paused.update if is_paused else self._paused.difference_update)(chosen)
         if is_paused and self._where in chosen:
-            # What is left of the open batches is fetched again when the partition is resumed.
+            # Discard the open batches. The engine fetches them again on resume.
             where = self._where
             epochs = {where: self._epochs[where]} if where in self._epochs else NO_EPOCHS
             self.begin({where: self.position(where) or 0}, epochs)
         self._engine.post(partial(self._engine.pause, chosen, is_paused))
 
     def paused(self) -> list[TopicPartition]:
-        """Partitions of which nothing is handed out."""
+        """Return the paused partitions, sorted."""
         return sorted(self._paused)
 
     # -- arrivals
 
     def advance(self, on_out_of_range: Callable[[TopicPartition, LogbusError], None]) -> bool:
-        """Make sure that rows are open; False if nothing has arrived.
+        """Open the next slice; return False if no rows have arrived.
 
-        Raises what stopped a partition; ``on_out_of_range`` may settle an offset that is not in
-        the log by seeking, or raise.
+        Raises the error that stopped a partition. For an offset outside the log,
+        ``on_out_of_range`` may seek instead of raising.
         """
         if self.is_held_back is not None and self.is_held_back():
             return False
@@ -278,7 +285,7 @@ class Intake:
                     on_out_of_range(arrival.where, arrival.error)
                     continue
                 except LogbusError:
-                    # Until a seek it stays so: the next call says it again.
+                    # The error stays until a seek: the next call raises it again.
                     self._engine.arrivals.appendleft(arrival)
                     raise
             if arrival.skipped is not None:
@@ -291,12 +298,12 @@ class Intake:
 
     @property
     def is_drained(self) -> bool:
-        """Whether there is certainly nothing more to hand out now; a cheap look."""
+        """Whether no rows are buffered. A cheap check that decodes nothing."""
         left = self._slice is not None and self.at < self._slice.row_count
         return not (left or self._batches or self._engine.arrivals)
 
     def has_arrivals(self) -> bool:
-        """Whether something has arrived that may be handed out."""
+        """Return whether an arrival of an unpaused partition is available."""
         if self.is_held_back is not None and self.is_held_back():
             return False
         return any(
@@ -342,7 +349,7 @@ class Intake:
         self._slice, self.at = rows, 0
 
     def _fetch_again(self, where: TopicPartition, start: int, base_offset: int) -> bool:
-        """Whether a damaged batch is asked for once more, since another replica may have it."""
+        """Fetch a corrupt batch once more; return False if no other copy may be valid."""
         if self._doubted.get(where) == base_offset or not self._engine.may_be_whole(where):
             return False
         self._doubted[where] = base_offset
@@ -358,14 +365,14 @@ class Intake:
     # -- handing out
 
     def peek_records(self, count: int) -> Iterator[Record]:
-        """The next records of the open slice, at most ``count``, to be handed out one by one: the
-        caller moves ``at``."""
+        """Yield up to ``count`` records of the open slice. The caller advances ``at`` per
+        record."""
         assert self._slice is not None and self._where is not None
         self.is_single = True
         return each_record(self._where, self._part(count))
 
     def take_records(self, count: int) -> list[Record]:
-        """The next records of the open slice, at most ``count``."""
+        """Return up to ``count`` records of the open slice and advance past them."""
         assert self._slice is not None and self._where is not None
         self._note_taken(self._where)
         found = records(self._where, self._part(count))
@@ -373,8 +380,10 @@ class Intake:
         return found
 
     def take_rows(self, parts: Parts, count: int | None) -> bool:
-        """Add the next rows of the open slice as they lie, at most ``count``; False, and nothing
-        is taken, where they would make what is to be joined larger than JOINED_BYTES."""
+        """Add up to ``count`` rows of the open slice to ``parts``.
+
+        Return False, and take no rows, if the concatenation would exceed JOINED_BYTES.
+        """
         assert self._slice is not None and self._where is not None
         part = self._part(count)
         size = _decoded_bytes(part)
@@ -388,7 +397,7 @@ class Intake:
         return True
 
     def give_back(self) -> None:
-        """What was handed out since ``settle`` did not reach the reader: it comes again."""
+        """Rewind to the positions at the last ``settle``: the caller did not receive the rows."""
         self.is_single = False
         rows = {where: before.offset for where, before in self._under_way.items()}
         self._under_way.clear()
@@ -408,7 +417,7 @@ def _decoded_bytes(rows: Slice) -> int:
 
 
 def arrow_rows(parts: Sequence[tuple[TopicPartition, Slice]], *, headers: bool) -> pa.RecordBatch:
-    """Rows as one record batch of ROW_SCHEMA, with ``headers`` as an eighth column."""
+    """Return the rows as one record batch of ROW_SCHEMA, optionally with ``headers``."""
     schema = ROW_SCHEMA_WITH_HEADERS if headers else ROW_SCHEMA
     if not parts:
         empty = [pa.nulls(0, field.type) for field in schema]

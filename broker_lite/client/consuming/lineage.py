@@ -1,10 +1,13 @@
-"""Of which leader epochs a reader's records are: where another log parts from what it has read.
+"""The leader epochs of the records that a reader has read, to detect log truncation.
 
-As a follower does (KIP-101, KIP-320): a log that lost its end may have grown beyond a reader's
-offset since, so an epoch that it does not know is cut off where the reader's own records of it
-begin. ``FetchEngine`` keeps one for each partition, on its thread. The epoch of a batch is outside
-its CRC: what the log that served it says of it in the same leader epoch is no loss but a flipped
-bit, since in one leader epoch no leader's log is cut.
+After an unclean election, a log that lost its end may have grown beyond the reader's offset. As a
+follower does (KIP-101, KIP-320), the reader compares leader epochs with the leader. An epoch that
+the leader does not know is cut at the reader's first record of that epoch. ``FetchEngine`` keeps
+one lineage per partition, on its own thread.
+
+A batch's leader epoch is outside its CRC. A leader never truncates its log within its own epoch. A
+divergence reported by the leader that served the batch, in the same leader epoch, is therefore a
+flipped bit and not lost data.
 """
 
 from __future__ import annotations
@@ -16,37 +19,39 @@ from broker_lite.record.walker import LogBatch
 
 
 class Lineage:
-    """Of one partition, since its reader began."""
+    """The leader epochs of one partition since its reader began."""
 
     __slots__ = ("_epochs", "_read_in")
 
     def __init__(self) -> None:
         self._epochs: list[tuple[int, int]] = []
-        """Each epoch, and the first offset of it that was read."""
+        """Each leader epoch and the first offset read in it, ascending."""
         self._read_in = NO_EPOCH
         """The leader epoch in which the last batch was served."""
 
     @property
     def last_epoch(self) -> int:
-        """Of the record before the reader's offset; -1 where it is not known."""
+        """The leader epoch of the record before the reader's offset; -1 if unknown."""
         return self._epochs[-1][0] if self._epochs else NO_EPOCH
 
     def begin(self, offset: int, epoch: int) -> None:
-        """Read on from ``offset``, before which is a record of ``epoch`` (-1: not known)."""
+        """Start at ``offset``; ``epoch`` is that of the record before it (-1: unknown)."""
         kept = [row for row in self._epochs if row[1] < offset]
         if epoch == NO_EPOCH or not kept or kept[-1][0] != epoch:
-            # Others commit the epoch of their leader: where it began is not known.
+            # Other clients commit their leader's epoch, so the first offset of this epoch is
+            # unknown.
             kept = [] if epoch == NO_EPOCH else [(epoch, offset)]
             self._read_in = NO_EPOCH
         self._epochs = kept
 
     def forget(self) -> None:
-        """What was read last proves nothing."""
+        """Forget the epochs: the last read batches are no longer trusted."""
         self._epochs = []
         self._read_in = NO_EPOCH
 
     def read(self, batches: Sequence[LogBatch], offset: int, leader_epoch: int) -> None:
-        """Batches that were served in ``leader_epoch``, from ``offset`` on."""
+        """Record the epochs of batches that a leader of ``leader_epoch`` served from ``offset``
+        on."""
         self._read_in = leader_epoch
         rows = self._epochs
         if (
@@ -62,8 +67,10 @@ class Lineage:
                 rows.append((epoch, max(batch.header.base_offset, offset)))
 
     def cut(self, told: OffsetAndEpoch, offset: int, leader_epoch: int) -> OffsetAndEpoch | None:
-        """Where reading goes on, and the epoch of what stays before it, after a leader said where
-        its log leaves the last epoch. None: before ``offset`` it has what was read."""
+        """Return the offset to resume at, and the epoch before it, for a diverging epoch end.
+
+        Return None if the leader's log still holds everything before ``offset``.
+        """
         if told.offset >= offset and leader_epoch == self._read_in:
             return None
         others = [start for epoch, start in self._epochs if epoch > told.leader_epoch]

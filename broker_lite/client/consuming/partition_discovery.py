@@ -1,9 +1,8 @@
-"""What a consumer decides about where to read while it runs: partitions that were made after it
-began, and positions that the log no longer has. For both faces.
+"""Discovery of new partitions, and resets of positions that are no longer in the log.
 
-A partition found later is read from the group's offset, else from its earliest record, whatever
-``start`` says: all of it was produced while the consumer was there. ``look`` runs on the shell's
-thread, the rest on the reader's.
+Both consumers (blocking and asyncio) use these decisions. A partition found later starts at the
+group's offset, else at its earliest record, whatever ``start`` says: all its records are newer than
+the consumer. ``look`` runs on the shell's thread, all other methods on the reader's.
 """
 
 from __future__ import annotations
@@ -33,8 +32,10 @@ logger = logging.getLogger("logbus.consumer")
 
 
 class Reset(NamedTuple):
-    """A position that was not in the log, and where reading went on instead: by ``start``, or
-    where an unclean election had cut the log."""
+    """A position that was not in the log, and the offset where reading resumed.
+
+    ``start`` selects that offset, or an unclean election's truncation point.
+    """
 
     where: TopicPartition
     from_offset: int
@@ -42,9 +43,9 @@ class Reset(NamedTuple):
 
 
 class Follower:
-    """Finds new partitions of one consumer's topics and keeps its resets.
+    """Finds new partitions of one consumer's topics and records its resets.
 
-    ``on_found`` gets where new partitions begin, on the shell's thread.
+    On the shell's thread, it calls ``on_found`` with the starting offsets of new partitions.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Follower:
         self._began: dict[TopicPartition, int] = {}
 
     def look(self, view: ClusterView, known: Collection[TopicPartition]) -> None:
-        """Look in a new view for partitions that are not read yet."""
+        """Find the partitions in a new view that are not read yet."""
         new = [
             where
             for topic in self._topics
@@ -88,28 +89,28 @@ class Follower:
 
     def _found(self, wheres: Sequence[TopicPartition], found: Starts | LogbusError) -> None:
         if isinstance(found, LogbusError):
-            # The next view will show them again.
+            # Retry with the next view.
             self._looked_up.difference_update(wheres)
             return
         self._began.update(found.offsets)
         self._on_found(found)
 
     def reset_timestamp(self, where: TopicPartition, position: int) -> int | None:
-        """Where to go on from a position that is not in the log: the earliest or the latest
-        record; None: nowhere, it is an error."""
+        """Return the timestamp (-2 earliest, -1 latest) at which to resume a position outside
+        the log. Return None if ``start`` makes it an error."""
         if self._config.start == "earliest" or self._began.get(where) == position:
             return EARLIEST_TIMESTAMP
         return LATEST_TIMESTAMP if self._config.start == "latest" else None
 
     def truncated_at(self, error: LogbusError) -> OffsetAndEpoch | None:
-        """Where to go on in a log that was truncated, and the epoch of what stays before that;
-        None: it was not, or a user must say it."""
+        """Return the offset and epoch at which to resume a truncated log. Return None if the log
+        was not truncated or the caller must seek."""
         if isinstance(error, LogTruncatedError) and self._config.start != "none":
             return OffsetAndEpoch(error.offset, error.epoch)
         return None
 
     def note_truncation(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Keep a reset to where a log was truncated; never silent, since records were lost."""
+        """Record a reset to a truncation point. Always warn: records were lost."""
         logger.warning(
             "topic %r partition %d: an unclean election lost what was read from offset %d to %d; "
             "reading goes on at %d, with what was written since",
@@ -122,7 +123,7 @@ class Follower:
         self.resets.append(Reset(where, from_offset, to_offset))
 
     def note_reset(self, where: TopicPartition, from_offset: int, to_offset: int) -> None:
-        """Keep a reset; the first one of each partition is a warning in the log."""
+        """Record a reset; log a warning for the first reset of each partition."""
         if all(each.where != where for each in self.resets):
             logger.warning(
                 "topic %r partition %d: offset %d is not in the log (any more); reading goes on at "

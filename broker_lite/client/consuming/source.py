@@ -1,6 +1,6 @@
-"""One partition as a consumer's engine sees it: where it is read, and what is buffered of it.
+"""The fetch state of one partition: next offset, leader connection and buffered bytes.
 
-Owned by ``fetching.FetchEngine``, on its shell's thread.
+``fetching.FetchEngine`` owns it, on its shell's thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from broker_lite.wire.fetch import FetchedPartition
 
 
 class Source:
-    """What is known of one partition between its fetches."""
+    """The state of one partition between its fetches."""
 
     __slots__ = (
         "at_boundary",
@@ -39,10 +39,10 @@ class Source:
         self.high_watermark = -1
 
     def walker(self, answer: FetchedPartition, leader_epoch: int) -> BatchWalker:
-        """A walker over what a leader of that epoch answers from ``offset`` on.
+        """Return a walker over an answer that a leader of ``leader_epoch`` sent for ``offset``.
 
-        No batch may be of an earlier leader epoch than the last one that was read here. The epoch
-        of a commit is not believed: the leader is asked about it.
+        The walker rejects batches of an earlier leader epoch than the last batch read here. A
+        committed leader epoch is not used for that: the leader validates it.
         """
         return BatchWalker(
             WalkPolicy(leader_epoch=leader_epoch, aborted=answer.aborted_transactions or ()),
@@ -58,8 +58,8 @@ class Source:
         doubted_until_ms: float = 0.0,
         last_epoch: int = NO_EPOCH,
     ) -> None:
-        """Read from ``offset`` on, whatever was read before; ``last_epoch``: of the record before
-        it, as far as that is known."""
+        """Reset the state to read from ``offset``. ``last_epoch`` is the leader epoch of the
+        record before it, if known."""
         self.offset = offset
         self.generation = generation
         self.at_boundary = False
@@ -70,4 +70,4 @@ class Source:
         self.retry_at_ms = 0.0
         self.high_watermark = -1
         self.doubted_until_ms = doubted_until_ms
-        """Not 0: a damaged batch came, and until then its repair is waited for."""
+        """Deadline for the repair of a corrupt batch, in milliseconds; 0 if no batch is corrupt."""

@@ -1,4 +1,4 @@
-"""Which partitions a consumer reads and where it begins, as operations for both shells."""
+"""Operations that find a consumer's partitions and starting offsets, for both shells."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resolve_partitions(
     partitions: Iterable[TopicPartition | int] | None,
     deadline_ms: float,
 ) -> Operation[list[TopicPartition]]:
-    """All partitions of the topics, or those that were chosen, which must exist."""
+    """Return all partitions of the topics, or the chosen ones. Chosen partitions must exist."""
     chosen: list[TopicPartition] | None = None
     if partitions is not None:
         chosen = []
@@ -60,16 +60,22 @@ def resolve_partitions(
 
 
 class Starts(NamedTuple):
-    """Where to begin. ``epochs``: of what the group has read before its offset, where it said; so
-    that a log that lost it since, by an unclean election, is not read on as if nothing were."""
+    """Starting offsets, with leader epochs.
+
+    ``epochs`` holds the committed leader epoch of each offset, if any. The leader checks it, so a
+    reader detects records lost by an unclean election.
+    """
 
     offsets: dict[TopicPartition, int]
     epochs: dict[TopicPartition, int]
 
 
 class Standing(NamedTuple):
-    """What a group knows of a partition that it is to read. ``committed`` is None where it has
-    committed nothing; ``is_added``: the partition was made after the group began to read."""
+    """A group's knowledge of a partition to read.
+
+    ``committed`` is None without a committed offset. ``is_added``: the partition was created after
+    the group began to read.
+    """
 
     committed: CommittedOffset | None
     is_added: bool
@@ -77,8 +83,11 @@ class Standing(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """``commits``: what the group has to remember of ``starts``, since the end will be somewhere
-    else for whoever takes over after a crash."""
+    """Starting offsets, and those of them that the group must commit.
+
+    ``commits`` holds offsets resolved from the log's end. After a crash, the end is a different
+    offset for the next owner.
+    """
 
     starts: Starts
     commits: dict[TopicPartition, CommittedOffset]
@@ -91,8 +100,11 @@ def begin(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Begun]:
-    """What was committed; where nothing was, what ``start`` says, but the earliest of a partition
-    that was added. Raises OffsetOutOfRangeError for start='none' without an offset."""
+    """Return the committed offset of each partition, else the one that ``start`` selects.
+
+    A partition added later starts at its earliest record. Raises OffsetOutOfRangeError for
+    start='none' without a committed offset.
+    """
     offsets: dict[TopicPartition, int] = {}
     epochs: dict[TopicPartition, int] = {}
     early: list[TopicPartition] = []
@@ -131,9 +143,12 @@ def starting_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[Starts]:
-    """Where to begin without a membership. All of a topic that was made again since the group read
-    the former one was written since. Raises UnknownTopicIdError for a topic that is made again
-    meanwhile: offsets of two topics would be mixed."""
+    """Return the starting offsets of a reader that is no member of its group.
+
+    A recreated topic is read from its earliest record: all of it is newer than the committed
+    offsets. Raises UnknownTopicIdError if a topic is recreated during the call, since offsets of
+    two topics would be mixed.
+    """
     ids = {where.topic: cluster.view.topic_id(where.topic) for where in wheres}
     rows: dict[TopicPartition, CommittedOffset] = {}
     former: set[str] = set()
@@ -156,8 +171,10 @@ def starting_offsets(
 
 
 def find_topics(cluster: Cluster, missing: Callable[[], set[str]]) -> Operation[None]:
-    """Ask for metadata until no topic is ``missing`` in it, for a second at most: brokers hear of
-    a topic at about the same time as the members of a group do."""
+    """Refresh metadata until ``missing`` returns no topic, for at most one second.
+
+    Brokers and group members learn of a new topic at about the same time.
+    """
     until_ms = cluster.now_ms() + LOOKUP_MS
     attempt = 0
     while topics := missing():
@@ -179,7 +196,7 @@ def _group_offsets(
     former: set[str],
     deadline_ms: float,
 ) -> Operation[dict[TopicPartition, CommittedOffset]]:
-    """Where the group stands; absent where it has no offset."""
+    """Return the group's committed offsets; partitions without one are absent."""
     found = requests.raise_first(
         (yield from group_requests.committed(cluster, group, wheres, deadline_ms, former))
     )
@@ -196,7 +213,8 @@ def reset_offsets(
     config: ConsumerConfig,
     deadline_ms: float,
 ) -> Operation[dict[TopicPartition, int]]:
-    """Offsets by time (-2 earliest, -1 latest); the end where nothing is as new."""
+    """Return offsets by timestamp (-2 earliest, -1 latest). Return the end offset if no record
+    is that recent."""
     isolation_level = requests.isolation_code(config.isolation_level)
     listed = requests.raise_first(
         (

@@ -1,6 +1,6 @@
-"""What every client asks of a cluster, each question once, as generators over ``transport.steps``.
+"""Operations that all clients share, as generators over ``transport.steps``.
 
-``cluster``: who leads what, and when to try again. ``requests``: metadata, offsets of logs,
-identity; ``group_requests``: what a group's coordinator is asked. ``bounds``: numbers that callers
-give. No I/O, no clock: shells carry the steps out, and so does the simulator.
+``cluster``: partition leaders and the retry policy. ``requests``: metadata, log offsets, producer
+ids. ``group_requests``: requests to a group's coordinator. ``fetches``: fetch requests. ``bounds``:
+checks of arguments. No I/O, no clock: a shell or the simulator runs the steps.
 """

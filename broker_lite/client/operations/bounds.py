@@ -1,4 +1,4 @@
-"""Numbers that callers give, checked before anything is sent. Pure."""
+"""Checks of callers' numbers before a request is sent. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INT32_MAX = (1 << 31) - 1
 
 
 def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -> None:
-    """Raises InvalidRequestError, naming the partition."""
+    """Raise InvalidRequestError, with the partition, for an offset out of bounds."""
     for where, offset in offsets.items():
         if not isinstance(offset, int) or not at_least <= offset <= INT64_MAX:
             raise InvalidRequestError(
@@ -22,7 +22,7 @@ def check_offsets(offsets: Mapping[TopicPartition, int], *, at_least: int = 0) -
 
 
 def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Raises InvalidRequestError, naming the partition."""
+    """Raise InvalidRequestError, with the partition, for a commit out of bounds."""
     check_offsets({where: row.offset for where, row in commits.items()})
     for where, row in commits.items():
         if not isinstance(row.leader_epoch, int) or not -1 <= row.leader_epoch <= INT32_MAX:
@@ -30,7 +30,7 @@ def check_commits(commits: Mapping[TopicPartition, CommittedOffset]) -> None:
 
 
 def check_times(timestamps: Mapping[TopicPartition, int]) -> None:
-    """Raises InvalidRequestError, naming the partition."""
+    """Raise InvalidRequestError, with the partition, for a timestamp out of bounds."""
     for where, timestamp in timestamps.items():
         if not isinstance(timestamp, int) or not -INT64_MAX <= timestamp <= INT64_MAX:
             raise InvalidRequestError(

@@ -1,9 +1,9 @@
-"""Who leads what, and when to try again: the client's knowledge of the cluster. No I/O here.
+"""The client's view of the cluster: brokers, partition leaders and the retry policy. No I/O.
 
-``ClusterView`` is an immutable snapshot that users see. ``Cluster`` holds the newest one with the
-addresses to ask and the retry policy; operations (``requests``) read and renew it. A view is
-replaced whole, so readers on other threads need no lock; whoever renews it is one thread at a time
-or does not mind that the last one wins.
+``ClusterView`` is an immutable snapshot that users see. ``Cluster`` holds the newest view, the
+addresses to ask and the retry policy. Operations (``requests``) read and refresh it. A refresh
+replaces the whole view, so readers on other threads need no lock. If two threads refresh, the last
+one wins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKOFF_MAX_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """One partition: ``leader`` is -1 while no in-sync replica lives."""
+    """One partition. ``leader`` is -1 while no in-sync replica is alive."""
 
     partition: int
     leader: int
@@ -37,7 +37,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """One topic; a missing one has ``error`` set and no partitions."""
+    """One topic. For a missing topic, ``error`` is set and ``partitions`` is empty."""
 
     name: str
     topic_id: str = NULL_TOPIC_ID
@@ -47,7 +47,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The cluster as a broker described it: live brokers, and the topics that were asked for."""
+    """The cluster as a broker described it: live brokers and the requested topics."""
 
     cluster_id: str = ""
     controller_id: int = NO_BROKER
@@ -55,46 +55,46 @@ class ClusterView:
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
 
     def partition(self, where: TopicPartition) -> PartitionMetadata | None:
-        """What is known of a partition, or None."""
+        """Return the metadata of a partition, or None."""
         topic = self.topics.get(where.topic)
         if topic is None or not 0 <= where.partition < len(topic.partitions):
             return None
         return topic.partitions[where.partition]
 
     def leader(self, where: TopicPartition) -> Endpoint | None:
-        """The address of a partition's leader, or None while it has none."""
+        """Return the address of a partition's leader, or None."""
         known = self.partition(where)
         return None if known is None else self.brokers.get(known.leader)
 
     def leader_epoch(self, where: TopicPartition) -> int:
-        """The epoch of a partition's leader, -1 if unknown."""
+        """Return the leader epoch of a partition, -1 if unknown."""
         known = self.partition(where)
         return NO_EPOCH if known is None else known.leader_epoch
 
     def has_copies(self, where: TopicPartition) -> bool:
-        """Whether more than one replica has every record: what one has damaged another has not."""
+        """Return whether more than one replica is in sync: another may hold a valid copy."""
         known = self.partition(where)
         return known is not None and len(known.isr) > 1
 
     def topic_id(self, topic: str) -> str:
-        """A topic's id, the null id if unknown."""
+        """Return a topic's id, or the null id if unknown."""
         known = self.topics.get(topic)
         return NULL_TOPIC_ID if known is None else known.topic_id
 
     def partitions_of(self, topic: str) -> tuple[TopicPartition, ...]:
-        """All partitions of a topic, none if it is unknown."""
+        """Return all partitions of a topic; empty if it is unknown."""
         known = self.topics.get(topic)
         rows = known.partitions if known else ()
         return tuple(TopicPartition(topic, row.partition) for row in rows)
 
     def merged(self, newer: ClusterView) -> ClusterView:
-        """This view with what a newer, partial one says."""
+        """Return this view updated with a newer, partial one."""
         return replace(newer, topics={**self.topics, **newer.topics})
 
 
 @dataclass(slots=True)
 class Cluster:
-    """The newest view, the addresses to ask, and the clock. ``now_ms`` is monotonic."""
+    """The newest view, the bootstrap addresses and the clock. ``now_ms`` is monotonic."""
 
     bootstrap: tuple[Endpoint, ...]
     now_ms: Callable[[], float]
@@ -104,31 +104,33 @@ class Cluster:
     _first: int = 0
 
     def candidates(self) -> list[Endpoint]:
-        """Whom to ask what any broker knows: live brokers first, then the bootstrap addresses,
-        beginning behind the last that failed."""
+        """Return the brokers to ask, in order: live brokers, then bootstrap addresses.
+
+        The list starts behind the address that failed last.
+        """
         known = [*self.view.brokers.values(), *self.bootstrap]
         unique = list(dict.fromkeys(known))
         turn = self._first % len(unique)
         return unique[turn:] + unique[:turn]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """An address did not answer: the next question goes to another."""
+        """Record an address without an answer: the next request goes to another."""
         if self.candidates()[0] == endpoint:
             self._first += 1
 
     def ask_another(self) -> None:
-        """What an address said did not help: the next question goes to another."""
+        """Record an answer that did not help: the next request goes to another broker."""
         self._first += 1
 
     def learn(self, view: ClusterView, *, everything: bool) -> ClusterView:
-        """Take note of an answer: of the whole cluster, or of the topics that were asked for."""
+        """Store an answer: for the whole cluster, or for the requested topics."""
         view = _without_older_leaders(view, self.view)
         self.view = view if everything else self.view.merged(view)
         self.view_ms = self.now_ms()
         return self.view
 
     def leader(self, where: TopicPartition) -> Endpoint:
-        """The leader's address; raises the error that says why there is none."""
+        """Return the leader's address; raise an error with the reason if there is no leader."""
         found = self.view.leader(where)
         if found is not None:
             return found
@@ -146,7 +148,7 @@ class Cluster:
     def by_leader(
         self, wheres: Iterable[TopicPartition]
     ) -> tuple[dict[Endpoint, list[TopicPartition]], dict[TopicPartition, LogbusError]]:
-        """Partitions grouped by their leaders, and why the others have none."""
+        """Group partitions by leader; return the errors of partitions without one."""
         groups: dict[Endpoint, list[TopicPartition]] = {}
         errors: dict[TopicPartition, LogbusError] = {}
         for where in wheres:
@@ -158,7 +160,7 @@ class Cluster:
 
 
 def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView:
-    """A broker that is cut off from the cluster tells of leaders that were deposed meanwhile."""
+    """Keep newer known leaders: a partitioned-off broker still reports deposed ones."""
     topics = dict(view.topics)
     for name, topic in view.topics.items():
         before = known.topics.get(name)
@@ -177,14 +179,14 @@ def _without_older_leaders(view: ClusterView, known: ClusterView) -> ClusterView
 
 
 def unknown_topic(name: str) -> UnknownTopicOrPartitionError:
-    """The error for a topic that does not exist, with the cure."""
+    """Return the error for a topic that does not exist, with its remedy."""
     return UnknownTopicOrPartitionError(
         f"topic {name!r} does not exist; create it with: logbus topic create {name}"
     )
 
 
 def made_again(name: str) -> UnknownTopicIdError:
-    """The error for another topic under the name of one that was read."""
+    """Return the error for a topic recreated under the same name."""
     return UnknownTopicIdError(
         f"topic {name!r} was deleted and made again; make a new consumer to read it"
     )
@@ -193,7 +195,7 @@ def made_again(name: str) -> UnknownTopicIdError:
 def no_leader(
     view: ClusterView, where: TopicPartition, known: PartitionMetadata
 ) -> LeaderNotAvailableError:
-    """The error for a partition that nobody leads: which brokers are down, and the cure."""
+    """Return the error for a partition without a leader, with the down brokers and the remedy."""
     candidates = (known.leader,) if known.leader >= 0 else known.isr or known.replicas
     down = [broker for broker in candidates if broker not in view.brokers]
     alive = f"alive: {_listed(sorted(view.brokers))}"
@@ -223,12 +225,12 @@ def _listed(brokers: Iterable[int]) -> str:
 
 
 def backoff_ms(attempt: int, first_ms: float = BACKOFF_FIRST_MS) -> float:
-    """The pause after the ``attempt``-th failure (from 0): doubling, at most a second."""
+    """Return the pause after the ``attempt``-th failure (from 0): doubling, at most a second."""
     return min(float(BACKOFF_MAX_MS), first_ms * (1 << min(attempt, 16)))
 
 
 def group_by_topic(wheres: Sequence[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    """Partitions by topic, in the order of their first appearance."""
+    """Group partitions by topic, in the order of first appearance."""
     groups: dict[str, list[TopicPartition]] = {}
     for where in wheres:
         groups.setdefault(where.topic, []).append(where)

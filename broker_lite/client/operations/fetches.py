@@ -1,7 +1,7 @@
-"""One fetch of many partitions from one leader: what is asked, and what each partition got.
+"""One fetch of many partitions from one leader: request rows and answers. Pure.
 
-Pure. The consumer's engine, ``read_range``, the watch over end offsets and the mirror fetch so;
-who leads, when to retry and what to do with an error are theirs.
+The fetch engine, ``read_range``, ``EndOffsetsWatch`` and the mirror use it; each handles leaders,
+retries and errors itself.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from broker_lite.model import TopicPartition
 from broker_lite.wire.fetch import FetchedPartition, FetchPartition, FetchResponse, FetchTopic
 
 REPAIR_MS = 10_000
-"""How long a damaged batch may take to be repaired where other replicas have it."""
+"""Milliseconds allowed for the repair of a corrupt batch that other replicas hold."""
 LOCAL_BYTES_MIN = 256 << 10
-"""The least that a broker answers with a stored range; a smaller partition fetch size reads no
-files."""
+"""Minimum bytes of a range that a broker answers with file positions. Local reads are off below
+this partition fetch size."""
 
 
 def topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
-    """The partitions of a request by topic id, both in the order of their first appearance."""
+    """Return the partitions of a request by topic id, both in the order of first appearance."""
     by_id: dict[str, list[FetchPartition]] = {}
     for topic_id, row in rows:
         by_id.setdefault(topic_id, []).append(row)
@@ -30,9 +30,9 @@ def topics_of(rows: Iterable[tuple[str, FetchPartition]]) -> list[FetchTopic]:
 def answers_of(
     answer: FetchResponse | LogbusError, topic_ids: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, FetchedPartition | LogbusError]:
-    """What each partition of a fetch got: its rows, or the error of the answer or of its own.
+    """Return each partition's rows or error.
 
-    ``topic_ids`` of the partitions that were asked for. A partition that the answer leaves out gets
+    ``topic_ids`` names the requested partitions. A partition missing in the answer gets
     NetworkError.
     """
     if isinstance(answer, LogbusError):

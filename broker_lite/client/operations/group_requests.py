@@ -1,7 +1,7 @@
-"""What a group's coordinator is asked, each operation once: where it is, offsets, commits.
+"""Requests to a group's coordinator: find it, fetch offsets, commit offsets.
 
-The group is followed wherever it moves to, until ``deadline_ms`` (on the cluster's clock). How a
-member joins is in ``membership``. No I/O; a shell carries the steps out.
+Each operation follows the group to a new coordinator until ``deadline_ms`` on the cluster's clock.
+``membership`` holds the join protocol. No I/O; a shell runs the steps.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from broker_lite.model import NULL_TOPIC_ID, CommittedOffset, Endpoint, TopicPar
 from broker_lite.wire.calls import groups
 
 COMMIT_ATTEMPTS = 4
-"""How often a commit is sent for a topic that the group's broker does not know."""
+"""Attempts to commit for a topic that the coordinator does not know yet."""
 
 NO_MEMBER = ("", -1, None)
-"""Who commits to a group without being in it: id, generation, instance id."""
+"""The member id, generation and instance id of a commit by a client outside the group."""
 
 T = TypeVar("T")
 
 
 def group_kind(cluster: Cluster, group: str, deadline_ms: float) -> Operation[str]:
-    """Who coordinates a group, as ListGroups says it: "Classic" (a broker), "Native" (its members);
-    "" where there is none."""
+    """Return a group's type as ListGroups reports it: "Classic", "Native" or "" (no group)."""
     answer = yield from on_coordinator(
         cluster,
         group,
@@ -54,8 +53,10 @@ def on_coordinator(
     *,
     unanswered: list[LogbusError] | None = None,
 ) -> Operation[T]:
-    """Ask the broker that keeps a group, wherever it moves to. ``unanswered`` takes what came of
-    attempts that may have done all the same what was asked."""
+    """Send a request to the group's coordinator and follow the group if it moves.
+
+    ``unanswered`` collects the errors of attempts that the coordinator may have executed.
+    """
     attempt = 0
     while True:
         is_sent = False
@@ -78,7 +79,7 @@ def on_coordinator(
 
 
 def find_coordinator(cluster: Cluster, group: str, deadline_ms: float) -> Operation[Endpoint]:
-    """The broker that keeps a group's offsets."""
+    """Return the broker that coordinates a group."""
 
     def check(answer: groups.FindCoordinatorResponse) -> LogbusError | None:
         if not answer.coordinators:
@@ -100,8 +101,10 @@ def committed(
     deadline_ms: float,
     former: set[str] | None = None,
 ) -> Operation[PerPartition[CommittedOffset]]:
-    """A group's committed offsets; partitions without one are absent. ``former`` takes the topics
-    of whose former ones (deleted, and made again since) the group has an offset."""
+    """Return a group's committed offsets; partitions without one are absent.
+
+    ``former`` collects recreated topics for which the group has an offset of the deleted topic.
+    """
     topics = None
     if wheres is not None:
         topics = tuple(
@@ -147,10 +150,11 @@ def commit_offsets(
     deadline_ms: float,
     member: tuple[str, int, str | None] = NO_MEMBER,
 ) -> Operation[PerPartition[None]]:
-    """Commit a group's offsets; the result says for each partition whether it was taken.
+    """Commit a group's offsets; return a result or error for each partition.
 
-    ``member``: id, generation and instance id; without one it is taken while the group has none.
-    One that names a topic id is refused with UnknownTopicIdError where the topic is another by now.
+    ``member`` is id, generation and instance id. Without it, the coordinator accepts the commit
+    while the group has no members. An offset with a topic id fails with UnknownTopicIdError if the
+    topic was recreated.
     """
     done: PerPartition[None] = {}
 
@@ -175,7 +179,7 @@ def commit_offsets(
             )
         )
         yield from on_coordinator(cluster, group, exchange, check, deadline_ms)
-        # The group's broker may hear of a topic a little later than the broker that was read from.
+        # The coordinator may learn of a topic later than the broker that was read from.
         pending = {
             where: row
             for where, row in pending.items()

@@ -1,9 +1,8 @@
-"""Each operation of clients once, as a generator over steps: metadata, offsets of logs, identity.
+"""Client operations as generators over steps: metadata, log offsets, producer ids.
 
-Policy lives here: whom to ask, what to try again and for how long. An operation renews the
-cluster's view when an answer says that it is stale; retriable errors are tried again until
-``deadline_ms`` (on the cluster's clock) and then returned or raised. What groups are asked is in
-``group_requests``, administration in ``admin_requests``. No I/O; a shell carries the steps out.
+The retry policy is here. An operation refreshes the cluster's view after a stale-metadata error. It
+retries retriable errors until ``deadline_ms`` on the cluster's clock, then returns or raises them.
+See also ``group_requests`` and ``admin_requests``. No I/O; a shell runs the steps.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ from broker_lite.wire.calls import offsets, producers
 
 METADATA_TIMEOUT_MS = 5_000
 FIRST_CONTACT_MS = 5_000
-"""How long brokers that never answered are tried before the caller hears of it."""
+"""Milliseconds to try brokers that never answered before an error is raised."""
 UNKNOWN_TOPIC_GRACE_MS = 700
-"""A topic made just now may not have reached every broker; after that it does not exist."""
+"""Milliseconds during which a new topic may be unknown to some brokers."""
 
 ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 ANY_TOPIC: Mapping[str, str] = MappingProxyType({})
@@ -61,7 +60,7 @@ PerPartition = dict[TopicPartition, T | LogbusError]
 
 
 def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
-    """A broker's answer as users see it."""
+    """Return a broker's metadata answer as a view."""
     topics = {}
     for topic in answer.topics:
         error: LogbusError | None = None
@@ -90,9 +89,9 @@ def view_of(answer: cluster_calls.MetadataResponse) -> ClusterView:
 
 
 def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[ClusterView]:
-    """Ask brokers in turn until one answers; raises NoBrokersError when none does.
+    """Ask brokers in turn until one answers; raise NoBrokersError if none does.
 
-    ``topics`` None renews the view of all topics; otherwise only these, missing ones included.
+    ``topics`` None refreshes all topics; otherwise only these, including missing ones.
     """
     names = None if topics is None else tuple(dict.fromkeys(topics))
     call = cluster_calls.MetadataRequest(names)
@@ -111,7 +110,7 @@ def refresh_once(cluster: Cluster, topics: Iterable[str] | None) -> Operation[Cl
 def refresh(
     cluster: Cluster, topics: Iterable[str] | None, deadline_ms: float
 ) -> Operation[ClusterView]:
-    """``refresh_once`` until the deadline; brokers never heard of get five seconds at most."""
+    """Run ``refresh_once`` until the deadline; at most five seconds if no broker ever answered."""
     names = None if topics is None else list(topics)
     if cluster.view_ms == float("-inf"):
         deadline_ms = min(deadline_ms, cluster.now_ms() + FIRST_CONTACT_MS)
@@ -131,7 +130,7 @@ def refresh(
 def known_topics(
     cluster: Cluster, names: Sequence[str], deadline_ms: float
 ) -> Operation[ClusterView]:
-    """A view in which all these topics exist; raises UnknownTopicOrPartitionError."""
+    """Return a view in which all these topics exist; raises UnknownTopicOrPartitionError."""
     grace_ms = min(deadline_ms, cluster.now_ms() + UNKNOWN_TOPIC_GRACE_MS)
     missing: list[str] = []
     attempt = 0
@@ -162,9 +161,10 @@ def per_partition(
     read: Callable[[Any, list[TopicPartition]], Mapping[TopicPartition, T | LogbusError]],
     deadline_ms: float,
 ) -> Operation[PerPartition[T]]:
-    """Ask every partition's leader, until each partition has an answer or an error that stays.
+    """Ask every partition's leader until each has an answer or a final error.
 
-    UnknownTopicIdError stays, unless the view that was asked by is of a topic made again since.
+    UnknownTopicIdError is final unless the view used for the request is older than the recreated
+    topic.
     """
     results: PerPartition[T] = {}
     pending = list(dict.fromkeys(wheres))
@@ -209,7 +209,7 @@ def per_partition(
 
 
 def may_retry(result: Any) -> bool:
-    """Whether it is an error that may pass; that a topic is another one by now does not."""
+    """Return whether an error is retriable. UnknownTopicIdError is not."""
     return (
         isinstance(result, LogbusError)
         and result.retriable
@@ -218,17 +218,17 @@ def may_retry(result: Any) -> bool:
 
 
 def _may_help(result: Any) -> bool:
-    """Whether a look at the cluster may help, or an error is for good."""
+    """Return whether a metadata refresh may resolve an error."""
     return isinstance(result, LogbusError) and result.retriable
 
 
 def _is_another(before: ClusterView, now: ClusterView, topic: str) -> bool:
-    """Whether a topic was made again between two views of it."""
+    """Return whether a topic was recreated between two views."""
     return now.topic_id(topic) not in (before.topic_id(topic), NULL_TOPIC_ID)
 
 
 def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[TopicPartition, T]:
-    """The results, if no partition has an error; else the first error, naming its partition."""
+    """Return the results, or raise the first error, with its partition."""
     good: dict[TopicPartition, T] = {}
     for where, result in results.items():
         if isinstance(result, LogbusError):
@@ -240,7 +240,7 @@ def raise_first(results: Mapping[TopicPartition, T | LogbusError]) -> dict[Topic
 
 
 def isolation_code(level: str) -> int:
-    """The wire's number for an isolation level; raises InvalidConfigError."""
+    """Return the wire code of an isolation level; raises InvalidConfigError."""
     if level not in ISOLATION_LEVELS:
         raise InvalidConfigError(
             f"isolation.level={level!r}: give one of {', '.join(ISOLATION_LEVELS)}"
@@ -255,7 +255,7 @@ def list_offsets(
     isolation_level: int,
     deadline_ms: float,
 ) -> Operation[PerPartition[ListedOffset]]:
-    """First offset at or after a time; -1 latest, -2 earliest, -3 the newest record's."""
+    """Return the first offset at or after a timestamp; -1 latest, -2 earliest, -3 newest record."""
     check_times(timestamps)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -296,9 +296,10 @@ def offsets_for_bytes(
     deadline_ms: float,
     topic_ids: Mapping[str, str] = ANY_TOPIC,
 ) -> Operation[PerPartition[tuple[int, int]]]:
-    """Where so many stored bytes after an offset end: (end offset, bytes), a batch boundary.
+    """Return (end offset, bytes) of about the given stored bytes after an offset, at a batch
+    boundary.
 
-    ``topic_ids``: which topics of these names are meant; of others, those that there are now.
+    ``topic_ids`` fixes the topic ids of these names; other names use the current topics.
     """
     check_offsets({where: start for where, (start, _) in ranges.items()})
 
@@ -331,7 +332,7 @@ def offsets_for_bytes(
 def record_times(
     cluster: Cluster, after: Mapping[TopicPartition, int], deadline_ms: float
 ) -> Operation[PerPartition[ListedOffset]]:
-    """The first record at or after each offset and when it was written; -1 where there is none."""
+    """Return the first record at or after each offset and its timestamp; -1 without a record."""
     check_offsets(after)
 
     def make(group: list[TopicPartition]) -> Exchange[Any]:
@@ -393,7 +394,7 @@ def on_any_broker(
 
 
 def init_producer_id(cluster: Cluster, deadline_ms: float) -> Operation[tuple[int, int]]:
-    """A fresh producer id and its epoch."""
+    """Return a new producer id and epoch."""
     answer = yield from on_any_broker(
         cluster,
         CallExchange(producers.InitProducerIdRequest()),

@@ -1,7 +1,8 @@
-"""The producer, in the order of a record.
+"""The producer. A record passes these modules in this order:
 
-``producer`` (the face, and ``send``) puts it into open rows of the ``accumulator``; ``sender``, the
-engine, has them split by key (``partitioner``) into ``batches``, which ``delivery`` keeps in order
-(a ``partition_queue`` each), numbers and tries again until they are answered in ``futures``. The
-engine has no thread and no socket: the asyncio face, ``client.aio``, runs it too.
+``producer`` (``send``) appends the record to open rows of the ``accumulator``. ``sender``, the
+engine, splits the rows by key (``partitioner``) into ``batches``. ``delivery`` orders, numbers and
+retries batches, with one ``partition_queue`` per partition. ``futures`` report the acknowledgement.
+
+The engine has no thread and no socket of its own: ``aio_producer`` runs it on an event loop.
 """

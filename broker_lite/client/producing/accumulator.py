@@ -1,10 +1,10 @@
-"""Records waiting to become batches: open rows of each topic, and Arrow chunks.
+"""Records that are not yet batches: open rows of each topic, and Arrow chunks.
 
-``OpenRows`` are plain lists that ``Producer.send`` appends to under the producer's lock; nothing is
-hashed or built per record. When they are full or have lingered, ``split`` makes columns of them and
-gives each partition its rows, vectorised: keys by murmur2, the rest to the sticky partition. The
-order of rows within a partition is the order of sends. ``Chunk`` is the same for rows that came as
-Arrow. ``split`` runs on the sender's thread.
+``OpenRows`` are Python lists that ``Producer.send`` appends to under the producer's lock, without
+hashing or encoding. Full or lingered rows are split: ``split`` builds columns and assigns rows to
+partitions, vectorised. Keyed rows use murmur2; other rows go to the sticky partition. Rows of a
+partition keep the order of sends. ``Chunk`` is the same for rows received as Arrow. ``split`` runs
+on the sender's thread.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import TIMESTAMP_TYPE, Columns
 
 ROW_OVERHEAD_BYTES = 20
-"""Offsets, validity and list slots of a row, roughly."""
+"""Approximate bytes of a row's offsets, validity and list slots."""
 RECORD_OVERHEAD_BYTES = 1024
-"""What a batch of one record takes besides the record, at most."""
+"""Maximum bytes of a one-record batch in addition to the record."""
 PARTITIONS_FILLED_MAX = 8
-"""Rows with keys spread: so many batches' worth may be open before they are split."""
+"""Number of batches' worth of keyed rows that may be open: keys spread over partitions."""
 
 PartitionIndex = npt.NDArray[np.int32]
 
 
 class OpenRows(Outcome):
-    """Rows of one topic that ``send`` appends to; the outcome that their futures look at."""
+    """Rows of one topic that ``send`` appends to, and the outcome that their futures read."""
 
     __slots__ = (
         "has_keys",
@@ -77,7 +77,7 @@ class OpenRows(Outcome):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        """What most records do not have."""
+        """Set the fields that most records lack: headers, partition or timestamp."""
         if headers:
             if self.headers is None:
                 self.headers = {}
@@ -92,7 +92,7 @@ class OpenRows(Outcome):
             self.times[index] = timestamp_ms
 
     def take_columns(self) -> tuple[Columns, PartitionIndex | None]:
-        """The rows as columns, and the partitions that were asked for (-1: none)."""
+        """Return the rows as columns, and the requested partitions (-1: none)."""
         count = len(self.values)
         value = binary_of(self.values)
         key = binary_of(self.keys) if self.has_keys else None
@@ -111,7 +111,7 @@ class OpenRows(Outcome):
 
 
 class Chunk(Outcome):
-    """Rows that came as Arrow; ``wanted`` is a partition for all, one for each row, or None."""
+    """Rows received as Arrow. ``wanted`` is one partition for all rows, one per row, or None."""
 
     __slots__ = ("columns", "size_bytes", "timestamp_ms", "wanted")
 
@@ -142,7 +142,7 @@ Waiting = OpenRows | Chunk
 
 
 class Piece(NamedTuple):
-    """A part of what ``send_arrow`` was given: about a batch of it, or one for each partition."""
+    """A part of the rows of ``send_arrow``: about one batch, or one per partition."""
 
     columns: Columns
     wanted: PartitionIndex | int | None
@@ -150,7 +150,7 @@ class Piece(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """What splitting needs to know of a topic."""
+    """The facts of a topic that ``split`` needs."""
 
     partition_count: int
     available: Sequence[int]
@@ -158,9 +158,9 @@ class TopicShape(NamedTuple):
 
 
 def split(rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float) -> list[Batch]:
-    """Make batches of rows, at most ``batch_bytes`` each (one row may be more).
+    """Split rows into batches of at most ``batch_bytes`` each; a single row may exceed that.
 
-    Raises InvalidPartitionsError where a partition was asked for that the topic does not have.
+    Raises InvalidPartitionsError if a row requests a partition that the topic does not have.
     """
     columns, wanted = rows.take_columns()
     placed = _place(columns, wanted, shape, rows.topic)
@@ -172,7 +172,7 @@ def split(rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float
         inverse = np.empty(len(order), np.int32)
         inverse[order] = np.arange(len(order), dtype=np.int32)
         groups = list(_groups(_take(columns, order), placed[order]))
-    # A little over is better than a small batch behind every full one.
+    # Slightly oversized batches avoid a small batch behind every full one.
     is_small = rows.size_bytes <= batch_bytes + batch_bytes // 8
     batches = []
     for partition, part in groups:
@@ -197,7 +197,7 @@ def split(rows: Waiting, shape: TopicShape, batch_bytes: int, deadline_ms: float
 def _place(
     columns: Columns, wanted: PartitionIndex | int | None, shape: TopicShape, topic: str
 ) -> PartitionIndex | int:
-    """One partition for all rows, or one for each."""
+    """Return one partition for all rows, or one per row."""
     count = shape.partition_count
     if isinstance(wanted, int):
         _check_partition(wanted, wanted, count, topic)
@@ -248,11 +248,12 @@ def _groups(columns: Columns, placed: PartitionIndex) -> Iterator[tuple[int, Col
         yield int(placed[start]), columns.slice(start, stop)
 
 
-# -- what send and send_arrow take
+# -- accepted arguments of send and send_arrow
 
 
 def as_bytes(value: Any, what: str) -> bytes:
-    """A value or key of another type than bytes; raises InvalidRecordError for what is no text."""
+    """Return a value or key that is not bytes as bytes; raise InvalidRecordError unless it is
+    text."""
     if isinstance(value, str):
         return value.encode("utf-8")
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -261,7 +262,7 @@ def as_bytes(value: Any, what: str) -> bytes:
 
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Headers as a list of (text, bytes), and the bytes that they take."""
+    """Return headers as a list of (text, bytes), and their size in bytes."""
     items = headers.items() if hasattr(headers, "items") else headers
     checked, size = [], 0
     for item in items:
@@ -280,7 +281,7 @@ def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
 
 
 def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
-    """The record batches of a Table, RecordBatch, reader, DataFrame or Arrow stream."""
+    """Yield the record batches of a Table, RecordBatch, reader, DataFrame or Arrow stream."""
     if isinstance(data, pa.RecordBatch):
         yield data
         return
@@ -305,7 +306,8 @@ def tables_of(data: Any) -> Iterator[pa.RecordBatch]:
 def columns_of(
     batch: pa.RecordBatch, key: str | None, value: str | None
 ) -> tuple[Columns, PartitionIndex | None]:
-    """Columns and partitions of a record batch, by their names. Raises InvalidSchemaError."""
+    """Return columns and partitions of a record batch, by column name. Raises
+    InvalidSchemaError."""
     names = batch.schema.names
     known = {"key", "value", "headers", "timestamp", "partition"}
     for name in (key, value):

@@ -1,7 +1,7 @@
 """``AsyncProducer``: a ``Producer`` on an event loop.
 
 The engine is the blocking producer's; the loop's shell sends and receives instead of a thread. An
-object belongs to the loop that made it.
+object belongs to the loop that created it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from broker_lite.errors import BufferFullError, LogbusError, RequestTimedOutErro
 
 
 class Sent(asyncio.Future[RecordMetadata]):
-    """A record on its way. Awaiting it ends the batch's linger; gathering many does not."""
+    """The future of a sent record. Awaiting it ends the batch's linger; gathering several does
+    not."""
 
     outcome: Outcome | None = None
 
@@ -33,11 +34,11 @@ class Sent(asyncio.Future[RecordMetadata]):
 
 
 def _nothing() -> None:
-    """The result of waiting."""
+    """Serve as the result callback of a wait without a result."""
 
 
 class AsyncProducer:
-    """``Producer`` for asyncio: ``await producer.send(…)`` is the acknowledgement."""
+    """``Producer`` for asyncio: ``await producer.send(…)`` returns the acknowledgement."""
 
     def __init__(self, bootstrap_servers: str, config: ProducerConfig) -> None:
         self.config = config
@@ -55,10 +56,10 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Send a record, in the order of calls; awaiting tells where it went.
+        """Send a record, in the order of calls; the await returns its metadata.
 
-        While the producer's memory is full records wait their turn, for ``max_block_ms`` at most
-        (BufferFullError). Other errors as for ``Producer.send``, from the await.
+        While the producer's buffer is full, records queue for at most ``max_block_ms`` (then
+        BufferFullError). The await raises the other errors of ``Producer.send``.
         """
         sent = Sent(loop=self._shell.loop)
         arguments = (topic, value, key, headers, partition, timestamp_ms)
@@ -133,7 +134,7 @@ class AsyncProducer:
             await done
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent before is acknowledged; errors as ``Producer.flush``."""
+        """Wait until all earlier sends are acknowledged; raises as ``Producer.flush``."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._waiting:
@@ -145,7 +146,7 @@ class AsyncProducer:
         self._core.end_flush(waiting)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then end."""
+        """Flush, then close."""
         try:
             await self.flush(timeout_s)
         finally:

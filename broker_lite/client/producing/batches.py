@@ -1,7 +1,7 @@
-"""A producer's batch, from the accumulator to the acknowledgement, and the requests of such.
+"""A producer's batch, from the accumulator to the acknowledgement, and its produce requests.
 
-No I/O, no clock. A batch belongs to ``delivery`` once that has it; what it says at its end goes to
-those who wait by ``futures``. For the sender's thread.
+No I/O, no clock. ``delivery`` owns the batch. At its end, ``futures`` report its result to waiting
+callers. For the sender's thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEQUENCE_MASK = 0x7FFFFFFF
 
 
 class Identity(NamedTuple):
-    """What a broker knows an idempotent producer by."""
+    """The producer id and epoch that identify an idempotent producer to a broker."""
 
     producer_id: int
     producer_epoch: int
@@ -71,7 +71,7 @@ class Batch:
         self.identity: Identity | None = None
         self.sequence = -1
         self.number = -1
-        """How many batches of its partition were sent before it."""
+        """Number of batches of its partition that were sent before it; -1 until it is sent."""
         self.order = (0, 0)
         self.attempts = 0
         self.maybe_appended = False
@@ -86,13 +86,13 @@ class Batch:
         return TopicPartition(self.topic, self.partition)
 
     def renumber(self) -> None:
-        """Forget the sequence; only for a batch that is certainly not in the log."""
+        """Clear the sequence. Only for a batch that is certainly not in the log."""
         assert not self.maybe_appended
         self.identity, self.sequence, self.encoded = None, -1, None
 
     def halve(self) -> None:
-        """Into ``halves`` of its rows, which have its numbers and its place in the order; only of
-        one that has more than a row."""
+        """Split the batch into two ``halves``, which take over its identity and order. Only for
+        a batch of more than one row."""
         assert self.columns is not None
         middle = self.row_count // 2
         size = self.size_bytes // 2
@@ -118,7 +118,7 @@ class Batch:
 
 
 class Outgoing(NamedTuple):
-    """One produce request: at most one batch a partition, all led by one broker."""
+    """One produce request: at most one batch per partition, all led by the same broker."""
 
     endpoint: Endpoint
     batches: tuple[Batch, ...]

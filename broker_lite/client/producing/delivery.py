@@ -1,10 +1,12 @@
-"""Batches on their way to leaders: order, sequences, retries, deadlines. No I/O, no clock.
+"""Delivery of batches to leaders: order, sequences, retries, deadlines. No I/O, no clock.
 
-Per partition a queue and at most ``max_in_flight`` batches under way. After a failure that may be
-tried again nothing more is sent to a partition until all that is under way has come back; then it
-goes on from the oldest, so order holds. An idempotent batch keeps producer id and sequence for as
-long as it may be in the log: it is sent again as it was, never anew, hence never twice. Only
-batches that are certainly not in the log are renumbered. Called by ``sender`` on its thread.
+Each partition has a queue and at most ``max_in_flight`` batches in flight. After a retriable
+failure, the partition sends nothing until all its batches in flight have returned. It then resumes
+with the oldest, which preserves the order.
+
+An idempotent batch keeps its producer id and sequence as long as it may be in the log. Retries send
+it unchanged, so the log never holds it twice. Only batches that are certainly not in the log are
+renumbered. ``sender`` calls this module on its thread.
 """
 
 from __future__ import annotations
@@ -37,11 +39,12 @@ from broker_lite.wire.produce import ProducedPartition, ProduceResponse
 from broker_lite.wire.reused_memory import ReusedMemory
 
 REQUEST_BYTES_MAX = 16 << 20
-"""A request is closed when it holds this much: well below a broker's frame limit (64 MiB)."""
+"""Bytes at which a request is closed, well below a broker's frame limit (64 MiB)."""
 
 
 class Delivery:
-    """The producer's decisions. After a call look at ``done``, ``stale``, ``wants_identity``."""
+    """The producer's decisions. After each call, read ``done``, ``stale`` and
+    ``wants_identity``."""
 
     def __init__(
         self,
@@ -55,14 +58,14 @@ class Delivery:
     ) -> None:
         self.idempotent = idempotent
         self.memory = ReusedMemory(memory_bytes)
-        """Of encoded batches; at most ``memory_bytes`` are kept for the next ones."""
+        """Buffer pool of encoded batches; keeps at most ``memory_bytes``."""
         self.identity: Identity | None = None
         self.problem: LogbusError | None = None
-        """Why metadata or a producer id did not come, or None."""
+        """The last error of a metadata or InitProducerId request, or None."""
         self.done: list[Batch] = []
         self.stale: set[str] = set()
         self.limits_bytes: dict[str, int] = {}
-        """By topic: a batch of twice as much was refused as too large."""
+        """Batch limit per topic: half the size of a batch that was refused as too large."""
         self._max_in_flight = max_in_flight
         self._retry_backoff_ms = retry_backoff_ms
         self._compression: Compression = compression
@@ -71,25 +74,25 @@ class Delivery:
         self._busy: dict[TopicPartition, None] = {}
         self._count = 0
 
-    # -- what is there
+    # -- state
 
     @property
     def wants_identity(self) -> bool:
-        """Whether InitProducerId must be asked for before anything goes on."""
+        """Whether InitProducerId must be sent before any batch."""
         return self.idempotent and self.identity is None and bool(self._busy)
 
     def is_backlogged(self, topic: str) -> bool:
-        """Whether batches of the topic wait for their turn: then a new one may as well linger."""
+        """Return whether batches of the topic are queued: a new one can then keep lingering."""
         return any(where.topic == topic and self._partitions[where].queue for where in self._busy)
 
     def topics(self) -> set[str]:
-        """Topics that have batches waiting."""
+        """Return the topics with queued batches."""
         return {where.topic for where in self._busy if self._partitions[where].queue}
 
-    # -- in
+    # -- new batches
 
     def add(self, batches: Iterable[Batch]) -> None:
-        """New batches, in order."""
+        """Queue new batches, in order."""
         for batch in batches:
             self._count += 1
             batch.order = (self._count, 0)
@@ -101,11 +104,11 @@ class Delivery:
             self._busy[where] = None
 
     def set_identity(self, identity: Identity) -> None:
-        """The answer to ``wants_identity``."""
+        """Store the producer id that ``wants_identity`` requested."""
         self.identity = identity
 
     def fail_topic(self, topic: str, error: LogbusError) -> None:
-        """The topic does not exist (any more): what waits for it fails."""
+        """Fail the topic's queued batches: the topic does not exist."""
         for where in [where for where in self._busy if where.topic == topic]:
             part = self._partitions[where]
             while part.queue:
@@ -113,7 +116,7 @@ class Delivery:
             self._settle(where, part)
 
     def fail_all(self, error: LogbusError) -> None:
-        """Everything that waits or is under way fails: the producer ends."""
+        """Fail all batches, queued or in flight: the producer closes."""
         for where in list(self._busy):
             part = self._partitions[where]
             for batch in (*part.in_flight, *part.queue):
@@ -122,10 +125,10 @@ class Delivery:
             part.queue.clear()
         self._busy.clear()
 
-    # -- out
+    # -- requests
 
     def requests(self, now_ms: float, view: ClusterView) -> list[Outgoing]:
-        """What to send now. Call again until it gives nothing."""
+        """Return the produce requests to send now. Call again until the list is empty."""
         if self.idempotent and self.identity is None:
             return []
         chosen: dict[Endpoint, list[Batch]] = {}
@@ -176,7 +179,7 @@ class Delivery:
         )
 
     def without_leader(self, now_ms: float, view: ClusterView) -> set[str]:
-        """Topics whose leader did not take what it was sent, without a newer one in ``view``."""
+        """Return topics with a partition whose leader failed and has no successor in ``view``."""
         return {
             where.topic
             for where in self._busy
@@ -185,7 +188,7 @@ class Delivery:
         }
 
     def _number(self, part: PartitionQueue, batch: Batch) -> bool:
-        """Give the batch its sequence and bytes; False while it must wait for its turn."""
+        """Assign the sequence and encode the batch; return False while it must wait."""
         identity, sequence = batch.identity, batch.sequence
         is_new = self.idempotent and sequence < 0
         if is_new:
@@ -211,10 +214,10 @@ class Delivery:
             part.next_sequence = (sequence + batch.row_count) & SEQUENCE_MASK
         return True
 
-    # -- back
+    # -- answers
 
     def answered(self, sent: Outgoing, response: ProduceResponse | None, now_ms: float) -> None:
-        """The answer to a request; None where none was asked for (acks=0)."""
+        """Handle the answer to a request; None for acks=0."""
         rows: dict[tuple[str, int], ProducedPartition] = {}
         if response is not None:
             names = {topic_id: name for name, topic_id in sent.topic_ids.items()}
@@ -240,7 +243,7 @@ class Delivery:
             self._settle(batch.where, part)
 
     def failed(self, sent: Outgoing, error: LogbusError, now_ms: float) -> None:
-        """No answer came: the connection ended or the time was up."""
+        """Handle a request without an answer: the connection ended or the request timed out."""
         for batch in sent.batches:
             part = self._partitions[batch.where]
             if part.returned(batch):
@@ -272,10 +275,10 @@ class Delivery:
                 self._fail(part, batch, error)
 
     def _later(self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float) -> None:
-        """Again after a pause, or at once by a newer leader."""
+        """Queue the batch for a retry after the backoff, or at once to a newer leader."""
         self.stale.add(batch.topic)
         if not part.held:
-            # Once for all that was under way together.
+            # Batches that were in flight together share one backoff.
             part.retry_at_ms = now_ms + backoff_ms(part.failures, self._retry_backoff_ms)
             part.failures += 1
         part.again(batch)
@@ -285,13 +288,13 @@ class Delivery:
         self, part: PartitionQueue, batch: Batch, error: LogbusError, now_ms: float
     ) -> None:
         if part.has_earlier(batch) or (part.spoiled and not batch.maybe_appended):
-            # It came to the broker before one that failed, or after one that never will come.
+            # It overtook a batch that failed, or follows one that will never be in the log.
             part.again(batch)
         elif batch.maybe_appended and isinstance(error, InvalidProducerEpochError):
             self._fail(part, batch, error)
         elif batch.maybe_appended:
-            # Under another number it could be there twice. Whoever refuses it may have been deposed
-            # without knowing: its log ends early, and the leader's does not.
+            # A new sequence could duplicate the batch. The refusing broker may be a deposed leader
+            # with a shorter log; the current leader may hold the batch.
             self._later(part, batch, error, now_ms)
         else:
             self.identity = None if self.identity == batch.identity else self.identity
@@ -305,26 +308,27 @@ class Delivery:
             self._fail(part, batch, MessageTooLargeError(f"{batch.where}: {error.message}"))
             return
         if batch.maybe_appended and batch.sequence >= 0:
-            # The limit was lowered meanwhile; halves would not pass for what was written whole.
+            # The limit was lowered after an attempt. If that attempt was appended, the broker would
+            # not recognise halves as duplicates.
             message = f"{batch.where}: {error.message}; sent before, it may be in the log"
             self._fail(part, batch, MessageTooLargeError(message))
             return
-        # Halving each batch anew would send everything twice.
+        # Remember the limit: otherwise every batch would be sent twice, whole and halved.
         known = self.limits_bytes.get(batch.topic, batch.size_bytes)
         self.limits_bytes[batch.topic] = min(known, max(1, batch.size_bytes // 2))
         batch.halve()
         for half in reversed(batch.halves):
             part.again(half)
 
-    # -- the end of a batch
+    # -- completion of a batch
 
     def _fail(self, part: PartitionQueue, batch: Batch, error: LogbusError) -> None:
-        """A batch ends without having been written; what follows it needs other sequences."""
+        """Fail a batch; the batches behind it need new sequences."""
         if batch.sequence >= 0 and batch.identity == part.identity:
             part.spoiled = True
             part.held = True
             if batch.maybe_appended:
-                # Its numbers may be taken in the log: they must not be used again.
+                # The log may hold these sequences. A new producer id avoids their reuse.
                 self.identity = None if self.identity == part.identity else self.identity
                 part.identity = None
         self._finish(batch, error)
@@ -339,7 +343,7 @@ class Delivery:
             self._busy.pop(where, None)
 
     def expire(self, now_ms: float) -> None:
-        """Fail what has waited beyond its deadline."""
+        """Fail queued batches whose delivery deadline has passed."""
         for where in list(self._busy):
             part = self._partitions[where]
             late = [batch for batch in part.queue if batch.deadline_ms <= now_ms]
@@ -371,7 +375,7 @@ class Delivery:
         )
 
     def next_due_ms(self, now_ms: float) -> float:
-        """When to call ``requests`` or ``expire`` again, if nothing else happens."""
+        """Return when to call ``requests`` or ``expire`` again without another event."""
         due = float("inf")
         for where in self._busy:
             part = self._partitions[where]

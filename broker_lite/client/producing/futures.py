@@ -1,8 +1,8 @@
-"""What ``send`` returns: where records went, or why they did not.
+"""The futures that ``send`` returns: record metadata, or the error of the delivery.
 
-A future of a record is two words: its rows and its index in them. Rows are resolved all at once,
-on the sender's thread, and everybody who waits is woken by one condition; offsets are worked out
-when somebody asks. Usable from any thread.
+A record's future holds two references: its rows and its index in them. The sender's thread resolves
+all rows of a batch at once and wakes waiters by one condition. Offsets are computed on demand.
+Usable from any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("logbus.producer")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. ``offset`` is -1 where the broker was not asked (acks=0)."""
+    """The partition, offset and timestamp of a record. ``offset`` is -1 with acks=0."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class RecordMetadata(NamedTuple):
 
 
 class BatchMetadata(NamedTuple):
-    """Where some rows of a ``send_arrow`` went: ``row_count`` offsets from ``base_offset`` on."""
+    """A range of ``row_count`` offsets from ``base_offset`` for rows of a ``send_arrow``."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class BatchMetadata(NamedTuple):
 
 
 class SentBatch(Protocol):
-    """What futures need of a batch once it is done; one that was cut has ``halves`` instead."""
+    """The view of a completed batch that futures need. A split batch has ``halves`` instead."""
 
     partition: int
     row_count: int
@@ -55,7 +55,7 @@ class SentBatch(Protocol):
 
 
 class Outcome:
-    """What became of rows that were sent together: some batches, each of them done or failed."""
+    """The outcome of rows that were sent together: batches, each acknowledged or failed."""
 
     __slots__ = (
         "_left",
@@ -88,15 +88,16 @@ class Outcome:
         self.seen = False
         self._left = 0
         self.callback: Callable[[Any], None] | None = None
-        """What most records are called back with: the first callback of a record."""
+        """The first callback added to a record; most records share it."""
         self.callbacks: deque[int | tuple[Callable[[Any], None], Any]] | None = None
-        """A record's index where that is its callback: nothing that the garbage collector has to
-        follow, of which a hundred thousand may wait. Else the callback and what it is given."""
+        """Pending callbacks: a record's index if it uses ``callback``, else (callback,
+        argument). Integers keep the garbage collector from tracking a hundred thousand entries."""
 
     # -- the sender's thread
 
     def expect(self, batches: Sequence[SentBatch], inverse: Any) -> None:
-        """These batches hold the rows, one after the other; row i is at ``inverse[i]`` in them."""
+        """Set the batches that hold the rows; row i has index ``inverse[i]`` in their
+        concatenation."""
         self.batches = list(batches)
         self.inverse = inverse
         self._left = len(batches)
@@ -106,11 +107,11 @@ class Outcome:
             self.starts.append(at)
 
     def split_again(self) -> None:
-        """A batch was too large and goes on as two."""
+        """Replace a batch that was too large by its two halves."""
         self._left += 1
 
     def batch_done(self, error: LogbusError | None) -> bool:
-        """One of the batches is done; True if it was the last."""
+        """Count a completed batch; return True for the last one."""
         self._left -= 1
         if error is not None and self.error is None:
             self.error = error
@@ -120,7 +121,7 @@ class Outcome:
         return True
 
     def finish(self, error: LogbusError | None) -> None:
-        """All of it is done."""
+        """Mark all rows as completed and wake the waiters."""
         with self.waking:
             self.error = error
             self.done = True
@@ -129,7 +130,7 @@ class Outcome:
     # -- any thread
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until done; raises RequestTimedOutError after ``timeout_s``."""
+        """Wait until done; raise RequestTimedOutError after ``timeout_s``."""
         if self.done:
             return
         self.wake(self)
@@ -144,11 +145,12 @@ class Outcome:
                 self.waking.wait(left)
 
     def add_done_callback(self, callback: Callable[[Any], None], future: Any) -> None:
-        """Call back with ``future`` once done: at once if it is, else on the sender's thread.
+        """Call ``callback(future)`` once done: at once if already done, else on the sender's
+        thread.
 
-        Without a lock, since each record may have one: a callback is put down before ``done`` is
-        looked at and ``finish`` says ``done`` before it looks, so at least one of them sees it;
-        ``popleft`` gives it to one alone.
+        Each record may have a callback, so this takes no lock. This method stores the callback
+        before it reads ``done``; ``finish`` sets ``done`` before it reads the callbacks. At least
+        one of them sees the callback, and ``popleft`` returns it only once.
         """
         callbacks = self.callbacks
         if callbacks is None:
@@ -163,12 +165,12 @@ class Outcome:
             self.call_back()
 
     def call_back(self) -> None:
-        """Call whoever waits, once each; any thread, once ``done``."""
+        """Run each pending callback once. Any thread may call this after ``done``."""
         callbacks = self.callbacks
         while callbacks:
             try:
                 waiting = callbacks.popleft()
-            except IndexError:  # the other thread was first
+            except IndexError:  # the other thread took the last one
                 return
             try:
                 if waiting.__class__ is int:
@@ -180,7 +182,7 @@ class Outcome:
                 logger.exception("a callback of a sent record failed")
 
     def find(self, index: int) -> tuple[SentBatch | None, int]:
-        """The batch that holds row ``index``, and the row's place in it."""
+        """Return the batch that holds row ``index``, and the row's index in that batch."""
         at = index if self.inverse is None else int(self.inverse[index])
         which = bisect_right(self.starts, at) - 1
         if which >= len(self.batches):
@@ -193,7 +195,7 @@ class Outcome:
 
 
 class RecordFuture:
-    """A record on its way. All futures of one record are equal, and have one hash."""
+    """The future of a sent record. All futures of one record are equal and share a hash."""
 
     __slots__ = ("_index", "outcome")
 
@@ -212,14 +214,14 @@ class RecordFuture:
         return hash((id(self.outcome), self._index))
 
     def done(self) -> bool:
-        """Whether the record was acknowledged or has failed."""
+        """Return whether the record was acknowledged or has failed."""
         return self.outcome.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the acknowledgement; asking ends the batch's linger.
+        """Wait for the acknowledgement and return it; a call ends the batch's linger.
 
-        Raises why the record was not written, e.g. DeliveryTimedOutError or MessageTooLargeError;
-        RequestTimedOutError after ``timeout_s`` (None: for ever), the record then being under way.
+        Raises the delivery error, e.g. DeliveryTimedOutError or MessageTooLargeError. Raises
+        RequestTimedOutError after ``timeout_s`` (None: no limit), with the record still in flight.
         """
         outcome, index = self.outcome, self._index
         outcome.wait(timeout_s)
@@ -238,7 +240,7 @@ class RecordFuture:
         return RecordMetadata(outcome.topic, batch.partition, offset, timestamp_ms)
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait for the end; the error, or None if the record was written."""
+        """Wait for the outcome; return the error, or None if the record was written."""
         outcome = self.outcome
         if not outcome.done:
             outcome.wait(timeout_s)
@@ -251,15 +253,15 @@ class RecordFuture:
         return None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], None]) -> None:
-        """Call back with this record's future once it is done, on the sender's thread: be quick
-        there. It is equal to this one, but may be another object.
+        """Call ``callback`` with this record's future once done, on the sender's thread.
 
-        A callback that raises is logged and changes nothing for the other records.
+        The callback must not block. Its argument is equal to this future but may be another object.
+        An exception of a callback is logged and affects no other record.
         """
         outcome = self.outcome
         callbacks, common = outcome.callbacks, outcome.callback
         if callbacks is None or not (
-            # A bound method is another object each time that it is asked for.
+            # Compare with ``==``: each access to a bound method creates a new object.
             callback is common or (callback.__class__ is MethodType and callback == common)
         ):
             outcome.add_done_callback(callback, self)
@@ -270,7 +272,7 @@ class RecordFuture:
 
 
 class BatchFuture:
-    """Rows of a ``send_arrow`` or ``send_columns`` on their way."""
+    """The future of the rows of a ``send_arrow`` or ``send_columns``."""
 
     __slots__ = ("outcomes",)
 
@@ -278,11 +280,11 @@ class BatchFuture:
         self.outcomes = outcomes
 
     def done(self) -> bool:
-        """Whether all rows were acknowledged or have failed."""
+        """Return whether all rows were acknowledged or have failed."""
         return all(outcome.done for outcome in self.outcomes)
 
     def result(self, timeout_s: float | None = None) -> list[BatchMetadata]:
-        """Wait for all acknowledgements: which batches the rows went in. Raises the first error."""
+        """Wait for all acknowledgements and return the offset ranges. Raises the first error."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         found: list[BatchMetadata] = []
         failure: LogbusError | None = None
@@ -298,7 +300,7 @@ class BatchFuture:
         return found
 
     def exception(self, timeout_s: float | None = None) -> LogbusError | None:
-        """Wait for the end; the first error, or None if all rows were written."""
+        """Wait for the outcome; return the first error, or None if all rows were written."""
         try:
             self.result(timeout_s)
         except LogbusError as error:

@@ -1,8 +1,8 @@
-"""One partition's batches: those that wait, those under way, and the numbers that come next.
+"""One partition's batches: queued, in flight, and the next sequence.
 
-``held``: after a failure nothing is sent until all that is under way has come back; then it goes on
-from the oldest. ``spoiled``: a number was given out that will not be in the log, so what follows
-gets others (``settle``). No I/O, no clock; for the sender's thread.
+``held``: after a failure, the partition sends nothing until all batches in flight have returned,
+then resumes with the oldest. ``spoiled``: a sequence was assigned to a batch that will not be in
+the log, so ``settle`` renumbers the following batches. No I/O, no clock; for the sender's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker_lite.model import NO_EPOCH
 
 
 class PartitionQueue:
-    """In the order of ``Batch.order``; made by ``delivery`` for each partition that is sent to."""
+    """Batches of one partition in the order of ``Batch.order``; ``delivery`` creates it."""
 
     __slots__ = (
         "acked_sequence",
@@ -47,15 +47,18 @@ class PartitionQueue:
         self.leader_epoch = NO_EPOCH
 
     def is_remembered(self, max_in_flight: int, *, idempotent: bool) -> bool:
-        """Whether a broker that has the oldest batch under way still knows it, once it has the next
-        one too, and surely knows the producer by then: it remembers a producer's last five.
-        Counting what is under way is not enough: a batch may hang at a leader that was deposed
-        while the new one takes those behind it."""
+        """Return whether the broker can still recognise the oldest batch in flight as a
+        duplicate after it appends the next one.
+
+        A broker remembers the last five batches of a producer. The limit applies to batch numbers
+        and not to the count in flight: one batch may hang at a deposed leader while the new leader
+        appends those behind it.
+        """
         if not self.in_flight:
             return True
         if idempotent and self.acked_sequence < 0:
-            # Of a log whose beginning was deleted, a broker that knows nothing of a producer takes
-            # any number of it for the next: the second batch, if it refuses the first.
+            # A broker that does not know the producer accepts any sequence if the log's start was
+            # deleted. It could refuse the first batch and append the second.
             return False
         following = self.queue[0].number
         if following < 0:
@@ -63,7 +66,7 @@ class PartitionQueue:
         return following - min(batch.number for batch in self.in_flight) < max_in_flight
 
     def sent(self, batch: Batch, leader_epoch: int) -> None:
-        """The first of the queue is under way, to the leader of this epoch."""
+        """Move the first queued batch to in flight, at the leader of this epoch."""
         self.queue.popleft()
         if batch.number < 0:
             batch.number, self.sent_count = self.sent_count, self.sent_count + 1
@@ -71,36 +74,36 @@ class PartitionQueue:
         self.leader_epoch = leader_epoch
 
     def returned(self, batch: Batch) -> bool:
-        """It is not under way any more; False: it was not."""
+        """Remove the batch from those in flight; return False if it was not in flight."""
         if batch not in self.in_flight:
             return False
         self.in_flight.remove(batch)
         return True
 
     def accepted(self, batch: Batch) -> None:
-        """It is in the log."""
+        """Record that the batch is in the log."""
         self.failures = 0
         self.error = None
         if batch.sequence >= 0 and batch.identity == self.identity:
             last = (batch.sequence + batch.row_count - 1) & SEQUENCE_MASK
-            # One that hung is accepted after those behind it.
+            # The answer of a hung request may arrive after those of later batches.
             if (last - self.acked_sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2:
                 self.acked_sequence = last
 
     def again(self, batch: Batch) -> None:
-        """Back into the queue, before everything that was sent after it."""
+        """Queue the batch again, before all batches that were sent after it."""
         self.held = True
         self.queue.insert(sum(other.order < batch.order for other in self.queue), batch)
 
     def has_earlier(self, batch: Batch) -> bool:
-        """Whether one that was numbered before it, by the same identity, is not in the log yet."""
+        """Return whether an earlier batch of the same producer id is not yet in the log."""
         return any(
             other.identity == batch.identity and other.order < batch.order
             for other in (*self.queue, *self.in_flight)
         )
 
     def settle(self) -> bool:
-        """After a batch came back: go on once nothing is under way. Whether nothing is left."""
+        """Resume sending once nothing is in flight; return True if the queue is empty."""
         if self.in_flight:
             return False
         self.held = False
@@ -111,6 +114,6 @@ class PartitionQueue:
                 if batch.sequence >= 0 and not batch.maybe_appended:
                     batch.renumber()
                 elif batch.sequence >= 0 and batch.identity == self.identity:
-                    # It keeps its numbers, so what follows must not have them.
+                    # This batch keeps its sequence, so the next batch's sequence follows it.
                     self.next_sequence = (batch.sequence + batch.row_count) & SEQUENCE_MASK
         return not self.queue

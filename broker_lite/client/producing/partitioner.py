@@ -1,7 +1,7 @@
-"""Which partition a record goes to: Kafka's murmur2 of the key, or the sticky partition.
+"""The partition of a record: Kafka's murmur2 of the key, or the sticky partition.
 
-The hash is Java's, bit for bit, so producers of both worlds put a key into the same partition. It
-is computed for whole columns at once, never key by key.
+The hash equals Java's bit for bit, so Java and logbus producers send a key to the same partition.
+It is computed for whole columns, never key by key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _M = 0x5BD1E995
 
 
 def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Kafka's 32-bit hash of every key of a binary column, unsigned. What stands at nulls is not to
-    be used."""
+    """Return Kafka's 32-bit hash of every key of a binary column, unsigned. Ignore the values at
+    null positions."""
     count = len(keys)
     if count == 0:
         return np.zeros(0, np.uint32)
@@ -29,7 +29,7 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
     starts = offsets[:-1].astype(np.int64)
     sizes = np.diff(offsets).astype(np.int64)
-    # Longest first: the rows that still have a word left are always a prefix.
+    # Sorted by length, descending: the rows with a word left are always a prefix.
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = starts[order], sizes[order]
     h = np.uint32(_SEED) ^ sizes.astype(np.uint32)
@@ -61,7 +61,7 @@ def murmur2_column(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32]:
-    """The partition of every key of a binary column, -1 where the key is null."""
+    """Return the partition of every key of a binary column; -1 for a null key."""
     hashes = murmur2_column(keys) & np.uint32(0x7FFFFFFF)
     found: npt.NDArray[np.int32] = (hashes % np.uint32(partition_count)).astype(np.int32)
     if keys.null_count:
@@ -70,9 +70,9 @@ def partitions_for(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int32
 
 
 class Sticky:
-    """Where records without a key go: one partition for a whole batch, then the next one.
+    """The sticky partition of records without a key: the same one for a whole batch.
 
-    Partitions without a leader are passed over while others have one.
+    Partitions without a leader are skipped while others have one.
     """
 
     __slots__ = ("_turn",)
@@ -81,7 +81,7 @@ class Sticky:
         self._turn = turn
 
     def choose(self, partition_count: int, available: Sequence[int]) -> int:
-        """The partition of the next batch."""
+        """Return the partition of the next batch."""
         self._turn += 1
         if available:
             return available[self._turn % len(available)]

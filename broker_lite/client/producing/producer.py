@@ -1,8 +1,8 @@
-"""``Producer``: sends records and Arrow rows, blocking only when its memory is full.
+"""``Producer``: sends records and Arrow rows, and blocks only while its buffer is full.
 
-``send`` appends to open rows under one lock and returns a future; it may be called from any thread.
-One thread per producer (a reactor) makes batches, sends them and hears of their end (``sender``).
-``send`` is a hot path: at most 0.7 µs a record. After a fork the child's copy refuses to be used.
+``send`` appends to open rows under one lock and returns a future. Any thread may call it. One
+thread per producer (a reactor) builds batches, sends them and completes their futures (``sender``).
+``send`` is a hot path: at most 0.7 µs a record. A producer is unusable in a forked child.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ from broker_lite.record.arrow import Columns
 
 _EXPIRY_CHECK_MS = 1.0
 FAILURES_KEPT = 100
-"""Failures that wait for a flush to raise one of them."""
+"""Maximum number of failed outcomes kept for the next flush to raise."""
 EXIT_TIMEOUT_S = 10.0
-"""How long the interpreter's end waits for producers that nobody closed."""
+"""Seconds that interpreter shutdown waits for producers that were not closed."""
 
 
 def wall_ms() -> int:
-    """Now, as records are stamped."""
+    """Return the current time as record timestamps: milliseconds since 1970."""
     return int(time.time() * 1000)
 
 
 class Producer:
-    """Sends to any topics of one cluster. Make it with ``Bus.producer``; use it with ``with``.
+    """Sends to any topic of one cluster. Create it with ``Bus.producer``; use it with ``with``.
 
-    By default acks=all and idempotent: an acknowledged record is on disk on every in-sync replica
-    and is there once, in the order of sends to its partition. A record gets its time when its batch
-    is opened, unless ``timestamp_ms`` says otherwise.
+    By default it is idempotent with acks=all. An acknowledged record is on disk on every in-sync
+    replica, exactly once, in the order of sends to its partition. Without ``timestamp_ms``, a
+    record's timestamp is the time at which its batch was opened.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Producer:
         self._end: LogbusError | None = None
         self._record_bytes_max = config.max_request_bytes - RECORD_OVERHEAD_BYTES
         self._cluster = Cluster(parse_endpoints(bootstrap_servers), monotonic_ms, config.client_id)
-        # ``AsyncProducer`` brings an event loop's shell and then never lets a call here block.
+        # ``AsyncProducer`` passes an event loop's shell and never lets a call here block.
         self._reactor: Reactor | None = None
         if shell is None:
             shell = self._reactor = Reactor(config.client_id, "logbus-producer")
@@ -123,13 +123,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """Send a record; the future tells where it went.
+        """Send a record and return a future of its metadata.
 
-        ``partition`` None: by the key's murmur2, or without a key the batch's sticky partition.
-        ``headers``: pairs of name and bytes, or a dict. ``value`` None is a tombstone; text is
-        sent as UTF-8. ``timestamp_ms`` is since 1970. Blocks while ``buffer_bytes`` wait or are
-        under way, at most ``max_block_ms``. Raises MessageTooLargeError, BufferFullError,
-        InvalidRecordError, ClosedError; everything later comes from the future.
+        Without ``partition``, the key's murmur2 selects it, or for a null key the sticky partition.
+        ``headers`` are pairs of name and bytes, or a dict. ``value`` None is a tombstone; text is
+        encoded as UTF-8. ``timestamp_ms`` counts from 1970.
+
+        Blocks for at most ``max_block_ms`` while ``buffer_bytes`` are queued or in flight. Raises
+        MessageTooLargeError, BufferFullError, InvalidRecordError, ClosedError; the future raises
+        all later errors.
         """
         if value.__class__ is bytes:
             size = len(value) + ROW_OVERHEAD_BYTES
@@ -180,10 +182,10 @@ class Producer:
         """Send the rows of a Table, RecordBatch, reader, polars or pandas frame (Arrow stream).
 
         Columns ``key``, ``value`` (binary or string), ``headers``, ``timestamp`` and ``partition``
-        are taken where they are there; ``key=`` and ``value=`` name other columns for these two.
-        Rows are sent as they lie in memory; keep the memory unchanged until the future is done.
-        ``partition`` is for all rows, ``timestamp_ms`` for those without one. Blocks as ``send``.
-        Raises InvalidSchemaError, MessageTooLargeError, BufferFullError, ClosedError.
+        are used if present; ``key=`` and ``value=`` name other columns. Rows are not copied: do not
+        change their memory until the future is done. ``partition`` applies to all rows,
+        ``timestamp_ms`` to rows without a timestamp. Blocks as ``send`` does. Raises
+        InvalidSchemaError, MessageTooLargeError, BufferFullError, ClosedError.
         """
         outcomes = [
             self._send_piece(topic, piece, timestamp_ms)
@@ -194,7 +196,7 @@ class Producer:
     def arrow_pieces(
         self, topic: str, data: Any, key: str | None, value: str | None, partition: int | None
     ) -> Iterator[Piece]:
-        """What ``send_arrow`` sends, cut into pieces of about a batch."""
+        """Yield the rows of ``send_arrow`` in pieces of about one batch."""
         for batch in tables_of(data):
             columns, wanted = columns_of(batch, key, value)
             if batch.num_rows:
@@ -208,7 +210,7 @@ class Producer:
         *,
         timestamp_ms: int | None = None,
     ) -> BatchFuture:
-        """Send columns; ``partitions`` is one for all rows, one for each (-1: choose), or None."""
+        """Send columns. ``partitions`` is one for all rows, one per row (-1: choose), or None."""
         if not columns.row_count:
             return BatchFuture(())
         return BatchFuture(
@@ -286,7 +288,7 @@ class Producer:
             raise InvalidSchemaError(f"timestamp_ms={timestamp_ms!r}: give milliseconds since 1970")
         return checked_headers(headers) if headers else (None, 0)
 
-    # -- rows: all with the lock held
+    # -- open rows; the caller holds the lock
 
     def _open_rows(self, topic: str) -> OpenRows:
         self._await_space(topic)
@@ -337,7 +339,8 @@ class Producer:
         self._sender.kick()
 
     def _limit_bytes(self, topic: str, spreads: bool) -> int:
-        """When rows are full: where keys spread them, at a batch's worth for each partition."""
+        """Return the bytes at which open rows are full: keyed rows may hold a batch per
+        partition."""
         batch_bytes = self._sender.batch_bytes(topic)
         if not spreads:
             return batch_bytes
@@ -354,7 +357,7 @@ class Producer:
             self._due(rows)
 
     def _due(self, rows: OpenRows) -> None:
-        """The linger is over; while others wait for their turn the rows may fill up further."""
+        """End the rows' linger; while other batches are queued, the rows may continue to fill."""
         if not rows.is_open:
             return
         if self._sender.delivery.is_backlogged(rows.topic):
@@ -393,18 +396,18 @@ class Producer:
             self._waking.notify_all()
         raise error
 
-    # -- the end
+    # -- closing
 
     def _urge(self, rows: Outcome) -> None:
-        """Somebody waits for these rows: they linger no longer."""
+        """End the linger of rows that a caller waits for."""
         if isinstance(rows, OpenRows) and rows.is_open:
             with self._lock:
                 self._seal(rows)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent before is acknowledged.
+        """Wait until all earlier sends are acknowledged.
 
-        Raises the first failure since the last flush that no future has raised yet, and
+        Raises the first failure since the last flush that no future has raised, or
         RequestTimedOutError after ``timeout_s``.
         """
         waiting = self.start_flush()
@@ -414,14 +417,14 @@ class Producer:
         self.end_flush(waiting)
 
     def start_flush(self) -> list[Outcome]:
-        """End all lingering; what is to be waited for."""
+        """End all lingering; return the outcomes to wait for."""
         with self._lock:
             for rows in list(self._open.values()):
                 self._seal(rows)
             return list(self._unfinished)
 
     def end_flush(self, waited: list[Outcome]) -> None:
-        """Raise the first failure that nobody has seen."""
+        """Raise the first failure that no future has raised."""
         with self._lock:
             failures, self._failures = self._failures, []
         for outcome in (*waited, *failures):
@@ -430,7 +433,7 @@ class Producer:
                 raise outcome.error
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then end the thread. What is not acknowledged after ``timeout_s`` fails."""
+        """Flush, then stop the thread. Records not acknowledged after ``timeout_s`` fail."""
         if self._end is not None:
             return
         try:
@@ -439,7 +442,7 @@ class Producer:
             self.end()
 
     def end(self) -> None:
-        """End without waiting: what is not acknowledged fails."""
+        """Stop without a flush: records that are not acknowledged fail."""
         with self._lock:
             self._end = ClosedError("the producer was closed")
             for rows in list(self._open.values()):
@@ -465,7 +468,7 @@ class Producer:
                 raise
 
     def _forked(self) -> None:
-        """In a forked child: the thread is the parent's, so nothing can be sent from here."""
+        """Mark the producer as unusable in a forked child: its thread runs only in the parent."""
         self._end = ClosedError("this producer was made before a fork; make one in this process")
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
@@ -476,7 +479,7 @@ class Producer:
 
 
 def _already_sent(_: Outcome) -> None:
-    """Chunks do not linger."""
+    """Ignore the request to end a linger: chunks do not linger."""
 
 
 def _size_bytes(columns: Columns) -> int:
@@ -500,7 +503,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 @atexit.register
 def _close_the_forgotten() -> None:
-    """What was sent is delivered, even by a script that ends without ``close``."""
+    """Flush open producers at interpreter exit, so that a script without ``close`` loses no
+    records."""
     for producer in list(_producers):
         if producer._reactor is not None:
             with contextlib.suppress(LogbusError):

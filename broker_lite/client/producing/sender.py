@@ -1,8 +1,9 @@
-"""The producer's engine: from accumulated rows to acknowledged batches, on one shell's thread.
+"""The producer's engine: from accumulated rows to acknowledged batches, on a shell's thread.
 
-It has no thread and no socket of its own: ``Producer`` gives it a reactor's thread,
-``AsyncProducer`` an event loop. Other threads only append to ``inbox`` (and wake the shell). What
-it decides is in ``delivery`` and ``accumulator``; here are metadata, identity, timers, requests.
+It has no thread and no socket of its own: ``Producer`` provides a reactor's thread,
+``AsyncProducer`` an event loop. Other threads only append to ``inbox`` and wake the shell.
+``delivery`` and ``accumulator`` hold the decisions; this module handles metadata, producer ids,
+timers and requests.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from broker_lite.wire.produce import PartitionRecords, ProduceResponse, TopicRec
 
 LANE = "produce"
 LOOK_MS = 25
-"""Pause between looks for a partition's next leader, at first."""
+"""Initial milliseconds between metadata requests for a partition without a leader."""
 LOOKS = 12
-"""After so many the pause doubles, up to a second."""
+"""Number of requests after which that pause doubles, up to a second."""
 SWEEP_MS = 5_000
-"""Memory of batches that was not used between two sweeps is given up."""
+"""Milliseconds between sweeps; a sweep frees buffers that no batch used since the last one."""
 LATE_MS = 500
-"""After so long without an answer others are asked whether the leader still leads."""
+"""Milliseconds without an answer after which other brokers are asked for the leader."""
 _ACKS = {"0": 0, "1": 1, "all": -1}
 
 
 class Sender:
-    """Sends what its owner puts into ``inbox``; all methods but ``kick`` on the shell's thread.
+    """Sends the rows that its owner appends to ``inbox``.
 
-    ``on_released(bytes)`` tells the owner that memory is free again, ``on_finished(outcome)`` that
-    rows are done.
+    Call all methods but ``kick`` on the shell's thread. ``on_released(bytes)`` reports freed buffer
+    space, ``on_finished(outcome)`` completed rows.
     """
 
     def __init__(
@@ -91,13 +92,13 @@ class Sender:
     # -- any thread
 
     def kick(self) -> None:
-        """Something is in the inbox."""
+        """Wake the shell: the inbox has rows."""
         if not self._kicked:
             self._kicked = True
             self._shell.call_soon(self._take)
 
     def batch_bytes(self, topic: str) -> int:
-        """How large a batch of the topic may be, as far as its limit is known."""
+        """Return the maximum batch bytes of the topic, as far as its limit is known."""
         limit_bytes = self.delivery.limits_bytes.get(topic, self._config.batch_bytes)
         return min(limit_bytes, self._config.batch_bytes)
 
@@ -114,7 +115,7 @@ class Sender:
         self.pump()
 
     def _place(self, rows: Waiting) -> None:
-        """Split rows into batches, or keep them until their topic is known."""
+        """Split rows into batches, or keep them until the topic's metadata is known."""
         waiting = self._unplaced.get(rows.topic)
         if waiting is not None:
             waiting.append(rows)
@@ -175,7 +176,7 @@ class Sender:
         self._on_finished(rows)
 
     def pump(self) -> None:
-        """Send whatever may be sent, and see to what is missing."""
+        """Send all requests that are due; refresh missing metadata or producer ids."""
         delivery, shell = self.delivery, self._shell
         now_ms = shell.now_ms()
         delivery.expire(now_ms)
@@ -244,7 +245,7 @@ class Sender:
         self._on_released(released)
 
     def _look_for_late(self) -> None:
-        """A leader that hangs says nothing; the others know whether it was deposed."""
+        """Ask other brokers for the leaders of overdue requests: a hung leader does not answer."""
         self._late_timer = None
         if not self._under_way:
             return
@@ -261,7 +262,7 @@ class Sender:
         return [row for row in self._under_way.values() if row[1] <= now_ms - LATE_MS]
 
     def _give_up_deposed(self) -> None:
-        """What a leader that was deposed has not answered goes to the next one."""
+        """Fail overdue requests of deposed leaders; their batches are retried at the new leader."""
         view = self._cluster.view
         deposed = {
             sent.endpoint
@@ -288,9 +289,9 @@ class Sender:
     def _renewed(
         self, names: tuple[str, ...], began_ms: float, found: ClusterView | LogbusError
     ) -> None:
-        """What failed is tried again when its pause is over; a topic that is gone is given up."""
+        """Retry failed batches after their backoff; fail the batches of deleted topics."""
         pause_ms = backoff_ms(max(0, self._renewals - LOOKS), LOOK_MS)
-        # Thousands of partitions are looked at less often: the brokers have better things to do.
+        # Thousands of partitions refresh less often, to limit the brokers' load.
         pause_ms = max(pause_ms, 3 * (self._shell.now_ms() - began_ms))
         self._renewals += 1
 
@@ -325,7 +326,7 @@ class Sender:
         return known is None or isinstance(known.error, UnknownTopicOrPartitionError)
 
     def _confirm_gone(self, topic: str) -> None:
-        """Ask until the grace of a topic made just now is over."""
+        """Retry until the grace period for a newly created topic is over."""
 
         def confirmed(found: ClusterView | LogbusError) -> None:
             if isinstance(found, UnknownTopicOrPartitionError):
@@ -388,7 +389,7 @@ class Sender:
         self.pump()
 
     def _sweep(self) -> None:
-        """Memory that no batch has needed for a while goes back."""
+        """Free buffers that no batch has used since the last sweep."""
         memory = self.delivery.memory
         memory.sweep()
         self._sweep_timer = None
@@ -396,7 +397,7 @@ class Sender:
             self._sweep_timer = self._shell.later(SWEEP_MS, self._sweep)
 
     def close(self, error: LogbusError) -> None:
-        """Fail whatever is left."""
+        """Fail all remaining rows and batches."""
         self._closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()

@@ -1,7 +1,7 @@
-"""How requests reach brokers: what an operation may ask for, and the shells that carry it out.
+"""The transport of requests to brokers: the steps of operations, and the shells that run them.
 
-In reading order: ``steps`` (what may be asked, and how a request becomes bytes and back),
-``connection`` (one socket, never waits), ``connections`` (one to each endpoint and lane), and the
-shells: ``blocking`` with a thread's ``Reactor`` and ``Pool``, ``loop`` on an event loop, the only
-one that imports asyncio. ``rooms``: memory for what is received, used again.
+In reading order: ``steps`` defines the steps and the encoding of requests. ``connection`` is one
+non-blocking socket, ``connections`` one per endpoint and lane. The shells are ``blocking``
+(``Reactor`` with a thread, and ``Pool``) and ``loop`` (an event loop, the only module that imports
+asyncio). ``rooms`` is the buffer pool of received bytes.
 """

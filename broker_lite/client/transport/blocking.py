@@ -1,9 +1,11 @@
-"""The socket shells: ``Reactor`` (a thread with a selector, for engines that run by themselves) and
-``Pool`` (connections that a calling thread borrows, for one question at a time).
+"""The socket shells: ``Reactor`` and ``Pool``.
 
-A reactor belongs to its thread; others may call ``call_soon``, ``wake`` and ``stop``. A pool is
-shared by all threads, one borrower a connection. After a fork the child drops the inherited
-descriptors; it can use a pool, which starts anew, but not a reactor.
+``Reactor`` is a thread with a selector, for the engines. Other threads may only call ``call_soon``,
+``wake`` and ``stop``. ``Pool`` lends connections to calling threads; all threads share it, with one
+borrower per connection.
+
+A forked child drops the inherited descriptors. The child can use a pool, which starts empty, but
+not a reactor.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from broker_lite.wire.frame import FrameReceiver
 T = TypeVar("T")
 
 IDLE_PER_BROKER = 4
-"""Connections that a pool keeps for later, to one broker."""
+"""Maximum idle connections per broker in a pool."""
 CONNECT_TIMEOUT_S = 10.0
 CALLBACKS_PER_TURN = 1000
 
 
 def monotonic_ms() -> float:
-    """The clock of every client object: milliseconds that never go back."""
+    """Return the clock of all client objects: monotonic milliseconds."""
     return time.monotonic() * 1000.0
 
 
@@ -65,7 +67,7 @@ class _Timer:
 
 
 class Reactor:
-    """A thread that watches connections and timers and calls back."""
+    """A thread that watches connections and timers and runs callbacks."""
 
     def __init__(self, client_id: str, name: str) -> None:
         self._connections = Connections(client_id)
@@ -78,7 +80,8 @@ class Reactor:
         self._wake_receive, self._wake_send = os.pipe()
         os.set_blocking(self._wake_receive, False)
         os.set_blocking(self._wake_send, False)
-        # The pipe's numbers are another file's as soon as it is closed. A signal may wake twice.
+        # Once the pipe is closed, its descriptor numbers may belong to another file. A signal may
+        # wake the thread twice.
         self._wake_lock = threading.RLock()
         self._selector.register(self._wake_receive, selectors.EVENT_READ, None)
         self._asleep = False
@@ -88,7 +91,7 @@ class Reactor:
         _reactors.add(self)
 
     def start(self, on_crash: Callable[[BaseException], None] | None = None) -> None:
-        """Start the thread. ``on_crash`` hears of an error that no code expected."""
+        """Start the thread. ``on_crash`` receives an unexpected error that ends it."""
         self._on_crash = on_crash
         self._thread.start()
 
@@ -107,13 +110,16 @@ class Reactor:
             self.wake()
 
     def wake(self) -> None:
-        """Make the thread look at once."""
-        with self._wake_lock, contextlib.suppress(BlockingIOError):  # full: it is awake
+        """Wake the thread's selector at once."""
+        with (
+            self._wake_lock,
+            contextlib.suppress(BlockingIOError),
+        ):  # pipe full: the thread is awake
             if self._wake_send >= 0:
                 os.write(self._wake_send, b"\0")
 
     def stop(self, timeout_s: float | None = 10.0) -> None:
-        """End the thread; requests under way fail with ClosedError."""
+        """Stop the thread; requests in flight fail with ClosedError."""
         self._stopping = True
         self.wake()
         if self._thread.is_alive() and not self.is_own_thread:
@@ -124,7 +130,7 @@ class Reactor:
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
         connection, is_new = self._connections.request(send, self.now_ms(), on_answer)
         if is_new:
-            # Not here: a failure would call back before the caller is done.
+            # Deferred: a failure here would run the callback before the caller returns.
             self._calls.append(partial(self._connect, connection))
         self._touched.add(connection)
 
@@ -136,13 +142,13 @@ class Reactor:
         self._touched.add(connection)
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """End a connection; what is under way on it fails with ClosedError."""
+        """Close a connection; its requests in flight fail with ClosedError."""
         connection = self._connections.disconnect(endpoint, lane)
         if connection is not None:
             self._touched.add(connection)
 
     def is_to_this_machine(self, endpoint: Endpoint, lane: str) -> bool:
-        """Whether there is an open connection, and to a process on this machine."""
+        """Return whether a connection is open and its peer is on this machine."""
         connection = self._connections.get(endpoint, lane)
         return connection is not None and connection.is_to_this_machine
 
@@ -157,7 +163,7 @@ class Reactor:
                 self._turn()
             while self._calls:
                 self._calls.popleft()()
-        except BaseException as error:  # the thread's outermost frame
+        except BaseException as error:  # outermost frame of the thread
             if self._on_crash is None:
                 raise
             self._on_crash(error)
@@ -225,9 +231,9 @@ class Reactor:
         self._touched.update(self._connections.expire(self.now_ms()))
 
     def _watch(self, connection: Connection) -> None:
-        """Keep the selector in step; a descriptor changes when the next address is tried."""
+        """Update the selector; the descriptor changes when the next address is tried."""
         if connection.fileno() < 0 and not connection.closed:
-            return  # its turn to connect has not come yet
+            return  # its connect attempt has not started yet
         if connection.closed:
             wanted = (-1, 0)
         else:
@@ -252,13 +258,13 @@ class Reactor:
             self._connections.forget(connection)
 
     def _register(self, descriptor: int, events: int, connection: Connection) -> None:
-        """Watch a descriptor, whose number a connection closed just now may have had."""
+        """Watch a descriptor; a connection closed just now may have had the same number."""
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
         self._selector.register(descriptor, events, connection)
 
     def _unregister(self, descriptor: int, connection: Connection) -> None:
-        """Forget a descriptor, which may be another connection's by now."""
+        """Stop watching a descriptor unless its number now belongs to another connection."""
         try:
             if self._selector.get_key(descriptor).data is connection:
                 self._selector.unregister(descriptor)
@@ -266,7 +272,8 @@ class Reactor:
             pass
 
     def forget(self) -> None:
-        """In a forked child: drop what the parent's thread owns, touching nothing shared."""
+        """Close the descriptors in a forked child, without touching state shared with the
+        parent."""
         self._connections.drop()
         self._selector.close()
         self._wake_lock = threading.RLock()
@@ -281,7 +288,7 @@ def _addresses(endpoint: Endpoint) -> list[tuple[Any, ...]]:
 
 
 class PooledConnection:
-    """A blocking connection of one borrower: ``send`` any number, ``receive`` in the same order."""
+    """A blocking connection of one borrower: send any number, receive in the same order."""
 
     def __init__(self, endpoint: Endpoint, client_id: str, timeout_s: float) -> None:
         self.endpoint = endpoint
@@ -307,7 +314,7 @@ class PooledConnection:
 
     @property
     def is_reusable(self) -> bool:
-        """No answer is due, and the peer has neither closed nor said anything unasked."""
+        """Whether no answer is due and the peer has neither closed nor sent unsolicited bytes."""
         if self._sent or self._frames:
             return False
         self._sock.setblocking(False)
@@ -321,7 +328,7 @@ class PooledConnection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Whether the peer has the address that we have."""
+        """Whether both ends of the connection have the same address."""
         return has_one_address(self._sock)
 
     def send(self, exchange: Exchange[Any], deadline_ms: float) -> None:
@@ -338,7 +345,7 @@ class PooledConnection:
         self._sent.append((self._next_id, exchange))
 
     def receive(self, deadline_ms: float) -> Any:
-        """The answer to the oldest request."""
+        """Return the answer to the oldest request."""
         correlation_id, exchange = self._sent[0]
         try:
             while not self._frames:
@@ -368,7 +375,7 @@ class PooledConnection:
         return RequestTimedOutError(f"{self.endpoint} did not answer in time")
 
     def interrupt(self) -> None:
-        """From another thread: end a ``receive`` that waits, with NetworkError."""
+        """Abort a blocked ``receive`` from another thread, with NetworkError."""
         if self._sent:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
@@ -378,7 +385,7 @@ class PooledConnection:
 
 
 class Pool:
-    """Connections to the brokers that threads borrow; at most a few idle ones are kept."""
+    """A pool of broker connections that threads borrow; keeps a few idle ones."""
 
     def __init__(self, client_id: str = "logbus") -> None:
         self.client_id = client_id
@@ -387,7 +394,7 @@ class Pool:
         _pools.add(self)
 
     def borrow(self, endpoint: Endpoint, timeout_ms: float) -> PooledConnection:
-        """A connection for the caller alone, until ``give_back`` or its ``close``."""
+        """Return a connection for the caller alone, until ``give_back`` or its ``close``."""
         while True:
             with self._lock:
                 idle = self._idle.get(endpoint)
@@ -399,7 +406,7 @@ class Pool:
             connection.close()
 
     def give_back(self, connection: PooledConnection) -> None:
-        """Return a connection whose answers have all arrived; any other is closed."""
+        """Return a connection to the pool; close it if answers are outstanding."""
         if connection.is_reusable:
             with self._lock:
                 idle = self._idle.setdefault(connection.endpoint, [])
@@ -409,14 +416,14 @@ class Pool:
         connection.close()
 
     def ask(self, send: Send) -> Any:
-        """One question, one answer; raises what went wrong."""
+        """Send one request and return its answer; raises its error."""
         answer = self.ask_all((send,))[0]
         if isinstance(answer, LogbusError):
             raise answer
         return answer
 
     def ask_all(self, sends: Sequence[Send]) -> list[Any]:
-        """Ask several brokers at once: an answer or an error each."""
+        """Send requests to several brokers at once; return an answer or error for each."""
         answers: list[Any] = [None] * len(sends)
         waiting: list[tuple[int, PooledConnection, float]] = []
         for index, send in enumerate(sends):
@@ -449,7 +456,7 @@ class Pool:
         return answers
 
     def run(self, operation: Operation[T]) -> T:
-        """Carry an operation out on the calling thread; raises the error that ended it."""
+        """Run an operation on the calling thread; raises the error that ended it."""
         result: Any = None
         try:
             while True:
@@ -480,7 +487,7 @@ class Pool:
                 connection.close()
 
     def forget(self) -> None:
-        """In a forked child: the parent goes on with the connections, so only drop them here."""
+        """Drop the connections in a forked child: the parent still uses them."""
         self._lock = threading.Lock()
         idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -494,7 +501,7 @@ _shared: dict[str, Pool] = {}
 
 
 def shared_pool(client_id: str = "logbus") -> Pool:
-    """The process's own pool: everybody who reads in this process shares its connections."""
+    """Return the process-wide pool, which all readers of this process share."""
     return _shared.setdefault(client_id, Pool(client_id))
 
 

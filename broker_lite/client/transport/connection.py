@@ -1,8 +1,8 @@
-"""One non-blocking connection to a broker: requests out, answers in, in order.
+"""One non-blocking connection to a broker, with requests and answers in order.
 
-The owner (``blocking.Reactor`` or ``aio.LoopShell``) watches the socket and calls ``on_readable``
-and ``on_writable``; nothing here waits. Every request's callback is called exactly once, with the
-answer or an error; an error of the stream ends the connection and fails whatever is under way.
+The owner (``blocking.Reactor`` or ``loop.LoopShell``) watches the socket and calls ``on_readable``
+and ``on_writable``; nothing here blocks. Every request's callback is called exactly once, with the
+answer or an error. A stream error closes the connection and fails all requests in flight.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from broker_lite.wire.api import correlation_id_of
 from broker_lite.wire.frame import FrameReceiver
 
 FRAME_BYTES_MAX = 256 << 20
-"""An answer may exceed what was asked for by one batch (64 MiB) a partition; more is a lie."""
+"""Maximum bytes of an answer. It may exceed the requested size by one batch (64 MiB) per
+partition; a larger length is corrupt."""
 BUFFERS_PER_SEND = 512
-"""Below IOV_MAX (1024 on Linux and macOS)."""
+"""Buffers per ``sendmsg``, below IOV_MAX (1024 on Linux and macOS)."""
 READS_PER_TURN = 16
-"""So that one busy connection does not starve the others."""
+"""Reads per event, so that one busy connection does not starve the others."""
 
 
 class _Pending(NamedTuple):
@@ -40,14 +41,14 @@ class _Pending(NamedTuple):
 
 
 def open_socket(family: int, kind: int, protocol: int) -> socket.socket:
-    """A TCP socket as all connections here want it."""
+    """Return a non-blocking TCP socket with the options of all client connections."""
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 class Connection:
-    """States: connecting, open, closed; never opened again once closed."""
+    """A connection. States: connecting, open, closed; a closed one is never reopened."""
 
     def __init__(self, endpoint: Endpoint, client_id: str) -> None:
         self.endpoint = endpoint
@@ -55,7 +56,7 @@ class Connection:
         self.closed = False
         self.connecting = True
         self.was_refused = False
-        """Nobody listened at the last address that was tried."""
+        """Whether the last tried address refused the connection."""
         self._addresses: deque[tuple[Any, ...]] = deque()
         self._sock: socket.socket | None = None
         self._receiver = FrameReceiver(FRAME_BYTES_MAX)
@@ -69,7 +70,7 @@ class Connection:
     # -- opening
 
     def connect(self, addresses: list[tuple[Any, ...]]) -> None:
-        """Begin to connect to the first of ``getaddrinfo``'s addresses that answers."""
+        """Start connecting to ``getaddrinfo``'s addresses in turn, until one accepts."""
         self._addresses.extend(addresses)
         self._try_next(None)
 
@@ -78,7 +79,7 @@ class Connection:
             family, kind, protocol, _, address = self._addresses.popleft()
             previous, self._sock = self._sock, open_socket(family, kind, protocol)
             if previous is not None:
-                previous.close()  # not earlier, or the new one may get its number
+                previous.close()  # not earlier, or the new socket may get its descriptor number
             self._sock.setblocking(False)
             result = self._sock.connect_ex(address)
             if result in (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR):
@@ -89,7 +90,7 @@ class Connection:
 
     @property
     def is_to_this_machine(self) -> bool:
-        """Whether the peer has the address that we have; not before the connection is open."""
+        """Whether both ends have the same address. False until the connection is open."""
         if self.connecting or self._sock is None:
             return False
         return has_one_address(self._sock)
@@ -101,13 +102,13 @@ class Connection:
 
     @property
     def wants_write(self) -> bool:
-        """Whether the owner should watch for writability."""
+        """Whether the owner must watch for writability."""
         return self.connecting or bool(self._out)
 
     def request(
         self, exchange: Exchange[Any], deadline_ms: float, on_answer: Callable[[Any], None]
     ) -> None:
-        """Queue a request; call ``flush`` once all of a turn are queued."""
+        """Queue a request; call ``flush`` after the last one of a turn."""
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         for buffer in exchange.frame(self._next_id, self.client_id):
             view = memoryview(buffer).cast("B")
@@ -119,7 +120,7 @@ class Connection:
             self._sent.append((self._bytes_queued, on_answer))
 
     def flush(self) -> None:
-        """Write what the socket takes."""
+        """Write as many queued bytes as the socket accepts."""
         if self.connecting or self.closed or not self._out:
             return
         assert self._sock is not None
@@ -144,7 +145,7 @@ class Connection:
     # -- events
 
     def on_writable(self) -> None:
-        """The socket takes bytes, or the attempt to connect has ended."""
+        """Continue the connect attempt or write queued bytes."""
         if self.closed:
             return
         if self.connecting:
@@ -160,7 +161,7 @@ class Connection:
         self.flush()
 
     def on_readable(self) -> None:
-        """Receive, and hand out the answers that are complete."""
+        """Receive bytes and pass complete answers to their callbacks."""
         if self.connecting or self.closed:
             return
         assert self._sock is not None
@@ -193,16 +194,16 @@ class Connection:
         pending.on_answer(answer)
 
     def next_deadline_ms(self) -> float:
-        """When ``expire`` has something to do; infinite without requests under way."""
+        """Return when ``expire`` is next due; infinite without requests in flight."""
         return min((row.deadline_ms for row in self._pending), default=float("inf"))
 
     def expire(self, now_ms: float) -> None:
-        """End the connection if an answer is overdue: behind it nothing else can arrive."""
+        """Close the connection if an answer is overdue: later answers cannot overtake it."""
         if not self.closed and self.next_deadline_ms() <= now_ms:
             self.close(RequestTimedOutError(f"{self.endpoint} did not answer in time"))
 
     def close(self, error: LogbusError) -> None:
-        """End the connection; every request under way fails with ``error``."""
+        """Close the connection; every request in flight fails with ``error``."""
         if self.closed:
             return
         self.closed = True
@@ -218,7 +219,7 @@ class Connection:
             callback(error)
 
     def drop(self) -> None:
-        """Close the descriptor and forget all callbacks: in a forked child, where they are void."""
+        """Close the descriptor and drop all callbacks, in a forked child."""
         self.closed = True
         self._pending.clear()
         self._sent.clear()
@@ -227,16 +228,19 @@ class Connection:
 
 
 def _is_own_end(sock: socket.socket) -> bool:
-    """Whether the kernel chose the very port that it was to connect to, on which nobody listens:
-    on one machine that happens to who tries for long to reach a process that is down."""
+    """Return whether the socket is connected to itself.
+
+    The kernel may choose the destination port as the local port if no process listens on it. This
+    occurs after many attempts to reach a stopped process on the same machine.
+    """
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
-        return False  # it ended meanwhile, as the next receive will tell
+        return False  # the connection ended; the next receive reports it
 
 
 def has_one_address(sock: socket.socket) -> bool:
-    """Whether both ends of a connection are on this machine, as far as addresses tell."""
+    """Return whether both ends of a connection have the same address, hence the same machine."""
     try:
         return bool(sock.getsockname()[0] == sock.getpeername()[0])
     except OSError:

@@ -1,7 +1,7 @@
-"""The asyncio shell: connections, timers and operations on one event loop (asyncio's or uvloop's).
+"""The asyncio shell: connections, timers and operations on an asyncio or uvloop event loop.
 
-The same ``Connection`` as under ``blocking.Reactor``; here the loop watches its socket. All methods
-are for the loop's thread. Needs a loop with ``add_reader``: every loop but Windows' Proactor.
+It uses the same ``Connection`` as ``blocking.Reactor``; the loop watches its socket. Call all
+methods on the loop's thread. The loop needs ``add_reader``, which only Windows' Proactor lacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class LoopShell:
-    """Carries out what engines and operations ask for, on the running loop."""
+    """Runs the requests of engines and operations on the running loop."""
 
     def __init__(self, client_id: str) -> None:
         self.loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ class LoopShell:
         return monotonic_ms()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Carry an operation out; raises the error that ended it."""
+        """Run an operation; raises the error that ended it."""
         future: asyncio.Future[T] = self.loop.create_future()
 
         def done(result: T | LogbusError) -> None:
@@ -85,7 +85,7 @@ class LoopShell:
             self._touch(connection)
 
     def _touch(self, connection: Connection) -> None:
-        """Write once everything of this turn is queued."""
+        """Schedule one write for all requests that this turn queues."""
         self._touched.add(connection)
         if self._flush_handle is None:
             self._flush_handle = self.loop.call_soon(self._flush)
@@ -101,11 +101,11 @@ class LoopShell:
         descriptor = -1 if connection.closed else connection.fileno()
         known, writes = self._watched.get(connection, (-1, False))
         if known >= 0 and known != descriptor:
-            # A descriptor's number may already be another connection's.
+            # The descriptor's number may already belong to another connection.
             if not any(
                 row[0] == known for other, row in self._watched.items() if other is not connection
             ):
-                # A socket that is closed already cannot be modified in epoll, and is out of it.
+                # A closed socket has already left epoll and cannot be modified in it.
                 for remove in (self.loop.remove_reader, self.loop.remove_writer):
                     with contextlib.suppress(OSError):
                         remove(known)
@@ -148,7 +148,7 @@ class LoopShell:
         self._set_deadline()
 
     def close(self) -> None:
-        """End all connections; requests under way fail with ClosedError."""
+        """Close all connections; requests in flight fail with ClosedError."""
         for task in list(self._lookups):
             task.cancel()
         ended = list(self._connections)
@@ -162,7 +162,7 @@ class LoopShell:
 
 
 def resolve_with(future: asyncio.Future[Any], callback: Callable[[], Any]) -> None:
-    """Give a future the result of ``callback`` or its error, unless it was cancelled."""
+    """Resolve a future with the result or error of ``callback``, unless it was cancelled."""
     if future.done():
         return
     try:

@@ -1,7 +1,7 @@
-"""Memory that received or read bytes land in, used again once nobody looks at it any more.
+"""A buffer pool for received or read bytes; a buffer is reused after its last view is released.
 
-The first touch of fresh memory costs more than the copy into it, and what was used a moment ago is
-still in the processor's cache. Columns over it, and what Spark made of them, keep it. Any thread.
+The first write to fresh memory costs more than the copy itself, and a recently used buffer is still
+in the processor's cache. Arrow columns over a buffer keep it in use. Any thread.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ import threading
 from broker_lite.wire.reused_memory import ReusedMemory
 
 ROOM_BYTES_MAX = 16 << 20
-"""Larger ones are rare, and not kept."""
+"""Maximum bytes of a pooled buffer; larger ones are rare."""
 KEPT_BYTES_MAX = 64 << 20
-"""A reader, whoever converts what it read, and the answers that wait between them hold one each."""
+"""Maximum bytes of the pool. A reader, its converter and each queued answer hold one buffer."""
 
 
 class Rooms:
-    """``ReusedMemory`` that all threads take from."""
+    """A ``ReusedMemory`` shared by all threads."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._memory = ReusedMemory(limit_bytes)
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
-        """Memory of ``size`` bytes with any content, the caller's until its last view is gone."""
+        """Return ``size`` bytes with any content; the caller owns them until the last view is
+        released."""
         if size > ROOM_BYTES_MAX:
             return memoryview(bytearray(size))
         with self._lock:
@@ -32,4 +33,4 @@ class Rooms:
 
 
 received_rooms = Rooms(KEPT_BYTES_MAX)
-"""For answers, and for what is read out of files."""
+"""The process's pool for answers and for bytes read from files."""

@@ -1,8 +1,8 @@
-"""What an operation may ask of whoever runs it, and how a request becomes bytes and back.
+"""The steps that an operation yields, and the encoding of requests.
 
-An operation is a generator that yields steps and is sent their results: ``Send`` gives the decoded
-answer or raises, ``SendAll`` gives one answer or error each, ``Pause`` gives nothing. A shell
-(``blocking`` or ``aio``) carries the steps out; operations do no I/O and hold no lock.
+An operation is a generator that yields steps and receives their results. ``Send`` returns the
+decoded answer or raises; ``SendAll`` returns an answer or error for each request; ``Pause`` returns
+None. A shell (``blocking`` or ``loop``) runs the steps. Operations do no I/O and hold no lock.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ REQUEST_TIMEOUT_MS = 30_000
 
 
 class Exchange(Protocol[T_co]):
-    """A request that knows its bytes and how to read its answer."""
+    """A request that encodes itself and decodes its answer."""
 
     @property
     def has_answer(self) -> bool:
-        """False for acks=0 alone."""
+        """Whether the broker answers; False only for acks=0."""
 
     def frame(self, correlation_id: int, client_id: str) -> Sequence[Buffer]:
-        """The whole frame, its length included, as buffers to send in this order; raises
-        InvalidRequestError for what the protocol has no room for."""
+        """Return the whole frame with its length, as buffers in order.
+
+        Raises InvalidRequestError for values that the protocol cannot encode.
+        """
 
     def answer(self, frame: memoryview) -> T_co:
-        """The decoded answer; raises ProtocolError."""
+        """Return the decoded answer; raises ProtocolError."""
 
 
 class CallExchange(Generic[T]):
-    """A request out of ``wire.calls``."""
+    """An exchange for a request of ``wire.calls``."""
 
     __slots__ = ("call",)
     has_answer = True
@@ -60,7 +62,7 @@ class CallExchange(Generic[T]):
 
 
 class ProduceExchange:
-    """Batches for the partitions of one leader."""
+    """A produce request: batches for the partitions of one leader."""
 
     __slots__ = ("acks", "timeout_ms", "topics")
 
@@ -124,13 +126,13 @@ class Send(NamedTuple):
 
 
 class SendAll(NamedTuple):
-    """Ask several brokers at once; the step's result is a list of answers or errors, in order."""
+    """Send requests to several brokers at once; the result lists answers or errors, in order."""
 
     sends: Sequence[Send]
 
 
 class Pause(NamedTuple):
-    """Wait."""
+    """Wait for this many milliseconds."""
 
     delay_ms: float
 
@@ -140,30 +142,32 @@ Operation = Generator[Step, Any, T]
 
 
 class Shell(Protocol):
-    """What producers' and consumers' engines need of the world; all of it on one thread."""
+    """The interface that producers' and consumers' engines need; one thread runs all of it."""
 
     def now_ms(self) -> float:
-        """Monotonic milliseconds."""
+        """Return monotonic milliseconds."""
 
     def request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """Send; ``on_answer`` gets the answer or an error, later and exactly once. Raises
-        InvalidRequestError for what cannot be sent."""
+        """Send a request; ``on_answer`` gets the answer or an error, later and exactly once.
+
+        Raises InvalidRequestError for a request that cannot be encoded.
+        """
 
     def disconnect(self, endpoint: Endpoint, lane: str = "") -> None:
-        """End a connection; what is under way on it fails with ClosedError."""
+        """Close a connection; its requests in flight fail with ClosedError."""
 
     def later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Call back once, in so many milliseconds."""
+        """Run ``callback`` once after ``delay_ms``."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call back on the shell's thread; may be used from any thread."""
+        """Run ``callback`` on the shell's thread. Any thread may call this."""
 
 
 class Timer(Protocol):
     """A pending callback."""
 
     def cancel(self) -> None:
-        """Forget the callback; harmless once it ran."""
+        """Cancel the callback; no effect after it ran."""
 
 
 def spawn(
@@ -174,7 +178,7 @@ def spawn(
 
 
 class _Task:
-    """One running operation: every answer moves it to its next step."""
+    """One running operation; each answer advances it to its next step."""
 
     __slots__ = ("on_done", "operation", "shell")
 
@@ -206,7 +210,7 @@ class _Task:
                 self.shell.later(delay_ms, lambda: self.advance(None))
 
     def _request(self, send: Send, on_answer: Callable[[Any], None]) -> None:
-        """What cannot be sent is this operation's error, and no end of the shell's thread."""
+        """Send; pass an encoding error to this operation, so that the shell's thread survives."""
         try:
             self.shell.request(send, on_answer)
         except LogbusError as error:
