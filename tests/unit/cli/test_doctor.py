@@ -22,7 +22,7 @@ from broker_lite.local.process import start_mark
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_check_answers(
+def test_doctor_reports_a_result_for_every_check(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -37,7 +37,9 @@ def test_every_check_answers(
     assert findings["PYSPARK_PYTHON"]["state"] == "ok"
 
 
-def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_missing_java_with_install_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     finding = doctor.java()
@@ -53,7 +55,7 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("21", "jdk.incubator.vector@21", "ok", "Java 21"),
     ],
 )
-def test_java_versions(
+def test_doctor_judges_java_by_major_version(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     version: str,
@@ -73,7 +75,9 @@ def test_java_versions(
     assert (finding.state, found in finding.found) == (state, True), finding
 
 
-def test_another_python_for_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_warns_when_spark_runs_another_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     other = tmp_path / "python3"
     other.write_text("#!/bin/sh\necho /elsewhere\n")
     other.chmod(0o755)
@@ -83,7 +87,7 @@ def test_another_python_for_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert finding.cure == f"export PYSPARK_PYTHON={sys.executable}"
 
 
-def test_the_launcher_is_named_where_it_is_installed(
+def test_doctor_names_logbus_python_launcher_where_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python = tmp_path / "python3"
@@ -108,7 +112,7 @@ def test_the_launcher_is_named_where_it_is_installed(
         ("absent", "warning", "pip"),
     ],
 )
-def test_sparks_lookup(
+def test_doctor_checks_that_spark_finds_the_data_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, state: str, cure: str
 ) -> None:
     python = tmp_path / "python3"
@@ -119,7 +123,7 @@ def test_sparks_lookup(
     assert (finding.state, cure in finding.cure) == (state, True)
 
 
-def test_an_editable_install_is_found_out(tmp_path: Path) -> None:
+def test_doctor_detects_editable_install(tmp_path: Path) -> None:
     """What the lookup prints where only an import hook knows the package."""
     code = (
         "import importlib.machinery, sys\n"
@@ -141,7 +145,7 @@ def test_an_editable_install_is_found_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("here", ["same", "changed", "none", "left out", "not installed"])
-def test_a_source_tree_beside_the_installed_package(
+def test_doctor_detects_source_tree_shadowing_the_installed_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: str
 ) -> None:
     """Started in a checkout, a script's driver took the one and Spark's workers the other."""
@@ -166,7 +170,7 @@ def test_a_source_tree_beside_the_installed_package(
         assert "PYTHONSAFEPATH" in finding.cure
 
 
-def test_the_two_spark_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_checks_both_spark_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     finding = doctor.spark_settings()
     assert (finding.state, "[" in finding.found) == ("info", False)
@@ -175,12 +179,12 @@ def test_the_two_spark_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert doctor.spark_settings().state == "ok"
 
 
-def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_help_lists_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--help"]) == 0
     assert "4  a warning" in capsys.readouterr().out
 
 
-def test_the_cure_of_a_silent_cluster_depends_on_who_named_it(
+def test_unreachable_cluster_advice_depends_on_address_origin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -199,7 +203,7 @@ def test_the_cure_of_a_silent_cluster_depends_on_who_named_it(
     assert "unset LOGBUS_BOOTSTRAP_SERVERS" in doctor.cluster().cure
 
 
-def test_a_cure_stands_below_the_table(
+def test_doctor_prints_advice_below_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sentence in a column would push the table past the screen's edge."""

@@ -14,7 +14,7 @@ def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_it_ends_reading_at_once_and_sending_where_it_is_known_how_far() -> None:
+def test_signal_interrupts_read_at_once_and_send_at_a_known_position() -> None:
     def source() -> Iterator[int]:
         yield 1
         press()  # while the next one is waited for
@@ -35,7 +35,7 @@ def test_it_ends_reading_at_once_and_sending_where_it_is_known_how_far() -> None
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_whoever_was_told_to_ignore_it_does() -> None:
+def test_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Interruption() as interruption:

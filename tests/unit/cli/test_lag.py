@@ -43,14 +43,14 @@ def row(partition: int, lag: int | None, lag_s: float | None, topic: str = "t") 
         ([], (), {"lag": (0, 0)}, 0),
     ],
 )
-def test_what_is_not_known_is_over_every_limit(
+def test_unknown_lag_exceeds_every_limit(
     rows: list[dict[str, Any]], wanted: tuple[str, ...], limits: dict[str, Any], code: int
 ) -> None:
     both = {"lag": (None, None), "lag_s": (None, None)} | limits
     assert verdict(_by_topic(rows), wanted, both) == code
 
 
-def test_what_is_over_a_limit_is_named() -> None:
+def test_partition_over_its_lag_limit_is_named() -> None:
     """An exit code of 5 did not say which of many rows it was for."""
     totals = [row(0, 5, 1.5), row(0, 0, 0, "u"), row(0, 9, 75.2, "v"), row(0, None, None, "w")]
     assert list(over(totals, {"lag": (5, 100), "lag_s": (1.0, 60.0)})) == [
@@ -60,7 +60,7 @@ def test_what_is_over_a_limit_is_named() -> None:
     ]
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_lag_is_reported_as_unknown() -> None:
     rows = [row(0, None, None), row(1, 3, None), row(2, 3, 1.0)]
     records = list(unknown(rows, ("g", "stuck"), {"lag": (1, None), "lag_s": (None, None)}))
     assert records == [
@@ -77,7 +77,7 @@ def test_what_is_not_known_is_said() -> None:
     ]
 
 
-def test_a_watch_outlives_an_error_and_tells_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_watch_reports_an_error_once_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers that were restarted, or a topic deleted between two questions, ended it."""
     looks = itertools.count()
 

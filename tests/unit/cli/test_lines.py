@@ -31,14 +31,14 @@ def values(found: list[pa.Table]) -> list[bytes | None]:
         (b"\xff\xfe\r\n", [b"\xff\xfe\r"]),
     ],
 )
-def test_lines_are_bytes(tmp_path: Path, data: bytes, expected: list[bytes]) -> None:
+def test_lines_are_read_as_bytes(tmp_path: Path, data: bytes, expected: list[bytes]) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(data)
     assert values(list(tables(path, "lines", LineRule()))) == expected
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
-def test_a_line_is_whole_wherever_a_chunk_ends(
+def test_line_split_across_chunks_is_read_whole(
     tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "CHUNK_BYTES", chunk)
@@ -51,7 +51,7 @@ def test_a_line_is_whole_wherever_a_chunk_ends(
     assert values(list(tables(packed, "lines", LineRule()))) == data
 
 
-def test_a_pipe_is_passed_on_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_a_pipe_are_passed_on_without_buffering(monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     monkeypatch.setattr(lines.os, "read", _reading_from(read_end))
     source = tables(None, "lines", LineRule())
@@ -64,7 +64,7 @@ def test_a_pipe_is_passed_on_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> Non
     os.close(read_end)
 
 
-def test_keys_headers_and_tombstones(tmp_path: Path) -> None:
+def test_lines_carry_keys_headers_and_tombstones(tmp_path: Path) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(b"k:v\nno delimiter\nk2:\n:v3\n")
     rule = LineRule(b":", None, (("h", b"x"), ("h", b"y")), null_empty=True)
@@ -77,7 +77,7 @@ def test_keys_headers_and_tombstones(tmp_path: Path) -> None:
     ]
 
 
-def test_envelopes_come_back_as_they_went(tmp_path: Path) -> None:
+def test_json_lines_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text(
         '{"key": "k", "value": {"a": 1}, "timestamp_ms": 5, "headers": [["h", "x"]]}\n'
@@ -92,14 +92,14 @@ def test_envelopes_come_back_as_they_went(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["not json", "[1, 2]", "3"])
-def test_what_is_no_envelope_is_named(tmp_path: Path, line: str) -> None:
+def test_malformed_json_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(InvalidSchemaError, match="not a JSON object"):
         list(tables(path, "jsonl", LineRule()))
 
 
-def test_tables_need_a_value(tmp_path: Path) -> None:
+def test_table_without_value_column_is_refused(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     pq.write_table(pa.table({"value": [b"v"], "offset": [1]}), good)
     pq.write_table(pa.table({"text": ["v"]}), bad)
@@ -131,7 +131,9 @@ def test_tables_need_a_value(tmp_path: Path) -> None:
         ("[" * 100_000, "not a JSON object"),
     ],
 )
-def test_what_an_envelope_cannot_carry_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+def test_json_line_with_unsupported_field_is_refused(
+    tmp_path: Path, line: str, reason: str
+) -> None:
     """Each of these was sent as something else, with exit code 0."""
     path = tmp_path / "f.jsonl"
     path.write_text('{"value": 1}\n\n' + line + "\n")
@@ -139,7 +141,7 @@ def test_what_an_envelope_cannot_carry_is_refused(tmp_path: Path, line: str, rea
         list(tables(path, "jsonl", LineRule()))
 
 
-def test_an_envelope_tells_its_time_in_two_ways(tmp_path: Path) -> None:
+def test_json_line_timestamp_has_two_forms(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text(
         '{"value": null, "timestamp": "1970-01-01T00:00:01.500Z"}\n'
@@ -155,14 +157,14 @@ def test_an_envelope_tells_its_time_in_two_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"x", b"\x1f\x8b\x08\x00", gzip.compress(b"text", mtime=0)[:-9]]
 )
-def test_a_file_that_is_no_gzip_is_named(tmp_path: Path, content: bytes) -> None:
+def test_invalid_gzip_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.gz"
     path.write_bytes(content)
     with pytest.raises(InvalidSchemaError, match=r"bad\.gz cannot be read as gzip"):
         list(tables(path, "lines", LineRule()))
 
 
-def test_input_without_an_end_of_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_without_newline_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """``logbus produce < /dev/zero`` took all memory."""
     read = 0
 
@@ -181,7 +183,7 @@ def test_input_without_an_end_of_line_is_bounded(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("option", [("-k", "k"), ("-K", ":"), ("-H", "a=b"), ("-Z",)])
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.arrow"])
-def test_options_about_lines_are_refused_elsewhere(
+def test_line_options_are_refused_for_other_formats(
     tmp_path: Path, option: tuple[str, ...], name: str
 ) -> None:
     path = tmp_path / name
@@ -192,7 +194,7 @@ def test_options_about_lines_are_refused_elsewhere(
     assert f"{option[0]} is for lines" in done.output
 
 
-def test_the_form_is_told_by_the_ending() -> None:
+def test_input_format_follows_file_extension() -> None:
     assert form_of(None, "auto") == "lines"
     assert form_of(Path("a.log.gz"), "auto") == "lines"
     assert form_of(Path("a.parquet"), "auto") == "parquet"

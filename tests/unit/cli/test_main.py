@@ -18,7 +18,7 @@ from broker_lite.errors import (
 )
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_imports_no_heavy_module() -> None:
     code = (
         "import sys\n"
         "from broker_lite.cli.main import run\n"
@@ -33,7 +33,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo", "checkpoint"}))
-def test_every_command_has_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
     assert "Usage: logbus" in capsys.readouterr().out
 
@@ -48,7 +48,7 @@ def test_every_command_has_a_help(name: str, capsys: pytest.CaptureFixture[str])
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_errors_are_exit_codes(
+def test_each_error_sets_its_exit_code(
     error: BaseException,
     code: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -66,7 +66,7 @@ def test_errors_are_exit_codes(
     assert ("logbus status" in said.err) == (type(error) is NoBrokersError)
 
 
-def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nosuch"]) == 2
     assert run(["produce"]) == 2
     assert run(["topc", "list"]) == 2
@@ -86,7 +86,7 @@ def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]) -> None:
         (["topic", "--regx", "a"], "--regex"),
     ],
 )
-def test_options_are_offered_where_their_words_are_alike(
+def test_unknown_option_suggests_options_with_similar_words(
     typed: list[str], offered: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``--nope`` was said to be ``--group``: they share two dashes and an o."""
@@ -97,7 +97,7 @@ def test_options_are_offered_where_their_words_are_alike(
 
 
 @pytest.mark.parametrize("noun", ["groups", "topic"])
-def test_a_bare_noun_lists(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bare_noun_lists_its_objects(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([noun, "-b", "no:port"]) == run([noun, "list", "-b", "no:port"]) == 1
     assert run([noun, "-h"]) == 0
     assert "Without a command it lists." in capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_a_bare_noun_lists(noun: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "Did you mean 'list'" in capsys.readouterr().err
 
 
-def test_no_cluster_says_what_to_do(
+def test_missing_cluster_error_says_how_to_name_or_start_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

@@ -30,11 +30,11 @@ NOW = 1_763_700_000_000
         ("@2025-11-20T12:00:00+02:00", Moment("time", 1_763_632_800_000)),
     ],
 )
-def test_forms(text: str, moment: Moment) -> None:
+def test_every_offset_form_is_parsed(text: str, moment: Moment) -> None:
     assert parse(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "newest", "@", "@yesterday", "1.5", "+-3", "@-1w", "--5"])
-def test_anything_else_names_the_forms(text: str) -> None:
+def test_invalid_offset_error_lists_valid_forms(text: str) -> None:
     with pytest.raises(click.BadParameter, match="give earliest, latest"):
         parse(text, NOW)

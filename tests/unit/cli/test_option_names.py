@@ -95,13 +95,13 @@ def refusal(error: type[LogbusError]) -> str:
         ),
     ],
 )
-def test_settings_are_called_what_the_command_calls_them(
+def test_errors_name_settings_by_their_cli_option(
     command: click.Command, message: str, told: str
 ) -> None:
     assert spelt(message, spellings_of(command)) == told
 
 
-def test_what_names_no_cluster_is_told_in_options(tmp_path: Path) -> None:
+def test_error_without_cluster_names_cli_options(tmp_path: Path) -> None:
     for command in (consume, create):
         spellings = spellings_of(command)
         with pytest.raises(NoClusterError) as none:
@@ -127,14 +127,14 @@ def test_what_names_no_cluster_is_told_in_options(tmp_path: Path) -> None:
         (["groups", "list", "-b", "a", "-r", "["], "--regex: '[': unterminated"),
     ],
 )
-def test_errors_leave_in_the_commands_own_words(
+def test_errors_use_the_words_of_the_command(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) in (1, 2)
     assert said in capsys.readouterr().err
 
 
-def test_an_address_of_the_environment_is_called_by_its_name(
+def test_error_names_environment_variable_that_gave_the_address(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "a:b")

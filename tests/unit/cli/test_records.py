@@ -39,12 +39,12 @@ def batch(**columns: Any) -> pa.RecordBatch:
     )
 
 
-def test_values_a_line_each(out: Out) -> None:
+def test_values_are_printed_one_per_line(out: Out) -> None:
     printer(None, None, "auto").write(batch(value=[b"a", None, b"\xff"]))
     assert out.readouterr().out == b"a\n\n\xff\n"
 
 
-def test_a_format_has_kcats_letters(out: Out) -> None:
+def test_format_string_supports_kcat_letters(out: Out) -> None:
     rows = batch(value=[b"v", None], key=[b"k", None], headers=[[("h", b"x"), ("i", b"y")], None])
     printer(None, r"%t[%p]@%o %k=%s %h %K %S 100%% %T\n", "auto").write(rows)
     assert out.readouterr().out.decode().splitlines() == [
@@ -54,7 +54,7 @@ def test_a_format_has_kcats_letters(out: Out) -> None:
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "%v %"])
-def test_an_unknown_letter_is_named(template: str) -> None:
+def test_unknown_format_letter_is_named(template: str) -> None:
     with pytest.raises(click.BadParameter, match="is none of"):
         printer(None, template, "auto")
 
@@ -73,7 +73,9 @@ def test_an_unknown_letter_is_named(template: str) -> None:
         (None, "auto", None),
     ],
 )
-def test_json_values(out: Out, value: bytes | None, form: str, expected: object) -> None:
+def test_json_output_prints_json_values(
+    out: Out, value: bytes | None, form: str, expected: object
+) -> None:
     printer("json", None, form).write(batch(value=[value], timestamp=[None]))
     row = json.loads(out.readouterr().out)
     assert row["value"] == expected
@@ -81,13 +83,13 @@ def test_json_values(out: Out, value: bytes | None, form: str, expected: object)
     assert (row["timestamp"], row["timestamp_ms"]) == (None, -1)
 
 
-def test_headers_keep_their_order_and_doubles(out: Out) -> None:
+def test_headers_keep_order_and_duplicates(out: Out) -> None:
     rows = batch(value=[b"v"], headers=[[("h", b"2"), ("h", b"1"), ("n", None)]])
     printer("jsonl", None, "auto").write(rows)
     assert json.loads(out.readouterr().out)["headers"] == [["h", "2"], ["h", "1"], ["n", None]]
 
 
-def test_arrow_and_parquet_come_back(out: Out, tmp_path: Path) -> None:
+def test_arrow_and_parquet_output_round_trip(out: Out, tmp_path: Path) -> None:
     rows = batch(value=[b"v", None])
     arrow = printer("arrow", None, "auto")
     arrow.write(rows)
@@ -102,12 +104,12 @@ def test_arrow_and_parquet_come_back(out: Out, tmp_path: Path) -> None:
     ]
 
 
-def test_arrow_is_not_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_output_to_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with pytest.raises(click.UsageError, match="not for a terminal"):
         printer("parquet", None, "auto")
 
 
-def test_a_format_and_a_form_do_not_mix() -> None:
+def test_format_string_with_output_format_is_refused() -> None:
     with pytest.raises(click.UsageError, match="format of its own"):
         printer("json", "%v", "auto")

@@ -14,7 +14,7 @@ from broker_lite.model import PartitionKey
 from broker_lite.storage import LogManager, OsFiles
 
 
-def test_strays_are_shown_and_deleted(tmp_path: Path) -> None:
+def test_stray_files_are_listed_and_deleted(tmp_path: Path) -> None:
     logs = LogManager(OsFiles(), str(tmp_path))
     logs.lock()
     logs.open_all(0)
@@ -38,7 +38,7 @@ def test_strays_are_shown_and_deleted(tmp_path: Path) -> None:
     logs.close_clean()
 
 
-def test_verify_tells_what_is_lost_from_what_is_made_again(tmp_path: Path) -> None:
+def test_verify_distinguishes_lost_data_from_rebuildable_files(tmp_path: Path) -> None:
     folder = tmp_path / "cluster" / "broker-0"
     logs = LogManager(OsFiles(), str(folder))
     logs.lock()

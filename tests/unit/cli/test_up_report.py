@@ -35,7 +35,7 @@ def _data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [None, "json", "table"])
-def test_nobody_reads_what_only_down_needs(
+def test_up_report_omits_fields_that_only_down_needs(
     form: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     announce(facts(tmp_path, 9092), form, ENDING)
@@ -51,7 +51,9 @@ def test_nobody_reads_what_only_down_needs(
         assert said.err == ""
 
 
-def test_what_may_surprise_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_report_warns_of_unexpected_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, two = facts(tmp_path / "one", 9092), facts(tmp_path / "two", 9093, 9095)
     running.remember(one)
     Words("json", 9092, 0).say(one, ENDING)
@@ -64,14 +66,14 @@ def test_what_may_surprise_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"-b 127.0.0.1:9092 (--dir {tmp_path / 'one'})" in said
 
 
-def test_a_folder_tells_how_many_brokers_it_had(tmp_path: Path) -> None:
+def test_up_reads_broker_count_from_data_directory(tmp_path: Path) -> None:
     assert brokers_in(None) == brokers_in(tmp_path / "none") == brokers_in(tmp_path) == 0
     for name in ("broker-0", "broker-1", "zookeeper"):
         (tmp_path / name).mkdir()
     assert brokers_in(tmp_path) == 2
 
 
-def test_a_cluster_that_has_grown_names_topics_and_the_command() -> None:
+def test_grown_cluster_report_names_topics_and_reassign_command() -> None:
     one = FewReplicas(["t"], 2)
     assert one.found() == "1 topic has fewer replicas than the 2 that a new one gets: t"
     assert one.cure() == "logbus topic reassign t --replication-factor 2"

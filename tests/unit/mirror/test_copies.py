@@ -22,20 +22,20 @@ def copy(known: OffsetMap) -> Copy:
     return made
 
 
-def test_a_gap_of_the_source_begins_a_run_that_is_to_be_noted() -> None:
+def test_offset_gap_in_source_starts_a_new_run() -> None:
     made = copy(OffsetMap())
     assert made.wrote(piece((0, 3), (5, 2)), 0) == 0
     assert made.unsaved == made.known.runs == [Run(0, 0), Run(5, 3)]
     assert (made.copied, made.is_dirty) == (5, True)
 
 
-def test_what_stands_between_two_pieces_is_somebody_elses() -> None:
+def test_foreign_record_between_copies_is_detected() -> None:
     made = copy(OffsetMap())
     assert made.wrote(piece((0, 2)), 7) == 0  # what was there before the first is nobody's news
     assert made.wrote(piece((2, 1)), 12) == made.foreign == 3
 
 
-def test_only_what_moves_it_on_is_to_be_noted() -> None:
+def test_only_advancing_runs_are_recorded() -> None:
     made = copy(OffsetMap((), 4, 4))
     made.passed(4)
     assert not made.is_dirty

@@ -23,7 +23,7 @@ from broker_lite.model import TopicPartition
 WHERE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_a_partition_that_the_source_does_not_give_is_told_and_once_raised(
+def test_unreadable_source_partition_is_reported_and_raised_with_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
@@ -46,7 +46,7 @@ def test_a_partition_that_the_source_does_not_give_is_told_and_once_raised(
     mirror.close()
 
 
-def test_a_source_that_never_answered_is_no_success(
+def test_mirror_fails_when_source_never_answered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ctrl-C ended it with 0, as if it had copied what there was."""

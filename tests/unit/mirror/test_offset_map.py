@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from broker_lite.mirror.offset_map import OffsetMap, Run
 
 
-def test_one_run_where_both_count_alike() -> None:
+def test_equal_offsets_need_one_run() -> None:
     known = OffsetMap()
     assert known.translate(0) is None
     assert known.add(5, 0, 10) and not known.add(15, 10, 3)
@@ -16,7 +16,7 @@ def test_one_run_where_both_count_alike() -> None:
     assert [known.translate(at) for at in (0, 5, 17, 18, 19)] == [0, 0, 12, 13, None]
 
 
-def test_a_gap_of_the_source_leads_to_the_next_record() -> None:
+def test_offset_in_source_gap_maps_to_next_record() -> None:
     known = OffsetMap()
     known.add(0, 0, 3)  # 3 is a marker of a transaction
     known.add(4, 3, 2)
@@ -24,7 +24,7 @@ def test_a_gap_of_the_source_leads_to_the_next_record() -> None:
     assert [known.translate(at) for at in range(9)] == [0, 1, 2, 3, 3, 4, 5, 5, 5]
 
 
-def test_records_of_others_on_the_target_shift_what_follows() -> None:
+def test_foreign_records_on_target_shift_later_offsets() -> None:
     known = OffsetMap((), 0, 4)
     assert known.translate(0) == 4
     known.add(0, 4, 2)
@@ -32,7 +32,7 @@ def test_records_of_others_on_the_target_shift_what_follows() -> None:
     assert [known.translate(at) for at in range(5)] == [4, 5, 9, 10, 11]
 
 
-def test_what_the_target_lost_is_copied_again() -> None:
+def test_records_lost_by_target_are_copied_again() -> None:
     known = OffsetMap()
     known.add(0, 0, 3)
     known.add(10, 3, 5)
@@ -47,7 +47,7 @@ def test_what_the_target_lost_is_copied_again() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), max_size=20))
-def test_every_record_is_found_and_every_offset_leads_to_the_next_record(
+def test_every_record_maps_to_its_copy_and_gaps_to_the_next(
     steps: list[tuple[int, int, int]],
 ) -> None:
     known, went = OffsetMap((), 0, 0), {}
@@ -68,7 +68,7 @@ def test_every_record_is_found_and_every_offset_leads_to_the_next_record(
             assert found == went[offset]
 
 
-def test_what_the_source_lost_leads_to_what_it_has_instead() -> None:
+def test_offset_lost_by_source_maps_to_its_replacement() -> None:
     known = OffsetMap()
     known.add(0, 0, 10)
     known.add(12, 10, 5)

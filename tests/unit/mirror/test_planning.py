@@ -25,14 +25,14 @@ def entries(**values: tuple[str | None, str]) -> dict[str, ConfigEntry]:
     }
 
 
-def test_internal_topics_are_never_chosen() -> None:
+def test_internal_topics_are_never_selected() -> None:
     names = ("a", "ab", "__consumer_offsets", "logbus-mirror-x", "b")
     view = ClusterView(topics={name: TopicMetadata(name) for name in names})
     assert planning.chosen_topics(view, ".*") == ["a", "ab", "b"]
     assert planning.chosen_topics(view, "a") == ["a"]
 
 
-def test_topics_that_are_named_and_absent() -> None:
+def test_named_topic_absent_at_source_is_reported() -> None:
     assert planning.absent("events|orders", ["events"]) == ["orders"]
     assert planning.absent("a.b", ["a.b"]) == []
     assert planning.absent("(a|b)c", []) == planning.absent(".*", []) == []
@@ -43,7 +43,7 @@ def test_topics_that_are_named_and_absent() -> None:
     )
 
 
-def test_settings_that_both_know_are_copied_and_others_named() -> None:
+def test_shared_settings_are_copied_and_others_reported() -> None:
     wanted = planning.wanted_settings(
         entries(
             retention_ms=("3600000", "topic"),
@@ -63,7 +63,7 @@ def test_settings_that_both_know_are_copied_and_others_named() -> None:
     )
 
 
-def test_a_compacted_topic_loses_nothing() -> None:
+def test_compacted_topic_copy_deletes_no_record() -> None:
     wanted = planning.wanted_settings(
         entries(cleanup_policy=("compact,delete", "topic"), retention_ms=("1000", "topic"))
     )
@@ -78,7 +78,7 @@ def test_a_compacted_topic_loses_nothing() -> None:
         ("10000000", {"segment.bytes": "1048576", "max.message.bytes": "10000000"}),
     ],
 )
-def test_a_copy_takes_no_smaller_batches_than_its_cluster_does_by_default(
+def test_copy_keeps_at_least_the_cluster_default_batch_limit(
     message: str, expected: dict[str, str]
 ) -> None:
     wanted = planning.wanted_settings(
@@ -88,7 +88,7 @@ def test_a_copy_takes_no_smaller_batches_than_its_cluster_does_by_default(
     parse(TopicConfig, wanted.values)
 
 
-def test_a_setting_that_takes_its_default_alone_is_copied_at_its_default() -> None:
+def test_setting_that_accepts_only_its_default_is_copied_as_default() -> None:
     wanted = planning.wanted_settings(
         entries(
             compression_type=("zstd", "topic"),
@@ -100,7 +100,7 @@ def test_a_setting_that_takes_its_default_alone_is_copied_at_its_default() -> No
     assert planning.settings_to_create(wanted) == {}
 
 
-def test_only_what_differs_is_altered() -> None:
+def test_only_changed_settings_are_altered() -> None:
     wanted = planning.wanted_settings(
         entries(retention_ms=("5", "topic"), segment_ms=("7", "topic"))
     )
@@ -108,7 +108,7 @@ def test_only_what_differs_is_altered() -> None:
     assert planning.settings_to_alter(wanted, now, {}) == {"retention.ms": "5"}
 
 
-def test_what_was_removed_at_the_source_is_removed_where_the_mirror_had_set_it() -> None:
+def test_setting_removed_at_source_is_removed_if_mirror_set_it() -> None:
     given = {
         "retention.ms": "5",
         "segment.ms": "7",
@@ -139,7 +139,7 @@ def plan(source: CommittedOffset, target: CommittedOffset | None) -> list[planni
     )
 
 
-def test_offsets_are_written_where_the_target_has_none_of_its_own() -> None:
+def test_group_offsets_are_written_where_target_group_has_not_moved() -> None:
     name = "logbus-mirror-x"
     marked = planning.mark(name, 110)
     states = {
@@ -163,7 +163,7 @@ def test_offsets_are_written_where_the_target_has_none_of_its_own() -> None:
     assert plan(CommittedOffset(1, topic_id="deleted"), None) == []
 
 
-def test_offsets_as_spark_writes_them() -> None:
+def test_offsets_are_parsed_from_spark_json() -> None:
     known = OffsetMap((), 0, 0)
     known.add(100, 0, 50)
     maps = {WHERE: known}

@@ -18,7 +18,7 @@ def numbered(text: str, first: int) -> list[tuple[int, Content]]:
     return [(first + at, content(letter)) for at, letter in enumerate(text)]
 
 
-def test_a_position_comes_back_as_it_was_committed() -> None:
+def test_position_round_trips_through_commit_metadata() -> None:
     position = positions.Position("source", 40, 30, Run(20, 10))
     commit = positions.commit_of(position, "target")
     assert commit.offset == 30 and commit.topic_id == "target"
@@ -33,14 +33,14 @@ def test_a_position_comes_back_as_it_was_committed() -> None:
         assert positions.read_settings({WHERE: CommittedOffset(3, metadata=text)}) == {}
 
 
-def test_an_entry_comes_back_and_noise_does_not() -> None:
+def test_map_entry_round_trips_and_noise_is_ignored() -> None:
     entry = positions.Entry(WHERE, "s", "t", (Run(0, 0), Run(5, 4)), 9, 8)
     assert positions.read_entry(positions.write_entry(entry)) == entry
     for noise in (None, b"", b"{}", b"\xff", b"[1]", b'"x"'):
         assert positions.read_entry(noise) is None
 
 
-def test_the_newest_of_what_was_noted_counts_and_only_of_this_topic() -> None:
+def test_newest_map_entry_of_the_same_topic_id_counts() -> None:
     entries = [
         positions.Entry(WHERE, "s", "t", (Run(0, 0),), 9, 9),
         positions.Entry(WHERE, "other", "t", (Run(50, 1),), 90, 41),
@@ -60,27 +60,27 @@ def test_the_newest_of_what_was_noted_counts_and_only_of_this_topic() -> None:
     assert positions.is_of_another(entries, committed, "made again", "t")
 
 
-def test_copies_behind_the_position_are_recognised() -> None:
+def test_copies_past_the_committed_position_are_recognised() -> None:
     known = OffsetMap([Run(0, 0)], 10, 8)
     found = positions.square(known, numbered("abc", 8), iter(numbered("abcde", 11)), 11)
     assert found == positions.Squared(3, 0, (Run(11, 8),))
     assert (known.source_next, known.target_next) == (14, 11)
 
 
-def test_records_of_others_are_passed_over() -> None:
+def test_foreign_records_are_skipped_when_resuming() -> None:
     known = OffsetMap((), 0, 0)
     found = positions.square(known, numbered("xaybz", 0), iter(numbered("abc", 0)), 5)
     assert (found.copied, found.foreign) == (2, 3)
     assert [known.translate(at) for at in (0, 1, 2)] == [1, 3, 4]
 
 
-def test_equal_records_are_counted_each() -> None:
+def test_duplicate_records_are_counted_individually() -> None:
     known = OffsetMap((), 0, 0)
     assert positions.square(known, numbered("aaa", 0), iter(numbered("aaaaa", 0)), 3).copied == 3
     assert known.source_next == 3
 
 
-def test_names_are_names_of_topics_and_runs_are_written_in_parts() -> None:
+def test_map_topic_names_are_valid_and_long_runs_are_split() -> None:
     assert positions.name_for("4L6g3nShT-eMCtK--X86sw") == "logbus-mirror-4L6g3nShT-eMCtK--X86sw"
     assert positions.name_for("a/b c") == "logbus-mirror-a_b_c"
     known = OffsetMap([Run(at, 2 * at) for at in range(positions.RUNS_PER_ENTRY * 5)], 7, 8)
@@ -97,7 +97,7 @@ def test_names_are_names_of_topics_and_runs_are_written_in_parts() -> None:
     assert max(sum(len(value) for _, value in batch) for batch in batches) <= positions.BATCH_BYTES
 
 
-def test_what_the_source_lost_is_not_in_the_map_any_more() -> None:
+def test_runs_lost_by_source_leave_the_map() -> None:
     entries = [
         positions.Entry(WHERE, "s", "t", (Run(0, 0), Run(12, 10)), 17, 15),
         positions.Entry(WHERE, "s", "t", (), 8, 15),

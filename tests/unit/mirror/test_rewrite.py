@@ -41,7 +41,7 @@ def raw(buffer: bytearray) -> LogBatch:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_whole_batch_keeps_its_body(codec: int) -> None:
+def test_whole_batch_keeps_its_body_bytes(codec: int) -> None:
     transactional = fmt.ATTRIBUTE_TRANSACTIONAL | fmt.ATTRIBUTE_DELETE_HORIZON
     buffer = batch_of(
         7, 8, 9, codec=codec, attributes=transactional, producer_id=5, producer_epoch=1,
@@ -56,7 +56,7 @@ def test_a_whole_batch_keeps_its_body(codec: int) -> None:
     assert (header.producer_id, header.base_sequence, header.attributes) == (11, 40, codec)
 
 
-def test_columns_stay_columns() -> None:
+def test_columnar_batch_stays_columnar() -> None:
     columns = arrow.Columns(2, None, pa.array([b"a", None], pa.binary()))
     buffer = bytearray(arrow.encode(columns, timestamp_ms=5, compression="lz4"))
     stamp(buffer, read_header(buffer), 20, 3)
@@ -70,7 +70,7 @@ def test_columns_stay_columns() -> None:
     assert [at for at, _ in piece_contents(piece)] == [20, 21]
 
 
-def test_a_compacted_batch_is_packed_and_its_runs_are_told() -> None:
+def test_compacted_batch_is_packed_and_its_runs_reported() -> None:
     piece = carry(raw(batch_of(10, 11, 14, 20, 21)), WHERE, 11)
     assert piece is not None and piece.runs == ((11, 1), (14, 1), (20, 2))
     sent = signed(piece, 1, 0, 0)
@@ -81,7 +81,7 @@ def test_a_compacted_batch_is_packed_and_its_runs_are_told() -> None:
     ]
 
 
-def test_the_brokers_time_becomes_the_rows_own() -> None:
+def test_broker_time_becomes_record_timestamp() -> None:
     buffer = batch_of(0, 1)
     set_log_append_time(buffer, read_header(buffer), 99_000)
     piece = carry(raw(buffer), WHERE, 0)
@@ -89,7 +89,7 @@ def test_the_brokers_time_becomes_the_rows_own() -> None:
     assert [content[0] for _, content in piece_contents(piece)] == [99_000, 99_000]
 
 
-def test_a_damaged_batch_is_not_carried() -> None:
+def test_damaged_batch_is_not_copied() -> None:
     for offsets, start in (((0, 1), 0), ((0, 1), 1), ((0, 2), 0)):
         buffer = batch_of(*offsets)
         buffer[-1] ^= 1
@@ -97,7 +97,7 @@ def test_a_damaged_batch_is_not_carried() -> None:
             carry(raw(buffer), WHERE, start)
 
 
-def test_gaps_of_compaction_are_copied_over_and_aborted_records_left_out() -> None:
+def test_compaction_gaps_are_skipped_and_aborted_records_dropped() -> None:
     source = Source("127.0.0.1:1", "test")
     answer = FetchedPartition(
         0, 0, by_hand.END, by_hand.END, 0, memoryview(b"".join(by_hand.with_gaps())),

@@ -9,7 +9,7 @@ from broker_lite.errors import SourceUnreachableError
 from broker_lite.mirror.source import Source
 
 
-def test_a_source_that_does_not_answer_is_named_with_what_to_check() -> None:
+def test_unreachable_source_error_says_what_to_check() -> None:
     source = Source("127.0.0.1:1", "test")
     source.admin = Admin("127.0.0.1:1", client_id="test", timeout_ms=1)
     with pytest.raises(SourceUnreachableError, match=r"--from 127.0.0.1:1 .*check the address"):

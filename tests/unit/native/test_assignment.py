@@ -27,12 +27,12 @@ def counts(owners: dict[TopicPartition, Owner]) -> dict[str, int]:
     return found
 
 
-def test_ranges_in_order_the_first_ones_longer() -> None:
+def test_range_assignor_gives_first_streams_the_extra_partitions() -> None:
     owners = assign({"c": names("t"), "a": names("t"), "b": names("t")}, {"t": 4})
     assert [owners[TopicPartition("t", n)].consumer for n in range(4)] == ["a", "a", "b", "c"]
 
 
-def test_streams_count_as_often_as_they_are_many() -> None:
+def test_consumer_is_assigned_per_stream() -> None:
     owners = assign({"a": names("t", streams=2), "b": names("t")}, {"t": 5})
     assert [tuple(owners[TopicPartition("t", n)]) for n in range(5)] == [
         ("a", 0),
@@ -43,14 +43,14 @@ def test_streams_count_as_often_as_they_are_many() -> None:
     ]
 
 
-def test_each_topic_goes_to_those_who_want_it() -> None:
+def test_topic_is_assigned_to_its_subscribers_only() -> None:
     members = {"a": names("t", "u"), "b": names("u"), "c": Subscription((), "u.*", 1)}
     owners = assign(members, {"t": 2, "u": 3, "other": 9})
     assert counts(owners) == {"a": 3, "b": 1, "c": 1}
     assert all(where.topic != "other" for where in owners)
 
 
-def test_more_streams_than_partitions_leave_some_without() -> None:
+def test_surplus_streams_get_no_partition() -> None:
     assert counts(assign({name: names("t") for name in "abcd"}, {"t": 2})) == {"a": 1, "b": 1}
     assert assign({}, {"t": 2}) == {}
 
@@ -59,7 +59,7 @@ def test_more_streams_than_partitions_leave_some_without() -> None:
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 4), min_size=1),
     st.integers(0, 50),
 )
-def test_every_partition_has_one_owner_and_none_has_two_more(
+def test_every_partition_has_one_owner_and_loads_differ_by_one(
     streams: dict[str, int], partitions: int
 ) -> None:
     members = {name: names("t", streams=count) for name, count in streams.items()}
@@ -72,7 +72,7 @@ def test_every_partition_has_one_owner_and_none_has_two_more(
     assert assign(dict(reversed(members.items())), {"t": partitions}) == owners
 
 
-def test_patterns() -> None:
+def test_pattern_subscriptions_match_topics() -> None:
     pattern = Subscription((), "logs-.*|audit", 1)
     assert covers(pattern, "logs-a") and covers(pattern, "audit")
     assert not covers(pattern, "audit-2") and not covers(Subscription((), ".*", 1), "__internal")
@@ -82,7 +82,7 @@ def test_patterns() -> None:
         check_pattern("a(")
 
 
-def test_a_consumer_s_name_is_what_a_path_of_zookeeper_s_can_hold() -> None:
+def test_consumer_id_must_be_a_valid_znode_name() -> None:
     """ZooKeeper refuses surrogates, so letters beyond the first 65,536, as if it were not there."""
     for given_id, kept in {
         "my app/1": "my-app-1-host-",
@@ -96,7 +96,7 @@ def test_a_consumer_s_name_is_what_a_path_of_zookeeper_s_can_hold() -> None:
     assert consumer_name("a", "b") != consumer_name("a", "b")
 
 
-def test_what_cannot_be_registered_is_refused_before_anything_is_asked() -> None:
+def test_invalid_registration_is_refused_before_any_request() -> None:
     def registered(*topics: str, group: str = "g", pattern: str | None = None) -> Subscription:
         return subscribe(
             topics,

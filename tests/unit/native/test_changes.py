@@ -39,7 +39,7 @@ def give(where: TopicPartition, grant: int) -> Give:
     return Give(0, where, Start(None, True, "id", grant))
 
 
-def test_what_goes_while_brokers_are_asked_is_not_handed_out(
+def test_partition_revoked_during_fetch_delivers_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call went on to hand out of it, for as long as the reader could take."""
@@ -79,7 +79,7 @@ def test_what_goes_while_brokers_are_asked_is_not_handed_out_by_asyncio_either(
     asyncio.run(body())
 
 
-def test_a_last_commit_that_failed_is_not_taken_for_one_of_what_went() -> None:
+def test_close_raises_failed_commit_despite_revoked_partition() -> None:
     """Closing passes over NotOwnerError: it passed over whatever came with that, too."""
     down, gone = CoordinationUnavailableError("ZooKeeper does not answer"), NotOwnerError("gone")
     with pytest.raises(CoordinationUnavailableError):

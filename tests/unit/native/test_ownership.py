@@ -15,7 +15,7 @@ from broker_lite.native.ownership import Holdings
 from broker_lite.native.view import TopicFacts
 
 
-def test_an_owner_whose_end_is_heard_of_before_it_was_seen_is_not_awaited() -> None:
+def test_claim_does_not_wait_for_owner_deleted_before_it_was_read() -> None:
     """Watches come on another thread than answers: the claim waited two seconds for nothing."""
     asking, where = Asking(), TopicPartition("t", 0)
     holdings = Holdings(asking, "g", "me")
@@ -84,7 +84,7 @@ class Large(NativeMachine):
         return found
 
 
-def test_a_commit_larger_than_a_multi_is_answered_after_the_last_of_them() -> None:
+def test_commit_split_into_multis_completes_after_the_last() -> None:
     world = Large()
     world.commit()
     assert len(world.multis) >= 3
@@ -93,7 +93,7 @@ def test_a_commit_larger_than_a_multi_is_answered_after_the_last_of_them() -> No
     assert world.offsets() == [5] * PARTITIONS
 
 
-def test_a_partition_of_a_large_commit_that_somebody_reset_meanwhile_fails_alone() -> None:
+def test_reset_partition_fails_alone_in_split_commit() -> None:
     world = Large()
     world.meanwhile = "reset"
     world.commit()
@@ -104,7 +104,7 @@ def test_a_partition_of_a_large_commit_that_somebody_reset_meanwhile_fails_alone
     assert world.offsets() == [77 if n == where.partition else 5 for n in range(PARTITIONS)]
 
 
-def test_a_connection_lost_in_a_large_commit_says_that_it_may_have_happened() -> None:
+def test_connection_loss_in_split_commit_reports_unknown_outcome() -> None:
     """The second multi is written and its answer lost; when the connection is back it is read what
     is there, and the next commit goes on from that."""
     world = Large()

@@ -16,7 +16,7 @@ CHANGES = 200
 EVERY_MS = 10
 
 
-def test_watch_storms_are_damped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bursts_of_watch_events_are_coalesced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that each of two hundred changes would be looked at by each of the members."""
     looked: list[int] = []
     look = View.look
@@ -38,7 +38,7 @@ def test_watch_storms_are_damped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(world.machine.view.members) == 1 + CHANGES
 
 
-def test_a_member_too_many_is_refused_and_the_group_is_unharmed() -> None:
+def test_group_at_its_limit_refuses_another_member() -> None:
     world = NativeMachine({"name": "m", "topics": "t"})
     world.do("topic", {"name": "t", "partitions": "1"})
     world.do("connect", {})
@@ -69,7 +69,7 @@ class Race(NativeMachine):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_of_two_that_register_at_once_for_the_last_place_the_first_has_it(
+def test_first_of_two_concurrent_registrations_gets_the_last_slot(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both counted before either was there."""

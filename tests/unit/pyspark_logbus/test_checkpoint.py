@@ -63,7 +63,7 @@ def ends(folder: Path, number: int, source: int = 0) -> SourceOffset:
 
 
 @pytest.mark.parametrize("commits", [3, 2])
-def test_the_last_two_batches_are_carried_over_and_nothing_else_changes(
+def test_last_two_batches_are_converted_and_nothing_else_changes(
     tmp_path: Path, commits: int
 ) -> None:
     batches = [[kafkas(t=200 + 50 * number), FILES, "-"] for number in range(3)]
@@ -84,20 +84,20 @@ def test_the_last_two_batches_are_carried_over_and_nothing_else_changes(
     assert after["offsets/2"].decode().split("\n")[3:] == [FILES, "-"]
 
 
-def test_a_first_batch_that_is_repeated_says_where_it_begins(tmp_path: Path) -> None:
+def test_repeated_first_batch_records_its_start_offsets(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 0, initial=kafkas(t=120))
     carry(old, tmp_path / "new", hundred_less)
     end = ends(tmp_path / "new", 0)
     assert end.begin == {"t": TopicOffsets("id-t", {0: OffsetAndEpoch(20), 1: OffsetAndEpoch(21)})}
 
 
-def test_a_second_batch_that_is_repeated_begins_where_the_first_one_ends(tmp_path: Path) -> None:
+def test_repeated_second_batch_starts_at_end_of_first(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)], [kafkas(t=300)]], 1)
     assert not carry(old, tmp_path / "new", hundred_less).is_completed
     assert [ends(tmp_path / "new", number).begin for number in (0, 1)] == [None, None]
 
 
-def test_every_kafka_source_of_a_query_is_carried_over(tmp_path: Path) -> None:
+def test_every_kafka_source_of_a_query_is_converted(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200), FILES, kafkas(u=300, v=400)]], 1)
     carried = carry(old, tmp_path / "new", hundred_less)
     assert [(row.source, row.topic, row.logbus) for row in carried.offsets] == [
@@ -114,7 +114,7 @@ def test_every_kafka_source_of_a_query_is_carried_over(tmp_path: Path) -> None:
         ([[kafkas(t=200)]], 0, InvalidConfigError, "does not say where the first one begins"),
     ],
 )
-def test_what_cannot_be_carried_over(
+def test_unconvertible_checkpoint_is_refused(
     tmp_path: Path, batches: Any, commits: int, error: type[Exception], text: str
 ) -> None:
     old = checkpoint(tmp_path, batches, commits)
@@ -123,7 +123,7 @@ def test_what_cannot_be_carried_over(
     assert [each.name for each in tmp_path.iterdir()] == ["old"]
 
 
-def test_another_format_of_the_log_and_a_folder_that_is_there_are_refused(tmp_path: Path) -> None:
+def test_unknown_log_version_and_existing_target_are_refused(tmp_path: Path) -> None:
     old = checkpoint(tmp_path, [[kafkas(t=200)]], 1)
     with pytest.raises(InvalidConfigError, match="exists"):
         carry(old, old, hundred_less)

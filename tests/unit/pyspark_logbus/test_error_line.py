@@ -55,15 +55,15 @@ def sent(call: str, main: str | None) -> list[str]:
         (READ_FAILS, DAEMON, "DataLossError: [LOGBUS_DATA_LOSS] gone"),
     ],
 )
-def test_an_error_of_logbus_is_one_line(call: str, main: str, line: str) -> None:
+def test_logbus_error_is_one_line_in_worker_output(call: str, main: str, line: str) -> None:
     assert sent(call, main) == [f"broker_lite.errors.{line}"]
 
 
-def test_any_other_error_keeps_its_frames() -> None:
+def test_unexpected_error_keeps_its_traceback() -> None:
     lines = sent("DefaultSource(3)", DAEMON)
     assert lines[0].startswith("Traceback")
     assert len(lines) > 3
 
 
-def test_a_process_that_spark_did_not_start_keeps_its_frames() -> None:
+def test_traceback_is_kept_outside_spark_workers() -> None:
     assert sent(REFUSED, None)[0].startswith("Traceback")

@@ -19,7 +19,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr("broker_lite.client.operations.requests.FIRST_CONTACT_MS", 200)
 
 
-def test_a_source_names_the_address_while_it_tries_and_when_it_fails(impatient, caplog):
+def test_source_names_the_address_while_connecting_and_on_failure(impatient, caplog):
     """It said nothing for 22 seconds, and then not which option was wrong."""
     values = options.parse({"subscribe": "t", "fetchOffset.numRetries": "0"})
     reader = OffsetReader(options.read_options(values, NOBODY, streaming=True))
@@ -30,7 +30,7 @@ def test_a_source_names_the_address_while_it_tries_and_when_it_fails(impatient, 
 
 
 @pytest.mark.parametrize("topic", ["t", ""])
-def test_a_sink_names_the_address_before_a_row_moves(impatient, caplog, topic):
+def test_sink_names_the_address_before_sending_rows(impatient, caplog, topic):
     """With a topic column nobody looked: tasks waited for delivery.timeout.ms, two minutes."""
     given = {"topic": topic} if topic else {}
     found = options.write_options(options.parse(given), NOBODY)
@@ -39,7 +39,7 @@ def test_a_sink_names_the_address_before_a_row_moves(impatient, caplog, topic):
     assert "no broker answers yet" in caplog.text
 
 
-def test_other_errors_and_answers_in_time_are_left_alone(caplog):
+def test_other_errors_and_timely_answers_pass_unchanged(caplog):
     with first_contact.told(NOBODY, 5):
         pass
     with (
@@ -50,7 +50,7 @@ def test_other_errors_and_answers_in_time_are_left_alone(caplog):
     assert not caplog.messages
 
 
-def test_a_query_that_waits_says_so(caplog):
+def test_waiting_query_logs_that_it_waits(caplog):
     now = 100.0
     silence = Silence(NOBODY, lambda: now)
     gone = NoBrokersError("refused")

@@ -91,7 +91,7 @@ def start(group):
         progress.close()
 
 
-def test_progress_is_committed_with_epoch_topic_id_and_lease(group, start):
+def test_commit_carries_leader_epoch_topic_id_and_lease(group, start):
     progress = start("one")
     progress.publish(at(5))
     assert progress.wait(5)
@@ -102,7 +102,7 @@ def test_progress_is_committed_with_epoch_topic_id_and_lease(group, start):
     assert progress.state == "published"
 
 
-def test_a_stop_publishes_what_is_pending_and_gives_the_lease_back(group, start):
+def test_stop_commits_pending_progress_and_releases_lease(group, start):
     progress = start("one")
     progress.publish(at(5))
     progress.wait(5)
@@ -116,7 +116,7 @@ def test_a_stop_publishes_what_is_pending_and_gives_the_lease_back(group, start)
     other.check()
 
 
-def test_a_second_query_publishes_nothing_under_the_default_group(group, start, caplog):
+def test_second_query_commits_nothing_under_default_group(group, start, caplog):
     first, second = start("one"), start("two")
     first.publish(at(5))
     first.wait(5)
@@ -134,7 +134,7 @@ def _asks_again_soon(monkeypatch):
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_claim_of_a_named_group_fails_once_the_other_query_renews(group, start):
+def test_claim_of_named_group_fails_once_other_query_renews_lease(group, start):
     first, second = start("one"), start("two", explicit=True)
     first.publish(at(5))
     first.wait(5)
@@ -152,7 +152,7 @@ def test_claim_of_a_named_group_fails_once_the_other_query_renews(group, start):
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_claim_of_a_named_group_waits_for_a_killed_query_s_lease_to_end(group, start):
+def test_claim_of_named_group_waits_for_expiry_of_killed_query_lease(group, start):
     group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms + 9_000), "id")
     progress = start("two", explicit=True)
     progress.publish(at(7))
@@ -164,7 +164,7 @@ def test_claim_of_a_named_group_waits_for_a_killed_query_s_lease_to_end(group, s
 
 
 @pytest.mark.usefixtures("_asks_again_soon")
-def test_claim_does_not_wait_for_a_coordinator_that_is_away(group, start):
+def test_claim_does_not_wait_for_unavailable_coordinator(group, start):
     group.failures = 1_000_000
     progress = start("one", explicit=True)
     progress.publish(at(7))
@@ -172,7 +172,7 @@ def test_claim_does_not_wait_for_a_coordinator_that_is_away(group, start):
     assert progress.state == "[LOGBUS_COORDINATOR_NOT_AVAILABLE] not now"
 
 
-def test_a_killed_query_s_lease_ends_by_itself(group, start):
+def test_lease_of_killed_query_expires(group, start):
     group.rows[T0] = CommittedOffset(5, 3, lease_text("killed", start.clock.ms - 1), "id")
     progress = start("two", explicit=True)
     progress.publish(at(7))
@@ -181,7 +181,7 @@ def test_a_killed_query_s_lease_ends_by_itself(group, start):
     assert group.rows[T0].offset == 7
 
 
-def test_the_next_run_of_a_query_goes_on_under_its_lease_at_once(group, start):
+def test_restarted_query_continues_under_its_own_lease(group, start):
     """However the last run ended: a short run would be over before that lease is."""
     until_ms = start.clock.ms + 14_000
     group.rows[T0] = CommittedOffset(5, 3, lease_text("query", until_ms), "id")
@@ -191,7 +191,7 @@ def test_the_next_run_of_a_query_goes_on_under_its_lease_at_once(group, start):
     assert (progress.state, group.rows[T0].offset) == ("published", 7)
 
 
-def test_only_the_newest_of_what_piled_up_is_published(group, start):
+def test_only_newest_pending_progress_is_committed(group, start):
     progress = start("one")
     progress.publish(at(1))
     progress.wait(5)
@@ -204,7 +204,7 @@ def test_only_the_newest_of_what_piled_up_is_published(group, start):
     assert len(group.commits) - before < 48
 
 
-def test_a_coordinator_that_is_away_delays_nothing_and_is_tried_again(group, start):
+def test_unavailable_coordinator_is_retried_without_delaying_batches(group, start):
     group.failures = 1
     progress = start("one")
     progress.publish(at(5))
@@ -214,7 +214,7 @@ def test_a_coordinator_that_is_away_delays_nothing_and_is_tried_again(group, sta
     assert group.rows[T0].offset == 5
 
 
-def test_nothing_is_committed_to_a_topic_that_was_made_again(group, start, caplog):
+def test_no_offset_is_committed_to_a_recreated_topic(group, start, caplog):
     group.ids["u"] = "other"
     progress = start("one")
     progress.publish(at(5, u="other"))
@@ -230,9 +230,7 @@ def test_nothing_is_committed_to_a_topic_that_was_made_again(group, start, caplo
     assert (group.rows[T0].offset, progress.state) == (2, "published")
 
 
-def test_a_stop_gives_the_lease_back_without_touching_a_topic_that_was_made_again(
-    group, start, caplog
-):
+def test_stop_releases_lease_without_committing_to_recreated_topic(group, start, caplog):
     group.ids["u"] = "other"
     progress = start("one")
     progress.publish(at(5, u="other"))
@@ -244,7 +242,7 @@ def test_a_stop_gives_the_lease_back_without_touching_a_topic_that_was_made_agai
     assert "what was read of the topic before (id id) is not committed" in caplog.text
 
 
-def test_a_topic_that_is_gone_is_a_problem_that_is_told(group, start):
+def test_deleted_topic_is_reported_as_commit_problem(group, start):
     progress = start("one")
     del group.ids["t"]
     progress.publish(at(5))
@@ -256,5 +254,5 @@ def test_a_topic_that_is_gone_is_a_problem_that_is_told(group, start):
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"spark":1}', '{"spark":"a","until":"x"}'])
-def test_other_metadata_is_no_lease(text):
+def test_foreign_commit_metadata_is_no_lease(text):
     assert lease_of(text) == ("", 0)

@@ -117,7 +117,7 @@ def cuts(found):
         ),
     ],
 )
-def test_ranges_are_split_as_spark_splits_kafka_s(name, minimum, maximum, given, expected):
+def test_ranges_split_like_kafka_connector_ranges(name, minimum, maximum, given, expected):
     found = cuts(plan.split_ranges(ranges(*given), minimum, maximum))
     assert found == {p: cut for p, cut in enumerate(expected) if cut}, name
 
@@ -128,7 +128,7 @@ def test_ranges_are_split_as_spark_splits_kafka_s(name, minimum, maximum, given,
     st.integers(0, 5_000),
     st.integers(0, 8),
 )
-def test_no_offset_is_dropped_or_read_twice(sizes, minimum, maximum, tasks_max):
+def test_split_ranges_cover_every_offset_once(sizes, minimum, maximum, tasks_max):
     given_ranges = ranges(*((3, 3 + size) for size in sizes))
     parts = plan.split_ranges(given_ranges, minimum, maximum)
     tasks = plan.join_ranges(parts, tasks_max)
@@ -146,7 +146,7 @@ def test_no_offset_is_dropped_or_read_twice(sizes, minimum, maximum, tasks_max):
         assert len(tasks) <= tasks_max or len(tasks) == 0
 
 
-def test_joined_tasks_are_about_equal_and_keep_the_order_within_a_partition():
+def test_joined_tasks_are_balanced_and_keep_partition_order():
     parts = plan.split_ranges(ranges((0, 100), (0, 10), (0, 10), (0, 90)), 0, 50)
     tasks = plan.join_ranges(parts, 2)
     assert sorted(sum(item.size for item in task) for task in tasks) == [105, 105]
@@ -154,7 +154,7 @@ def test_joined_tasks_are_about_equal_and_keep_the_order_within_a_partition():
         assert list(task) == sorted(task)
 
 
-def test_small_ranges_are_joined_by_their_bytes_and_large_ones_stay_alone():
+def test_small_ranges_are_joined_by_bytes_and_large_ones_stay_alone():
     large = plan.TASK_BYTES
     few = [item._replace(stored_bytes=10) for item in ranges(*[(0, 5)] * plan.TASKS_MIN)]
     assert plan.join_small_ranges(few) == [(item,) for item in few]
@@ -173,7 +173,7 @@ def test_small_ranges_are_joined_by_their_bytes_and_large_ones_stay_alone():
     assert len(plan.join_small_ranges(ranges(*[(0, 5)] * 60))) == 60
 
 
-def test_a_range_has_the_bytes_of_the_log_behind_its_start():
+def test_range_bytes_are_counted_from_its_start():
     given = ranges((0, 100), (50, 60), (0, 10))
     reached = ((50, 4_000), (80, 3_000), (0, 0))
     reach = {TopicPartition(item.topic, item.partition): at for item, at in zip(given, reached)}
@@ -213,7 +213,7 @@ def ends(at, name="t"):
     return [at.topics[name].partitions[p].offset for p in sorted(at.topics[name].partitions)]
 
 
-def test_rows_are_shared_by_what_is_there_and_none_starves():
+def test_row_limit_is_shared_by_backlog_and_starves_no_partition():
     admission = Admission(Limits(rows_max=10))
     start, target = offset({"t": [0, 0, 0]}), offset({"t": [101, 11, 1]})
     first = admission.next_end(0, start, target)
@@ -222,20 +222,20 @@ def test_rows_are_shared_by_what_is_there_and_none_starves():
     assert ends(second) == [17, 2, 1]
 
 
-def test_once_takes_all_whatever_the_limits():
+def test_trigger_once_ignores_limits():
     admission = Admission(Limits(rows_max=10, rows_min=1000, delay_max_ms=10_000))
     admission.next_end(0, offset({"t": [0]}), offset({"t": [5]}))
     target = offset({"t": [101]})
     assert admission.next_end(1, offset({"t": [5]}), target, unlimited=True) == target
 
 
-def test_a_limit_of_long_max_does_not_overflow():
+def test_row_limit_of_long_max_does_not_overflow():
     admission = Admission(Limits(rows_max=LONG_MAX))
     target = offset({"t": [101, LONG_MAX - 200]})
     assert admission.next_end(0, offset({"t": [0, 1]}), target) == target
 
 
-def test_fewer_rows_than_the_minimum_wait_but_not_the_first_batch_nor_for_ever():
+def test_batch_below_minimum_rows_waits_up_to_maximum_delay():
     admission = Admission(Limits(rows_min=15, delay_max_ms=5_000))
     start = offset({"t": [0]})
     first = admission.next_end(0, start, offset({"t": [3]}))
@@ -247,7 +247,7 @@ def test_fewer_rows_than_the_minimum_wait_but_not_the_first_batch_nor_for_ever()
     assert ends(admission.next_end(9_999, second, offset({"t": [19]}))) == [19]
 
 
-def test_minimum_and_maximum_together():
+def test_minimum_and_maximum_rows_combine():
     admission = Admission(Limits(rows_min=15, rows_max=20, delay_max_ms=5_000))
     at = offset({"t": [0]})
     at = admission.next_end(0, at, offset({"t": [10]}))
@@ -259,25 +259,25 @@ def test_minimum_and_maximum_together():
     assert ends(at) == [50]
 
 
-def test_nothing_new_is_the_very_same_offset_even_when_the_leader_changed():
+def test_unchanged_ends_give_the_same_offset_after_leader_change():
     start = offset({"t": [5, 7]}, epoch=1)
     target = offset({"t": [5, 7]}, epoch=2)
     assert Admission(Limits()).next_end(0, start, target) is start
 
 
-def test_an_end_that_moves_takes_the_new_epoch_and_the_others_keep_theirs():
+def test_advanced_end_takes_new_epoch_and_others_keep_theirs():
     start = offset({"t": [5, 7]}, epoch=1)
     end = Admission(Limits()).next_end(0, start, offset({"t": [6, 7]}, epoch=2))
     assert [row.leader_epoch for row in end.topics["t"].partitions.values()] == [2, 1]
 
 
-def test_an_end_that_goes_back_for_a_moment_is_not_followed():
+def test_temporarily_lower_end_is_ignored():
     start = offset({"t": [5, 7]})
     assert Admission(Limits()).next_end(0, start, offset({"t": [3, 7]})) is start
     assert ends(Admission(Limits()).next_end(0, start, offset({"t": [3, 9]}))) == [5, 9]
 
 
-def test_a_new_partition_is_read_from_its_beginning():
+def test_new_partition_starts_at_earliest():
     start, end = offset({"t": [5]}), offset({"t": [6, 4], "u": [2]})
     found = plan.ranges_between(start, end)
     assert [(r.topic, r.partition, r.start, r.end) for r in found] == [
@@ -287,20 +287,20 @@ def test_a_new_partition_is_read_from_its_beginning():
     ]
 
 
-def test_a_new_partition_may_be_read_from_where_it_was_first_seen():
+def test_new_partition_can_start_where_first_seen():
     start, end = offset({"t": [5]}), offset({"t": [5, 4]})
     admitted = Admission(Limits(rows_max=1, new_partitions="latest")).next_end(0, start, end)
     assert ends(admitted) == [5, 4]
     assert plan.ranges_between(start, admitted, "latest") == []
 
 
-def test_a_recreated_topic_is_read_from_its_beginning():
+def test_recreated_topic_starts_at_earliest():
     start = offset({"t": [5]})
     end = offset({"t": [9]}, ids={"t": "other"})
     assert [(r.start, r.end) for r in plan.ranges_between(start, end)] == [(0, 9)]
 
 
-def test_the_first_batch_has_the_same_rows_wherever_its_start_is_found_again():
+def test_repeated_first_batch_has_the_same_rows_after_start_moves():
     begin, end = offset({"t": [100]}), offset({"t": [120]})
     first = SourceOffset("c", end.topics, begin.topics)
     for again in (100, 110, 200):
@@ -316,7 +316,7 @@ def find_losses(start, now, topics=None, seen=()):
     return plan.find_losses(start, now, topics or Topics(names=tuple(start.topics)), dict(seen))
 
 
-def test_an_end_that_is_not_known_yet_is_no_loss_and_no_news():
+def test_unknown_end_is_neither_loss_nor_new_data():
     start = offset({"t": [5, 6]})
     now = live({"t": [-1, 9, -1]})
     assert find_losses(start, now) == []
@@ -324,7 +324,7 @@ def test_an_end_that_is_not_known_yet_is_no_loss_and_no_news():
     assert ends(Admission(Limits()).next_end(0, start, now.offset())) == [5, 9]
 
 
-def test_an_end_that_was_cut_back_for_good_is_followed_when_loss_is_accepted():
+def test_truncated_end_is_followed_when_loss_is_allowed():
     start, now = offset({"t": [9, 9]}), offset({"t": [4, 4]})
     cut_back = frozenset([TopicPartition("t", 1)])
     end = Admission(Limits()).next_end(0, start, now, cut_back=cut_back)
@@ -332,13 +332,13 @@ def test_an_end_that_was_cut_back_for_good_is_followed_when_loss_is_accepted():
     assert plan.ranges_between(start, end) == []
 
 
-def test_a_lost_topic_s_ranges_end_where_it_was_last_seen():
+def test_ranges_of_lost_topic_end_at_last_seen_offset():
     found = find_losses(offset({"t": [5]}), live({}), seen={("id-t", 0): 8})
     assert [(loss.first, loss.end, loss.rows) for loss in found] == [(5, 8, 3)]
     assert "t-0 [5, 8)" in str(found[0])
 
 
-def test_losses_are_named():
+def test_loss_error_names_lost_ranges():
     start = offset({"gone": [3], "new": [4], "less": [5, 6], "fine": [7], "short": [8]})
     now = live({"new": [9], "less": [5], "fine": [7], "short": [2]}, ids={"new": "other"})
     found = {(loss.kind, loss.topic, loss.partition): loss for loss in find_losses(start, now)}
@@ -367,7 +367,7 @@ def test_losses_are_named():
         ),
     ],
 )
-def test_a_partition_that_a_query_no_longer_subscribes_to_is_not_called_gone(topics, dropped):
+def test_unsubscribed_partition_is_not_reported_as_deleted(topics, dropped):
     found = find_losses(offset({"kept": [3], "left": [5, 6]}), live({"kept": [3]}), topics)
     found = [loss for loss in found if loss.kind != "gone"]
     assert [(loss.kind, loss.topic, loss.partition) for loss in found] == [
@@ -380,13 +380,13 @@ def test_a_partition_that_a_query_no_longer_subscribes_to_is_not_called_gone(top
     assert "deleted" not in said
 
 
-def test_a_longer_topic_of_the_same_name_is_still_another_topic():
+def test_recreated_topic_with_longer_log_is_another_topic():
     start = offset({"t": [5]})
     now = live({"t": [500]}, ids={"t": "other"})
     assert [loss.kind for loss in find_losses(start, now)] == ["recreated"]
 
 
-def test_bytes_are_shared_by_what_each_partition_holds():
+def test_byte_limit_is_shared_by_backlog_of_each_partition():
     a, b = TopicPartition("t", 0), TopicPartition("t", 1)
     assert plan.share_bytes(100, {a: (5, 60), b: (5, 40)}) is None
     assert plan.share_bytes(100, {a: (5, 300), b: (5, 100)}) == {a: 75, b: 25}
@@ -399,7 +399,7 @@ def test_bytes_are_shared_by_what_each_partition_holds():
     st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=1, max_size=8),
     st.integers(1, 400),
 )
-def test_a_limit_is_exceeded_by_less_than_one_row_a_partition(bounds, rows_max):
+def test_row_limit_is_exceeded_by_less_than_one_row_per_partition(bounds, rows_max):
     start = offset({"t": [begin for begin, _ in bounds]})
     target = offset({"t": [begin + size for begin, size in bounds]})
     end = Admission(Limits(rows_max=rows_max)).next_end(0, start, target)

@@ -26,7 +26,7 @@ from pyspark_logbus.offset_reader import OffsetReader
         ({"fetchOffset.numRetries": "5"}, UnknownTopicOrPartitionError, 1),
     ],
 )
-def test_a_question_is_asked_again_as_often_as_told(given, error, asked, monkeypatch):
+def test_offset_lookup_retries_as_often_as_configured(given, error, asked, monkeypatch):
     times, pauses = [], []
     monkeypatch.setattr(offset_reader.time, "sleep", pauses.append)
     values = options.parse({"subscribe": "t", "fetchOffset.retryIntervalMs": "70"} | given)

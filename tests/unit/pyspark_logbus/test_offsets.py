@@ -14,7 +14,7 @@ from pyspark_logbus import offsets
 from pyspark_logbus.offsets import SourceOffset, TopicOffsets
 
 
-def test_the_text_is_the_same_in_whatever_order_topics_were_found():
+def test_json_is_independent_of_topic_order():
     def build(names, numbers):
         return SourceOffset(
             "cl",
@@ -44,13 +44,13 @@ def test_the_text_is_the_same_in_whatever_order_topics_were_found():
     ),
     st.booleans(),
 )
-def test_what_is_written_is_read_back(topics, first):
+def test_offset_json_round_trips(topics, first):
     ends = {n: TopicOffsets(f"id{n}", t) for n, t in topics.items()}
     at = SourceOffset("cl", ends, ends if first else None)
     assert offsets.from_json(json.loads(json.dumps(at.to_json()))) == at
 
 
-def test_version_one_stays_readable():
+def test_version_1_offsets_stay_readable():
     text = (
         '{"version": 1, "cluster": "cl", "topics": {"t": {"id": "x", '
         '"offsets": {"0": 5}, "epochs": {"0": 2}}}}'
@@ -70,7 +70,7 @@ def test_version_one_stays_readable():
         ({"version": 1, "topics": {}}, "damaged"),
     ],
 )
-def test_an_offset_that_is_not_ours_or_is_newer_is_a_clear_error(document, said):
+def test_foreign_or_newer_offset_json_is_refused(document, said):
     with pytest.raises(UnsupportedVersionError, match=said) as raised:
         offsets.from_json(document)
     assert "[LOGBUS_UNSUPPORTED_VERSION]" in str(raised.value)
@@ -90,7 +90,7 @@ WORDS = ("earliest", "latest", "group")
         ('{"t":{"*":"latest","0":4}}', offsets.PerPartition({"t": {"*": -1, "0": 4}})),
     ],
 )
-def test_offsets_are_read(text, expected):
+def test_offset_option_json_is_parsed(text, expected):
     assert offsets.parse_offsets("startingOffsets", text, words=WORDS) == expected
 
 
@@ -115,12 +115,12 @@ def test_offsets_are_read(text, expected):
         '{"t":' * 100_000,
     ],
 )
-def test_bad_offsets_name_the_option(text):
+def test_invalid_offsets_error_names_the_option(text):
     with pytest.raises(InvalidConfigError, match="startingOffsets"):
         offsets.parse_offsets("startingOffsets", text, words=WORDS)
 
 
-def test_every_assigned_partition_must_be_named_and_no_other():
+def test_offsets_must_name_exactly_the_assigned_partitions():
     assigned = [TopicPartition("t", 0), TopicPartition("t", 1)]
     with pytest.raises(InvalidConfigError) as raised:
         offsets.expand("startingOffsets", {"t": {"0": 1, "2": 5}, "x": {"*": 1}}, assigned)
@@ -148,12 +148,12 @@ def test_every_assigned_partition_must_be_named_and_no_other():
         '{"t":[4294967296]}',
     ],
 )
-def test_bad_assignments(text):
+def test_invalid_assignments_are_refused(text):
     with pytest.raises(InvalidConfigError, match="assign"):
         offsets.parse_assignment("assign", text)
 
 
-def test_an_assignment_is_sorted_and_without_doubles():
+def test_assignment_is_sorted_and_deduplicated():
     assert offsets.parse_assignment("assign", '{"u":[1],"t":[1,0,1]}') == (
         TopicPartition("t", 0),
         TopicPartition("t", 1),

@@ -89,28 +89,28 @@ def batch(**given):
         ({"topic": " "}, "topic is empty"),
     ],
 )
-def test_bad_options_are_refused_with_the_cure(given, said):
+def test_invalid_option_error_says_how_to_fix_it(given, said):
     with pytest.raises(InvalidConfigError, match=said) as raised:
         options.parse(given)
     assert str(raised.value).startswith("[LOGBUS_INVALID_CONFIG]")
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_no_topics_named():
+def test_missing_topic_option_is_refused():
     with pytest.raises(InvalidConfigError, match="One of the following options must be specified"):
         options.read_options(options.parse({}), "h:1", streaming=True)
 
 
-def test_keys_in_any_case_as_spark_lowers_them():
+def test_option_names_are_case_insensitive():
     found = options.parse({"SUBSCRIBE": "a, b ,,a", "kafka.Bootstrap.Servers": "h:1"})
     assert found == {"subscribe": ("a", "b"), "bootstrap.servers": "h:1"}
 
 
-def test_equal_values_in_two_spellings_are_fine():
+def test_equal_values_under_two_aliases_are_accepted():
     assert options.parse({"group.id": "g", "kafka.group.id": "g"}) == {"group.id": "g"}
 
 
-def test_spark_s_own_keys_and_the_other_direction_s_are_ignored():
+def test_spark_options_and_options_of_other_direction_are_ignored():
     found = options.parse(
         {"checkpointLocation": "/c", "queryName": "q", "path": "p", "topic": "t", "subscribe": "s",
          "asyncProgressTrackingEnabled": "true", "asyncProgressTrackingCheckpointIntervalMs": "0"}
@@ -118,7 +118,7 @@ def test_spark_s_own_keys_and_the_other_direction_s_are_ignored():
     assert found == {"topic": "t", "subscribe": ("s",)}
 
 
-def test_kafka_s_tuning_is_ignored_with_one_warning(caplog):
+def test_unsupported_kafka_tuning_is_ignored_with_one_warning(caplog):
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
     for _ in range(2):
         options.parse({"kafka.fetch.min.bytes": "1", "kafka.send.buffer.bytes": "1"})
@@ -127,7 +127,7 @@ def test_kafka_s_tuning_is_ignored_with_one_warning(caplog):
 
 
 @pytest.mark.parametrize(("given", "taken"), [("gzip", "zstd"), ("Snappy", "lz4")])
-def test_kafka_s_other_codecs_become_the_nearest_with_one_warning(given, taken, caplog):
+def test_unsupported_codecs_are_replaced_with_one_warning(given, taken, caplog):
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
     for _ in range(2):
         found = options.parse({"kafka.compression.type": given})
@@ -141,11 +141,11 @@ def test_kafka_s_other_codecs_become_the_nearest_with_one_warning(given, taken, 
 @pytest.mark.parametrize(
     "pattern", [r"a&&b", r"[a\[&b&]+\\0", r"\[a&&b\]", r"[]a-z]\d[.]", r"a\x61", "[a&\\&b]"]
 )
-def test_a_pattern_that_java_and_python_read_alike_is_taken(pattern):
+def test_pattern_with_equal_java_and_python_meaning_is_accepted(pattern):
     assert options.parse({"subscribePattern": pattern})["subscribePattern"] == pattern
 
 
-def test_a_buffer_below_the_least_is_raised_with_one_warning(caplog):
+def test_buffer_below_minimum_is_raised_with_one_warning(caplog):
     for _ in range(2):
         found = options.parse({"kafka.buffer.memory": "16384"})
         assert options.write_options(found, "h:1").buffer_bytes == 65536
@@ -154,7 +154,7 @@ def test_a_buffer_below_the_least_is_raised_with_one_warning(caplog):
     ]
 
 
-def test_defaults():
+def test_unset_options_take_their_defaults():
     read = stream()
     assert read.starting == offsets.LATEST_EVERYWHERE
     assert batch().starting == offsets.EARLIEST_EVERYWHERE
@@ -181,11 +181,11 @@ def test_defaults():
         ("3 seconds", 3_000),
     ],
 )
-def test_durations(text, expected):
+def test_durations_are_parsed_in_spark_syntax(text, expected):
     assert stream(maxTriggerDelay=text).trigger_delay_max_ms == expected
 
 
-def test_timestamps_come_before_offsets():
+def test_timestamp_options_override_offset_options():
     given = {
         "startingTimestamp": "5",
         "startingOffsetsByTimestamp": '{"t":{"0":7}}',
@@ -199,37 +199,37 @@ def test_timestamps_come_before_offsets():
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_an_end_is_for_batch_queries(option):
+def test_ending_options_are_refused_for_streams(option):
     value = {"endingOffsets": "latest", "endingTimestamp": "5"}.get(option, '{"t":{"0":5}}')
     with pytest.raises(InvalidConfigError, match="not valid in streaming queries"):
         stream(**{option: value})
 
 
 @pytest.mark.parametrize("value", ["latest", '{"t":{"0":-1}}', '{"t":"latest"}'])
-def test_a_batch_cannot_start_at_the_end(value):
+def test_batch_query_cannot_start_at_latest(value):
     with pytest.raises(InvalidConfigError, match="can't be latest"):
         batch(startingOffsets=value)
 
 
-def test_stream_limits_are_said_to_be_without_effect_in_a_batch(caplog):
+def test_stream_limits_in_a_batch_query_warn_without_effect(caplog):
     caplog.set_level(logging.WARNING, logger="pyspark_logbus")
     batch(maxOffsetsPerTrigger="5")
     assert "maxOffsetsPerTrigger has no effect" in caplog.text
 
 
-def test_the_source_is_told_by_what_it_reads_not_by_how():
+def test_source_identity_depends_on_topics_not_on_tuning():
     assert stream(maxOffsetsPerTrigger="5").identity == stream(includeHeaders="true").identity
     assert stream(startingOffsets="earliest").identity != stream().identity
 
 
-def test_every_default_is_a_value_that_its_option_takes():
+def test_every_default_is_a_valid_value():
     for option in options.OPTIONS:
         if option.default:
             option.parse(option.name, option.default)
         assert option.doc and (option.reads or option.writes)
 
 
-def test_the_document_has_every_option_with_its_default():
+def test_readme_lists_every_option_with_its_default():
     text = (Path(options.__file__).parent / "README.md").read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) == len(options.OPTIONS)

@@ -28,13 +28,13 @@ def imported_by(code):
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_importing_the_package_imports_nothing_else():
+def test_package_import_loads_no_other_module():
     found = imported_by("import pyspark_logbus")
     heavy = {"pyspark", "pyarrow", "numpy", "kazoo", "asyncio", "broker_lite", "socket"}
     assert not heavy & found
 
 
-def test_the_process_that_commits_imports_neither_pyarrow_nor_the_client():
+def test_commit_process_imports_neither_pyarrow_nor_client():
     found = imported_by(
         "from pyspark_logbus import DefaultSource\n"
         "from pyspark.sql.types import StructType, StructField, StringType\n"
@@ -47,12 +47,12 @@ def test_the_process_that_commits_imports_neither_pyarrow_nor_the_client():
     assert not {name for name in found if name.startswith("broker_lite.wire")}
 
 
-def test_the_planning_process_needs_no_pyarrow():
+def test_planning_process_imports_no_pyarrow():
     found = imported_by("import pyspark_logbus.stream_planner")
     assert not {"pyarrow", "numpy", "kazoo", "asyncio"} & found
 
 
-def test_executors_import_the_client_and_pyarrow_and_no_planning():
+def test_executors_import_client_and_pyarrow_but_no_planning():
     found = imported_by("import pyspark_logbus.stream_reader, pyspark_logbus.partition_reader")
     assert not {"kazoo", "asyncio", "kafka", "pyspark_logbus.stream_planner"} & found
     assert not {
@@ -60,7 +60,7 @@ def test_executors_import_the_client_and_pyarrow_and_no_planning():
     } - {"broker_lite.machine", "broker_lite.model"}
 
 
-def test_names_are_found_when_they_are_used():
+def test_public_names_are_imported_lazily():
     assert logbus.DefaultSource.name() == "logbus"
     assert logbus.errors.LogbusError
     assert set(logbus.__all__) <= set(dir(logbus))
@@ -68,7 +68,7 @@ def test_names_are_found_when_they_are_used():
         logbus.nosuch  # noqa: B018
 
 
-def test_without_pyspark_the_package_still_imports_and_says_what_is_missing():
+def test_package_imports_without_pyspark_and_names_what_is_missing():
     done = subprocess.run(
         [
             sys.executable,
@@ -85,31 +85,31 @@ def test_without_pyspark_the_package_still_imports_and_says_what_is_missing():
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.3"])
-def test_an_older_spark_is_told_what_is_needed(version, monkeypatch):
+def test_older_spark_error_names_required_version(version, monkeypatch):
     monkeypatch.setattr(datasource.pyspark, "__version__", version)
     with pytest.raises(MissingDependencyError, match=r"needs PySpark 4\.2 or later"):
         datasource.DefaultSource({"subscribe": "t", "bootstrap.servers": "h:1"})
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.3.0.dev1", "5.0.0"])
-def test_newer_ones_are_taken(version, monkeypatch):
+def test_newer_spark_versions_are_accepted(version, monkeypatch):
     monkeypatch.setattr(datasource.pyspark, "__version__", version)
     datasource.DefaultSource({"subscribe": "t", "bootstrap.servers": "h:1"})
 
 
-def test_two_clusters_at_once_are_refused():
+def test_two_cluster_addresses_are_refused():
     with pytest.raises(InvalidConfigError, match="both name a cluster"):
         datasource.DefaultSource({"bootstrap.servers": "h:1", "zookeeper.connect": "z:1"})
 
 
-def test_the_environment_is_resolved_on_the_driver(monkeypatch):
+def test_environment_address_is_resolved_on_the_driver(monkeypatch):
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "env:1234")
     datasource._resolved.clear()
     source = datasource.DefaultSource({"subscribe": "t"})
     assert source.reader(source.schema())._plan.bootstrap_servers == "env:1234"
 
 
-def test_trouble_with_a_stream_s_options_waits_for_a_call_that_spark_reports():
+def test_stream_option_error_is_raised_in_a_call_that_spark_reports():
     source = datasource.DefaultSource(
         {"subscribe": "t", "bootstrap.servers": "h:1", "endingOffsets": "latest"}
     )
@@ -120,7 +120,7 @@ def test_trouble_with_a_stream_s_options_waits_for_a_call_that_spark_reports():
     reader.stop()
 
 
-def test_settings_are_those_of_the_file(monkeypatch):
+def test_spark_conf_equals_spark_defaults_file(monkeypatch):
     lines = (ROOT / "conf" / "spark-defaults.conf").read_text().splitlines()
     file = dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
     monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp")
@@ -131,7 +131,7 @@ def test_settings_are_those_of_the_file(monkeypatch):
         assert settings.spark_conf(store) == {settings.SOCKETS: "true"}
 
 
-def test_a_long_temporary_folder_gets_a_short_one_for_sockets(monkeypatch):
+def test_long_temporary_path_gets_short_socket_folder(monkeypatch):
     monkeypatch.setattr(settings.tempfile, "gettempdir", lambda: "/tmp/" + "x" * 120)
     folder = settings.spark_conf()[settings.SOCKET_FOLDER]
     assert len(folder) + settings.SOCKET_NAME_BYTES <= settings.SOCKET_PATH_MAX
@@ -163,7 +163,7 @@ def of_topic(offsets):
         (offset_document({"0": 5}), None, 0, None),
     ],
 )
-def test_rows_that_tasks_went_past_are_found_on_the_driver(start, end, rows, missing):
+def test_rows_skipped_by_tasks_are_counted_on_the_driver(start, end, rows, missing):
     latest = {"topics": {"t": {"0": 9}}, "lagAfterBatchTotal": 0}
     for form in (lambda document: document, json.dumps):
         source = {
@@ -174,7 +174,7 @@ def test_rows_that_tasks_went_past_are_found_on_the_driver(start, end, rows, mis
         assert lag.missing_rows == missing
 
 
-def test_lag_is_read_from_spark_s_progress():
+def test_lag_is_read_from_spark_progress():
     latest = {
         "topics": {"t": {"0": 9, "1": 4}},
         "lagAfterBatch": {},
@@ -195,7 +195,7 @@ def test_lag_is_read_from_spark_s_progress():
     assert lag.by_partition == {"t": {"0": 2, "1": 0}}
 
 
-def test_a_batch_repeated_after_a_restart_reports_its_missing_rows():
+def test_batch_repeated_after_restart_reports_missing_rows():
     """Spark asks the source for no latest offset with that batch: its progress has null."""
     for latest in (None, "null"):
         source = {
@@ -208,7 +208,7 @@ def test_a_batch_repeated_after_a_restart_reports_its_missing_rows():
         assert (lag.records_behind, lag.lost_records, lag.by_partition) == (None, 0, {})
 
 
-def test_executors_do_not_import_pandas_for_nothing():
+def test_executors_do_not_import_pandas():
     # pa.array, pa.scalar and to_numpy do: half a second in each worker's first task.
     found = imported_by(
         "import pyarrow as pa, numpy as np\n"

@@ -53,7 +53,7 @@ def build(batch, include_headers=True):
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def test_the_columns_of_a_batch_are_exactly_those_that_spark_expects():
+def test_batch_has_exactly_the_columns_spark_expects():
     found = build(fetched(key=pa.array([b"a", None, b"", b"d"])))
     found.validate(full=True)
     assert found.column("key").to_pylist() == [b"a", None, b"", b"d"]
@@ -66,35 +66,35 @@ def test_the_columns_of_a_batch_are_exactly_those_that_spark_expects():
     assert found.column("headers").to_pylist() == [None] * 4
 
 
-def test_part_of_a_batch():
+def test_partial_batch_yields_rows_inside_the_range():
     found = build(fetched(first=1, rows=2, times=[10, 20, -1, 40]))
     assert found.column("value").to_pylist() == [b"v1", b"v2"]
     assert found.column("offset").to_pylist() == [101, 102]
     assert found.column("timestamp").cast(pa.int64()).to_pylist() == [20_000, None]
 
 
-def test_gaps_of_a_compacted_batch_are_kept():
+def test_offset_gaps_of_compacted_batch_are_kept():
     found = build(fetched(deltas=[0, 5, 6, 9], first=1))
     assert found.column("offset").to_pylist() == [105, 106, 109]
 
 
-def test_the_broker_s_time_where_the_topic_says_so():
+def test_log_append_time_topic_uses_broker_timestamp():
     found = build(fetched(log_append=True))
     assert found.column("timestamp").cast(pa.int64()).to_pylist() == [999_000] * 4
     assert found.column("timestampType").to_pylist() == [1] * 4
 
 
-def test_an_unknown_time_is_null():
+def test_missing_timestamp_is_null():
     found = build(fetched(base_time=-1))
     assert found.column("timestamp").null_count == 4
 
 
-def test_a_time_that_overflows_is_an_error_with_its_place():
+def test_timestamp_overflow_error_names_the_record():
     with pytest.raises(InvalidRecordError, match=r"topic-a.* partition 3.*offset 100"):
         build(fetched(times=[1, 2, 3, 1 << 62]))
 
 
-def test_headers_are_null_where_there_are_none():
+def test_headers_are_null_for_records_without_headers():
     headers = pa.array([[("a", b"1"), ("a", None)], [], None, [("b", b"")]], HEADERS_TYPE)
     found = build(fetched(headers=headers)).column("headers").to_pylist()
     assert found[0] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
@@ -103,12 +103,12 @@ def test_headers_are_null_where_there_are_none():
     assert found[3] == [{"key": "b", "value": b""}]
 
 
-def test_values_that_are_all_null():
+def test_batch_of_null_values_is_read():
     found = build(fetched(value=pa.nulls(4, pa.binary())))
     assert found.column("value").null_count == 4
 
 
-def test_a_batch_of_millions_of_rows_that_are_next_to_nothing(monkeypatch):
+def test_batch_of_millions_of_tiny_rows_is_read(monkeypatch):
     """The topic's name for each of nine million rows is more than a column can address."""
     count, name = 9_000_000, "t" * 249
     batch = fetched(1, deltas=np.arange(1))
@@ -126,7 +126,7 @@ def test_a_batch_of_millions_of_rows_that_are_next_to_nothing(monkeypatch):
     assert set(last.column("topic").to_pylist()) == {name}
 
 
-def test_rows_that_were_written_after_their_range_was_planned_are_a_loss(monkeypatch, caplog):
+def test_rows_appended_after_planning_are_reported_as_loss(monkeypatch, caplog):
     """An unclean election cut the log between a batch and its repetition, and it has grown again:
     the same range would give other rows."""
     batches = [fetched(base=base) for base in (100, 104, 108)]
@@ -152,7 +152,7 @@ def test_rows_that_were_written_after_their_range_was_planned_are_a_loss(monkeyp
         assert sum(batch.num_rows for batch in reader.read_ranges([unknown], plan)) == 12
 
 
-def test_constants_are_made_once_and_sliced():
+def test_constant_columns_are_built_once_and_sliced():
     reader._constants.clear()
     one = reader._constant("t", pa.string(), 5_000)
     other = reader._constant("t", pa.string(), 8_000)
@@ -163,7 +163,7 @@ def test_constants_are_made_once_and_sliced():
     assert len(reader._constants) <= reader._CONSTANTS_MAX
 
 
-def test_a_slice_of_a_constant_is_used_again_only_where_it_is_the_same():
+def test_constant_slice_is_reused_only_for_equal_value():
     reader._constants.clear()
     reader._slices.clear()
     kinds = [("t", pa.string()), (None, pa.string()), (None, pa.binary()), (7, pa.int32())]
@@ -174,7 +174,7 @@ def test_a_slice_of_a_constant_is_used_again_only_where_it_is_the_same():
             assert found.to_pylist() == [value] * count
 
 
-def test_offsets_come_from_a_stretch_and_are_never_another_ones():
+def test_offset_column_is_contiguous_and_exact():
     counting = reader._Counting()
     for first, count in (
         (0, 5),
@@ -208,21 +208,21 @@ def numbers(batches):
     return pa.Table.from_batches(batches).column("n").to_pylist()
 
 
-def test_small_batches_are_put_together_and_order_is_kept():
+def test_small_batches_are_joined_in_order():
     counts = [1] * 2_500 + [5_000] + [999] * 12 + [3]
     found = list(reader._resize(rows(*counts)))
     assert [batch.num_rows for batch in found] == [2_500, 5_000, 10_989, 1_002]
     assert numbers(found) == list(range(sum(counts)))
 
 
-def test_few_rows_of_many_bytes_are_not_held_back():
+def test_few_large_rows_are_emitted_without_delay():
     found = list(reader._resize(rows(1, 1, 1, 1, size=reader.JOINED_BYTES // 2 + 8)))
     assert [batch.num_rows for batch in found] == [2, 2]
     found = list(reader._resize(rows(1, 1, size=reader.JOINED_BYTES + 8)))
     assert [batch.num_rows for batch in found] == [1, 1]
 
 
-def test_what_is_put_together_is_bounded_by_decoded_bytes(monkeypatch):
+def test_joined_batch_is_bounded_by_decoded_bytes(monkeypatch):
     """Stored bytes say nothing: 8 MB of zeros are 300 bytes in the log, and 258 of them were more
     than Arrow addresses; all rows behind that were lost without an error."""
     monkeypatch.setattr(reader, "JOINED_BYTES", 1_000)
@@ -231,5 +231,5 @@ def test_what_is_put_together_is_bounded_by_decoded_bytes(monkeypatch):
     assert all(1_000 <= batch.nbytes < 2_000 for batch in found)
 
 
-def test_nothing_to_read_is_nothing():
+def test_empty_range_yields_nothing():
     assert list(reader._resize([])) == []

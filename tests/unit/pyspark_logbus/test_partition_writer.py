@@ -22,7 +22,7 @@ from pyspark_logbus.schema import SinkColumns
 from pyspark_logbus.writers import LogbusStreamWriter, LogbusWriter, RowsWritten
 
 
-def test_an_abort_says_what_stays_in_the_log_whatever_the_tasks_left(caplog):
+def test_abort_reports_rows_left_in_the_log(caplog):
     found = options.write_options(options.parse({"topic": "t"}), "h:1")
     columns = SinkColumns(value=0)
     LogbusWriter(found, columns).abort([None, RowsWritten({"t": 1})])
@@ -32,7 +32,7 @@ def test_an_abort_says_what_stays_in_the_log_whatever_the_tasks_left(caplog):
     assert second.startswith("micro-batch 7 failed: rows that its tasks had written stay")
 
 
-def test_one_topic_for_all_rows_is_no_work():
+def test_constant_topic_needs_no_grouping():
     batch = pa.record_batch({"value": ["a", "b"]})
     [(topic, part)] = writer.by_topic(batch, "t", SinkColumns(value=0))
     assert (topic, part) == ("t", batch)
@@ -42,7 +42,7 @@ def test_one_topic_for_all_rows_is_no_work():
     assert topic == "u" and part is same
 
 
-def test_rows_go_to_their_topics_in_their_order():
+def test_rows_reach_their_topics_in_order():
     batch = pa.record_batch({"value": ["1", "2", "3", "4"], "topic": ["x", "y", "x", "y"]})
     found = dict(writer.by_topic(batch, "", SinkColumns(value=0, topic=1)))
     assert {name: part.column(0).to_pylist() for name, part in found.items()} == {
@@ -51,26 +51,26 @@ def test_rows_go_to_their_topics_in_their_order():
     }
 
 
-def test_a_null_topic_fails_before_any_row():
+def test_null_topic_fails_before_any_row_is_sent():
     batch = pa.record_batch({"value": ["1", "2"], "topic": ["x", None]})
     with pytest.raises(NullTopicError, match="null topic present in the data"):
         next(writer.by_topic(batch, "", SinkColumns(value=0, topic=1)))
 
 
-def test_an_empty_batch_is_nothing():
+def test_empty_batch_sends_nothing():
     batch = pa.record_batch({"value": pa.array([], pa.string())})
     assert list(writer.by_topic(batch, "t", SinkColumns(value=0))) == []
 
 
 @pytest.mark.parametrize("wrong", [-1, 3])
-def test_a_partition_that_is_not_there(wrong):
+def test_unknown_partition_is_refused(wrong):
     with pytest.raises(InvalidPartitionsError, match=rf"partition {wrong} of topic 't'"):
         writer.check_partitions("t", pa.array([0, None, wrong], pa.int32()), 3)
     writer.check_partitions("t", pa.array([0, None, 2], pa.int32()), 3)
     writer.check_partitions("t", pa.array([None], pa.int32()), 3)
 
 
-def test_strings_are_their_bytes_and_nulls_stay():
+def test_strings_become_bytes_and_nulls_stay_null():
     batch = pa.record_batch({"value": ["é", None], "key": pa.array([None, b"k"], pa.binary())})
     found = writer.to_columns(batch, SinkColumns(value=0, key=1))
     assert found.value.to_pylist() == ["é".encode(), None]
@@ -81,7 +81,7 @@ def test_strings_are_their_bytes_and_nulls_stay():
     assert found.value.buffers()[2].address == batch.column(0).buffers()[2].address
 
 
-def test_columns_that_are_all_null_are_left_out():
+def test_all_null_columns_are_omitted():
     batch = pa.record_batch(
         {"value": pa.nulls(2, pa.string()), "headers": pa.nulls(2, HEADERS_TYPE)}
     )
@@ -89,7 +89,7 @@ def test_columns_that_are_all_null_are_left_out():
     assert found.value is None and found.headers is None and found.row_count == 2
 
 
-def test_headers_keep_doubles_nulls_and_what_is_empty():
+def test_headers_keep_duplicates_nulls_and_empty_values():
     given = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []]
     batch = pa.record_batch({"value": ["1", "2", "3"], "headers": pa.array(given, HEADERS_TYPE)})
     found = writer.to_columns(batch, SinkColumns(value=0, headers=1))
@@ -97,7 +97,7 @@ def test_headers_keep_doubles_nulls_and_what_is_empty():
     arrow.encode(found, compression="none", timestamp_ms=5)
 
 
-def test_a_header_without_a_key_is_refused():
+def test_header_without_key_is_refused():
     headers = pa.array([[{"key": None, "value": b"1"}]], HEADERS_TYPE)
     batch = pa.record_batch({"value": ["1"], "headers": headers})
     with pytest.raises(InvalidRecordError, match="header's key is null"):
@@ -105,7 +105,7 @@ def test_a_header_without_a_key_is_refused():
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
-def test_times_are_rounded_down_to_milliseconds_and_null_is_now(zone):
+def test_timestamps_round_down_to_milliseconds_and_null_means_now(zone):
     stamps = pa.array([1_999, -1, None], pa.timestamp("us", zone))
     batch = pa.record_batch({"value": ["1", "2", "3"], "timestamp": stamps})
     before = datetime.datetime.now(datetime.UTC).timestamp() * 1000 - 1
@@ -116,7 +116,7 @@ def test_times_are_rounded_down_to_milliseconds_and_null_is_now(zone):
     assert found.type == arrow.TIMESTAMP_TYPE
 
 
-def test_the_producer_is_as_the_options_say():
+def test_producer_uses_the_query_options():
     given = {
         "kafka.acks": "1", "kafka.compression.type": "lz4", "linger.ms": "7",
         "batch.size": "1000", "max.request.size": "2000", "buffer.memory": "70000",
@@ -131,7 +131,7 @@ def test_the_producer_is_as_the_options_say():
     )  # fmt: skip
 
 
-def test_a_worker_keeps_the_last_few_producers_only(monkeypatch):
+def test_worker_caches_only_the_last_few_producers(monkeypatch):
     """It lives on when a query ends: with one for each query's options they were ever more."""
     monkeypatch.setattr(writer, "_sinks", {})
     made = []

@@ -27,7 +27,7 @@ def struct(**kinds):
     return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
-def test_names_order_types_and_nullability_are_spark_s_kafka_source_s():
+def test_schema_equals_the_kafka_source_schema():
     found = schema.source_schema(True)
     assert found.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -37,7 +37,7 @@ def test_names_order_types_and_nullability_are_spark_s_kafka_source_s():
     assert "headers" not in schema.source_schema(False).names
 
 
-def test_spark_s_schema_against_arrow_s():
+def test_spark_schema_matches_arrow_schema():
     arrow = to_arrow_schema(schema.source_schema(True), timezone="UTC")
     assert arrow.types == [
         pa.binary(),
@@ -51,7 +51,7 @@ def test_spark_s_schema_against_arrow_s():
     ]
 
 
-def test_any_of_the_columns_in_any_order():
+def test_schema_may_select_columns_in_any_order():
     schema.check_user_schema(struct(value=BinaryType()))
     schema.check_user_schema(struct(headers=HEADER_TYPE, offset=LongType(), key=BinaryType()))
     schema.check_user_schema(StructType([StructField("offset", LongType(), nullable=False)]))
@@ -72,7 +72,7 @@ def test_any_of_the_columns_in_any_order():
         ),
     ],
 )
-def test_a_schema_that_spark_would_let_through_is_refused(given, said):
+def test_incompatible_user_schema_is_refused(given, said):
     with pytest.raises(InvalidSchemaError, match=said):
         schema.check_user_schema(given)
 
@@ -81,7 +81,7 @@ def sink(given, topic="", use_timestamp=False):
     return schema.sink_columns(given, topic_option=topic, use_timestamp=use_timestamp)
 
 
-def test_a_sink_s_columns_are_found_in_any_case_and_extra_ones_ignored():
+def test_sink_columns_are_case_insensitive_and_extra_ones_ignored():
     found = sink(
         struct(x=LongType(), Value=StringType(), topic=StringType(), KEY=BinaryType(),
                partition=IntegerType(), headers=HEADER_TYPE, timestamp=StringType())
@@ -118,12 +118,12 @@ def test_a_sink_s_columns_are_found_in_any_case_and_extra_ones_ignored():
         ),
     ],
 )
-def test_wrong_columns_fail_with_the_words_of_spark_s_kafka_sink(given, topic, said):
+def test_wrong_sink_columns_fail_with_kafka_sink_messages(given, topic, said):
     with pytest.raises(InvalidSchemaError, match=said):
         sink(given, topic)
 
 
-def test_useTimestampColumn_needs_the_column():
+def test_use_timestamp_column_requires_timestamp_column():
     with pytest.raises(InvalidSchemaError, match="needs a 'timestamp' column"):
         sink(struct(value=BinaryType()), "t", use_timestamp=True)
     with pytest.raises(InvalidSchemaError, match=r"timestamp must be a\(n\) timestamp"):

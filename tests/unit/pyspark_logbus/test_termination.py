@@ -30,12 +30,12 @@ def ended(first: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_runner_that_is_terminated_comes_to_its_end() -> None:
+def test_terminated_runner_runs_its_cleanup() -> None:
     assert ended("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)") == (
         0,
         "gave the lease back\n",
     )
 
 
-def test_a_runner_that_is_at_its_end_is_not_terminated_in_it() -> None:
+def test_runner_in_cleanup_is_not_terminated_again() -> None:
     assert ended("pass") == (0, "gave the lease back\n")

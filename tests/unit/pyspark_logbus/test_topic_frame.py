@@ -33,13 +33,13 @@ MIDNIGHT = 1_763_596_800_000
          MIDNIGHT + HOUR_MS),
     ],
 )  # fmt: skip
-def test_times_without_a_zone_are_utc(time, expected):
+def test_times_without_zone_are_utc(time, expected):
     part = plan_part("events", since=time, now_ms=NOW)
     assert part.since_ms == expected
     assert part.options["startingTimestamp"] == str(expected)
 
 
-def test_bounds_become_options_that_parse():
+def test_time_bounds_become_valid_options():
     part = plan_part(
         "events", since="2025-11-20", until="2025-11-21", partitions=[2, 0], late="10m", now_ms=NOW
     )
@@ -70,12 +70,12 @@ def test_bounds_become_options_that_parse():
         ({"until": "-1h", "late": "soon"}, "late='soon': give a duration"),
     ],
 )
-def test_bad_bounds_are_named(given, message):
+def test_invalid_time_bounds_are_named(given, message):
     with pytest.raises(InvalidConfigError, match=message):
         plan_part("events", **given, now_ms=NOW)
 
 
-def test_pushed_filters_are_refused_with_the_way_round():
+def test_push_filters_is_refused_with_an_alternative():
     with pytest.raises(InvalidConfigError, match=r"pushFilters='true' is refused: .*logbus\.read"):
         options.parse({"subscribe": "t", "pushFilters": "true"})
     assert options.parse({"subscribe": "t", "pushFilters": "false"})["pushFilters"] is False

@@ -33,10 +33,10 @@ def pages_of_ten_rounds(name: str) -> int:
     return int(done.stdout)
 
 
-def test_memory_of_rows_is_used_again() -> None:
+def test_worker_reuses_memory_of_freed_rows() -> None:
     assert pages_of_ten_rounds("pyspark.daemon") < 10 * 30 * 256 // 20
 
 
-def test_a_process_that_is_not_sparks_is_left_alone() -> None:
+def test_memory_policy_changes_only_in_spark_workers() -> None:
     """Its memory is its own matter: freed rows go back to the system, as they always do."""
     assert pages_of_ten_rounds("some.program") > 10 * 30 * 256 // 2

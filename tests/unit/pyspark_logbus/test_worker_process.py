@@ -32,7 +32,7 @@ def counts(name: str) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-def test_modules_are_set_apart_once_and_again_when_there_are_more() -> None:
+def test_imported_modules_are_frozen_once_and_again_after_new_imports() -> None:
     first, second, third = counts("pyspark.daemon")
     assert first > 0
     assert abs(second - first) < 500, "what came since is looked at"
@@ -40,5 +40,5 @@ def test_modules_are_set_apart_once_and_again_when_there_are_more() -> None:
 
 
 @pytest.mark.parametrize("name", ["notebook", "pyspark.worker"])
-def test_a_users_own_process_is_left_as_it_is(name: str) -> None:
+def test_process_outside_spark_is_unchanged(name: str) -> None:
     assert counts(name) == [0, 0, 0]
