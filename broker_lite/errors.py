@@ -375,7 +375,7 @@ class DirectoryLockedError(LogbusError):
 
 
 class StaleDirectoryError(LogbusError):
-    """A data directory has a lower start counter than ZooKeeper: it was rolled back or copied."""
+    """A rolled back or copied data directory: its start counter is lower than in ZooKeeper."""
 
     code, name = 10009, "STALE_DIRECTORY"
 

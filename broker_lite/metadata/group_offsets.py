@@ -366,7 +366,7 @@ class GroupOffsets:
         """
         if await self.kind(group) is None:
             raise GroupIdNotFoundError(
-                f"group {group!r} does not exist; list them with: logbus groups list"
+                f"group {group!r} does not exist; list the groups with: logbus groups list"
             )
         for _ in range(ATTEMPTS_MAX):
             if await self.native_members(group):
@@ -409,8 +409,8 @@ class GroupOffsets:
         """Delete offsets of deleted topics that were committed before ``before_ms``; return the
         count.
 
-        Until then these offsets show a member that joins after a topic was recreated that its group
-        read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError.
+        By these offsets, a member that joins after a topic was recreated recognises that its group
+        had read the former topic. Raises NotCoordinatorError, CoordinationUnavailableError.
         """
         await self._store.sync(znodes.group_path(group))
         old = [row for row in await self._rows(group) if row.touched_ms < before_ms]

@@ -154,8 +154,7 @@ def test_free_space_and_modification_time_are_reported(world: World) -> None:
     assert files.modified_ms(f"{folder}/a") >= 0
 
 
-# -- the real file system only
-# -----------------------------------------------------------------------------
+# -- the real file system only ---------------------------------------------------------------------
 
 
 def test_os_open_refuses_symbolic_links_and_fifos(tmp_path: Path) -> None:
@@ -245,8 +244,7 @@ def test_os_failed_append_on_a_full_disk_keeps_the_size(tmp_path: Path) -> None:
     assert (caught.value.errno, file.size) == (errno.ENOSPC, 0)
 
 
-# -- the simulated file system only
-# ------------------------------------------------------------------------
+# -- the simulated file system only ----------------------------------------------------------------
 
 
 def crashed(seed: int, build: Callable[[MemFiles], None]) -> MemFiles:

@@ -80,7 +80,7 @@ def test_next_controller_completes_a_reassignment(world: World) -> None:
     run(world, body)
 
 
-def test_a_reassignment_to_a_missing_broker_is_refused(world: World) -> None:
+def test_reassignment_to_a_missing_broker_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         controller = cluster.controller()
@@ -93,7 +93,7 @@ def test_a_reassignment_to_a_missing_broker_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_more_replicas_than_brokers_are_refused(world: World) -> None:
+def test_replication_factor_above_the_broker_count_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         controller = cluster.controller().registry
@@ -105,7 +105,7 @@ def test_more_replicas_than_brokers_are_refused(world: World) -> None:
     run(world, body)
 
 
-def test_more_in_sync_than_there_are_replicas_is_refused(world: World) -> None:
+def test_min_insync_replicas_above_the_replication_factor_is_refused(world: World) -> None:
     """At creation, at a change of the setting, and at a reassignment to fewer replicas."""
 
     async def body(cluster: Cluster) -> None:

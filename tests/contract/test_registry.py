@@ -225,7 +225,7 @@ def test_dead_controller_is_replaced_and_its_partitions_lose_their_leader(world:
     run(world, body)
 
 
-def test_a_deposed_controller_writes_nothing(world: World) -> None:
+def test_deposed_controller_is_fenced_before_it_learns_of_its_successor(world: World) -> None:
     """ZooKeeper refuses the write of a controller that does not know of its successor yet, because
     /controller_epoch has changed."""
 
@@ -324,7 +324,7 @@ def test_broker_with_another_directory_does_not_lead_its_old_partitions(
     run(world, body)
 
 
-def test_an_id_that_another_broker_holds_is_refused(world: World) -> None:
+def test_broker_id_of_another_live_broker_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.start(1)
         with pytest.raises(BrokerIdTakenError, match=r"give this broker another broker\.id"):
@@ -333,7 +333,7 @@ def test_an_id_that_another_broker_holds_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_a_directory_that_was_rolled_back_or_copied_is_refused(world: World) -> None:
+def test_rolled_back_or_copied_directory_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         for _ in range(3):
             broker = await cluster.start(1)
@@ -347,7 +347,7 @@ def test_a_directory_that_was_rolled_back_or_copied_is_refused(world: World) -> 
     run(world, body)
 
 
-def test_a_directory_of_another_broker_is_refused(world: World) -> None:
+def test_directory_of_another_broker_id_is_refused(world: World) -> None:
     """The broker would treat the directory's replicas as stray logs."""
 
     async def body(cluster: Cluster) -> None:
@@ -361,7 +361,7 @@ def test_a_directory_of_another_broker_is_refused(world: World) -> None:
     run(world, body)
 
 
-def test_a_directory_of_another_cluster_is_refused(world: World) -> None:
+def test_directory_of_another_cluster_is_refused(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         with pytest.raises(InconsistentClusterIdError, match="knows no cluster"):
             await cluster.start(1, cluster_id="A" * 22)
@@ -512,7 +512,7 @@ def test_znodes_of_another_program_are_refused(world: World) -> None:
     run(world, body)
 
 
-def test_zookeeper_stops_and_comes_back(world: World) -> None:
+def test_brokers_recover_after_an_outage_of_zookeeper(world: World) -> None:
     """On the simulation only; tests/faults stops a real ZooKeeper."""
     if isinstance(world, RealWorld):
         return

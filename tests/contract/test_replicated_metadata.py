@@ -419,7 +419,7 @@ def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -
     run(world, body)
 
 
-def test_an_older_broker_keeps_the_cluster_from_replicating(world: World) -> None:
+def test_replication_waits_until_the_last_older_broker_is_upgraded(world: World) -> None:
     """Brokers write nothing that the older broker cannot read. Replication works after its
     upgrade."""
 
