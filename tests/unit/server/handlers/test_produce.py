@@ -98,10 +98,13 @@ def test_batches_behind_one_that_a_follower_refused_get_its_error() -> None:
 def test_batches_behind_one_that_too_few_replicas_refused_get_its_error() -> None:
     async def body(world: World) -> None:
         world.config = {"min.insync.replicas": "2"}
+        leader = world.nodes[1]
+        leader.cut_off()  # The follower must not catch up and join the in-sync replicas yet.
         world.elect(1, isr=[1])
         await world.serves(1)
-        producer = Producer(world.nodes[1])
+        producer = Producer(leader)
         assert await producer.send(0) == NotEnoughReplicasError.code
+        leader.reached = True
         world.elect(1, isr=[1, 2])
         await world.serves(1)
         await producer.finds_its_pipeline_refused(NotEnoughReplicasError.code)
